@@ -182,8 +182,8 @@ def test_the_screen_contradicts_no_answer(command: Command) -> None:
     """The whole policy is consented to."""
     assert command.site("check", "--full") == 0
     text = " ".join(command.err.split())
-    assert "'scaling': 'standard'" in text
-    assert "'max_rounds': 4" in text
+    assert "scaling: standard" in text
+    assert "max_rounds: 4" in text
     feature = Feature(name="age", unit="years", lower=0.0, upper=120.0)
     assert feature_text(feature) == "age [years] 0..120"
     assert feature_text(Feature(name="sex", kind="binary")) == "sex (binary)"

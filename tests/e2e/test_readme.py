@@ -90,7 +90,7 @@ def test_a_session_of_your_own(tmp_path: Path) -> None:
             other = "south" if site == "north" else "north"
             assert f"With two sites, {other} can subtract its own part" in err
             assert f"each row's cluster: {site}-labels.csv" in err
-            assert "own sizes        [20, 20]" in out
+            assert "own sizes        20, 20" in out
         out, err = _done(_shell(environment + commands("session result trial"), tmp_path))
     assert "the coordinator's audit trail has all" in out + err
     for name in ("north", "south", "new"):

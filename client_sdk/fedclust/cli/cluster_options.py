@@ -22,16 +22,26 @@ _MOST = 10_000
 
 def read_clusters(text: str) -> int | list[int]:
     """Return K, or every K of a range or list; UsageError for anything else."""
+    ks: list[int] = []
     ranged = re.fullmatch(r"([0-9]{1,5}) *- *([0-9]{1,5})", text.strip())
     if ranged:
         low, high = int(ranged[1]), int(ranged[2])
-        if 1 <= low <= high <= _MOST:
-            return list(range(low, high + 1))
+        ks = list(range(low, high + 1)) if high <= _MOST else []
     elif re.fullmatch(r"[0-9]{1,5}( *, *[0-9]{1,5})*", text.strip()):
         ks = [int(k) for k in text.split(",")]
-        if all(1 <= k <= _MOST for k in ks):
-            return ks[0] if len(ks) == 1 else ks
-    raise errors.UsageError(
-        f"--clusters {text}: give a number from 1 to {_MOST}, a range such as 2-10, or a list such "
-        "as 2,3,5"
-    )
+    if not ks or not all(1 <= k <= _MOST for k in ks):
+        raise errors.UsageError(
+            f"--clusters {text}: give a number from 2 to {_MOST}, a range such as 2-10, or a list "
+            "such as 2,3,5"
+        )
+    refuse_one_cluster(ks, f"--clusters {text}")
+    return ks if ranged or len(ks) > 1 else ks[0]
+
+
+def refuse_one_cluster(n_clusters: object, where: str) -> None:
+    """Raise UsageError if K, or one of several, is 1."""
+    ks = n_clusters if isinstance(n_clusters, list | tuple) else [n_clusters]
+    if any(k == 1 and isinstance(k, int) and not isinstance(k, bool) for k in ks):
+        raise errors.UsageError(
+            f"{where}: one cluster holds all persons, so there is nothing to find: give at least 2"
+        )

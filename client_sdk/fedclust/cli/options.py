@@ -327,6 +327,8 @@ class Reading:
 
     def of(self, path: Path, on_read: OnRead | None = None) -> Dataset:
         """Return a file's rows, read like this."""
+        if str(path) == "-":
+            raise UsageError("rows are read twice, so not from standard input: give a file")
         return Dataset.of(path, self.options, on_read)
 
 

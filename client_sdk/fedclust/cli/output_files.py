@@ -65,6 +65,8 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
     for path, known in outputs:
         if path is None:
             continue
+        if str(path) == "-":
+            raise UsageError("- is standard input or output; an output needs a file's name here")
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} cannot be written: it is not a file")
         if path.resolve() in taken:

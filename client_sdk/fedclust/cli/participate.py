@@ -18,6 +18,7 @@ from fedclust.cli.console import (
     consent_question,
     consent_screen,
     err,
+    out,
     preview_screen,
     print_json,
     show,
@@ -35,10 +36,11 @@ from fedclust.cli.output_files import (
     write_labels,
     write_outputs,
 )
-from fedclust.cli.result_output import MORE_ROUNDS, show_bounds
+from fedclust.cli.result_output import MORE_ROUNDS, clusters_text, show_bounds
 from fedclust.data import Dataset
 from fedclust.errors import UsageError
 from fedclust.report.tables import bounds_of
+from fedclust.report.wording import listed
 from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.result import SiteResult
@@ -255,20 +257,39 @@ def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
 
 def show_site_result(result: SiteResult, as_json: bool) -> None:
     found = result.result_
-    facts: dict[str, object] = {
-        "session": result.document.session,
-        "site": result.site,
-        "clusters": len(found.centroids),
-        "rounds": found.n_rounds,
-        "stopped_because": found.stopped_because,
-        "inertia": found.quality.inertia if found.quality else None,
-        "sizes": list(found.sizes) if found.sizes else None,
-        "own_sizes": list(result.own_sizes_) if result.own_sizes_ else None,
-        "warnings": list(found.warnings),
-    }
     if as_json:
-        print_json({**facts, "bounds": bounds_of(found.bounds)})
+        print_json(
+            {
+                "session": result.document.session,
+                "site": result.site,
+                "clusters": len(found.centroids),
+                "rounds": found.n_rounds,
+                "stopped_because": found.stopped_because,
+                "inertia": found.quality.inertia if found.quality else None,
+                "sizes": found.sizes,
+                "own_sizes": result.own_sizes_,
+                "warnings": found.warnings,
+                "tried": [entry.n_clusters for entry in found.sweep] if found.sweep else None,
+                "recommended": found.n_clusters,
+                "bounds": bounds_of(found.bounds),
+            }
+        )
         return
-    show_facts({**facts, "rounds": f"{found.n_rounds} {MORE_ROUNDS}"})
+    show_facts(
+        {
+            "session": result.document.session,
+            "site": result.site,
+            "clusters": clusters_text(found),
+            "rounds": f"{found.n_rounds} {MORE_ROUNDS}",
+            "stopped_because": found.stopped_because,
+            "inertia": found.quality and f"{found.quality.inertia:.6g}",
+            "sizes": listed(found.sizes or ()),
+            "own_sizes": listed(result.own_sizes_ or ()),
+        }
+    )
+    if found.recommendation:
+        show(out, found.recommendation)
+    for warning in found.warnings:
+        show(err, f"warning: {warning}")
     if found.bounds is not None:
         show_bounds(found.bounds)

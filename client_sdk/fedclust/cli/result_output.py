@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
+from fedclust.report.wording import listed, share
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.feature import Feature
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
@@ -12,17 +15,28 @@ _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
 MORE_ROUNDS = "(and those of preparation and evaluation)"
 
 
-def show_result(result: Result) -> None:
+def show_result(result: Result, features: tuple[Feature, ...]) -> None:
     """Print the clusters and how they were found; warnings on standard error."""
     sizes = result.sizes or (None,) * len(result.centroids_original)
+    columns = columns_of(features)
     show_table(
-        ["cluster", "persons", *result.columns],
+        ["cluster", "persons", *(column.name for column in columns)],
         [
-            (k, size, *(f"{value:.6g}" for value in centre))
-            for k, (size, centre) in enumerate(zip(sizes, result.centroids_original, strict=True))
+            (
+                k,
+                size,
+                *(
+                    f"{share(value) if column.kind == 'binary' else value:.6g}"
+                    for column, value in zip(columns, centre, strict=True)
+                ),
+            )
+            for k, (size, centre) in enumerate(
+                zip(sizes, result.centroids_original.tolist(), strict=True)
+            )
         ],
     )
     facts = {
+        "clusters": clusters_text(result),
         "rounds": f"{result.n_rounds} {MORE_ROUNDS}",
         "stopped_because": result.stopped_because,
     }
@@ -35,6 +49,16 @@ def show_result(result: Result) -> None:
         show_bounds(result.bounds)
     for warning in result.warnings:
         show(err, f"warning: {warning}")
+
+
+def clusters_text(result: Result) -> str:
+    """Return how many clusters a result has; of a sweep also every K that was tried."""
+    count = str(len(result.centroids))
+    if result.sweep is None:
+        return count
+    tried = listed(entry.n_clusters for entry in result.sweep)
+    chosen = "" if result.n_clusters is None else f"; K = {result.n_clusters} is recommended"
+    return f"{count} (tried K = {tried}{chosen})"
 
 
 def show_sweep(entries: Sequence[SweepEntry], recommendation: str | None) -> None:

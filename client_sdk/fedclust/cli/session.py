@@ -223,8 +223,13 @@ def result(
     connection: o.Connection,
     session: o.Session,
     form: Annotated[
-        Literal["json", "csv", "binary"], typer.Option("--format", help="Format of the output.")
-    ] = "json",
+        Literal["table", "json", "csv", "binary"] | None,
+        o.opt(
+            "--format",
+            "Format of the output; by default a table, or in a file CSV if its name ends in .csv, "
+            "else JSON.",
+        ),
+    ] = None,
     path: Annotated[
         Path | None, o.opt("--out", "File to write; by default standard output.")
     ] = None,
@@ -235,8 +240,7 @@ def result(
     """Print the clusters, or write the result or a report of it to a file."""
     check_outputs(((path, is_document), (report, is_report)), ())
     check_report(report)
-    if form == "binary" and path is None and sys.stdout.isatty():
-        raise errors.UsageError("the binary form is not for a terminal: give --out")
+    shape = _result_form(form, path, as_json=as_json)
     with connection.client() as client:
         document = client.result(session)
         if k is not None:
@@ -245,12 +249,12 @@ def result(
             definition = client.session(session).definition
             write_report(facts_of_document(document, definition), report)
             show(err, f"report: {report}")
-    if path is None and form == "json" and not as_json:
-        show_result(Result.model_validate(document.result))
+    if shape == "table":
+        show_result(Result.model_validate(document.result), document.features)
         return
-    if form == "csv":
+    if shape == "csv":
         content = centroid_table(document)
-    elif form == "binary":
+    elif shape == "binary":
         content = codec.encode_model(document)
     else:
         content = codec.to_json(codec.to_tree(document))
@@ -258,7 +262,23 @@ def result(
         write(path, content)
         show(err, f"{len(content)} bytes: {path}")
         return
-    write_out(content if form == "binary" else content.rstrip(b"\n") + b"\n")
+    write_out(content if shape == "binary" else content.rstrip(b"\n") + b"\n")
+
+
+def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
+    """Return the format of a result's output; UsageError for options that contradict."""
+    if as_json and form not in (None, "json"):
+        raise errors.UsageError(f"--json and --format {form} contradict each other: give one")
+    if path is None:
+        if form == "binary" and sys.stdout.isatty():
+            raise errors.UsageError("the binary form is not for a terminal: give --out")
+        return form or ("json" if as_json else "table")
+    if form == "table":
+        raise errors.UsageError(
+            "--format table is for the screen: for a file give --format csv, json or binary, or "
+            "--report"
+        )
+    return form or ("csv" if path.suffix.lower() == ".csv" and not as_json else "json")
 
 
 def _warn_of_bounds(definition: Definition) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedclust.cli.console import err, show
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
 from fedclust.schema.feature import Feature
@@ -50,30 +51,48 @@ def read_json(text: str | bytes, source: object) -> Any:
         raise UsageError(f"{source}, line {error.lineno}: this is not JSON ({error.msg})") from None
 
 
+def source_name(path: Path) -> str:
+    """Return what messages call a file; ``-`` is standard input."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def _standard_input() -> bytes:
+    # Python sets stdin to None where there is no standard input.
+    if sys.stdin is None:
+        return b""
+    if sys.stdin.isatty():
+        show(err, "reading the definition from standard input; Ctrl-D ends it")
+    return sys.stdin.buffer.read()
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Read a definition that may lack parts from a file, or for ``-`` from standard input.
 
     The file holds what creates a session, or what ``fedclust session show --json`` prints.
     """
+    source = source_name(path)
     try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        data = _standard_input() if str(path) == "-" else path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    found = read_json(data, path)
+        raise UsageError(f"{source} cannot be read: {error.strerror}") from None
+    if not data.strip():
+        raise UsageError(f"{source} is empty: a definition is a JSON object, {{...}}")
+    found = read_json(data, source)
     if isinstance(found, dict) and isinstance(found.get("definition"), dict):
         found = found["definition"]
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: a definition is a JSON object, {{...}}")
+        raise UsageError(f"{source}: a definition is a JSON object, {{...}}")
     return {key: value for key, value in found.items() if key != "method_version"}
 
 
 def read_definition_file(path: Path) -> SessionCreate:
     """Read a complete definition that keeps the rules; UsageError that names its faults."""
-    body = definition(read_object(path), str(path))
+    source = source_name(path)
+    body = definition(read_object(path), source)
     try:
         check_definition(body)
     except DefinitionError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{source}: {error}") from None
     return body
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import Clusters, read_clusters
+from fedclust.cli.cluster_options import Clusters, read_clusters, refuse_one_cluster
 from fedclust.cli.session_file import definition, read_object
 from fedclust.client import Client
 from fedclust.errors import UsageError
@@ -94,7 +94,9 @@ class SessionOptions:
             raise UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
-        return definition(body)
+        found = definition(body)
+        refuse_one_cluster(found.config.get("n_clusters"), "config.n_clusters")
+        return found
 
 
 def read_time(text: str) -> datetime:

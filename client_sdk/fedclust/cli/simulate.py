@@ -104,7 +104,7 @@ def simulate(
     if as_json:
         print_json(_simulation_facts(found))
     else:
-        show_result(found.result_)
+        show_result(found.result_, found.definition_.features)
 
 
 def _simulation_facts(found: SimulationResult) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.report.wording import share, without_noise
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.result import Result
 from fedclust.wire.models import Definition, Provenance, ResultDocument
@@ -143,7 +144,7 @@ def _cluster_columns(
     if profile is None:
         known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
         return tuple(
-            ClusterColumn(column, float(mean) if is_known else None)
+            ClusterColumn(column, _mean(float(mean), column) if is_known else None)
             for column, mean, is_known in zip(
                 columns, result.centroids_original[k], known, strict=True
             )
@@ -156,9 +157,9 @@ def _cluster_columns(
         mean, wide = float(profile.means[k, j]), float(profile.overall_deviations[j])
         # A spread that is only rounding gives no difference.
         apart = mean - float(profile.overall_means[j])
-        difference = apart / wide if wide > 1e-12 * max(1.0, abs(mean)) else None
+        difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
         if column.kind == "binary":
-            found.append(ClusterColumn(column, min(max(mean, 0.0), 1.0), difference=difference))
+            found.append(ClusterColumn(column, _mean(mean, column), difference=difference))
             continue
         spread = float(profile.deviations[k, j])
         plain = column.transform == "none"
@@ -173,6 +174,11 @@ def _cluster_columns(
             )
         )
     return tuple(found)
+
+
+def _mean(value: float, column: Column) -> float:
+    """Return a mean; of a yes/no column or a level a share, without rounding noise."""
+    return min(max(share(value), 0.0), 1.0) if column.kind == "binary" else value
 
 
 def _undone(value: float, column: Column) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from html import escape
 
 from fedclust.errors import UsageError
@@ -10,6 +10,7 @@ from fedclust.report.drawing import Figure, short
 from fedclust.report.facts import ClusterColumn, Facts
 from fedclust.report.figures import MOST_COLUMNS, Plots, mean_of
 from fedclust.report.markup import html_document, html_folded, html_table
+from fedclust.report.wording import named_values, without_noise
 from fedclust.wire.models import Definition
 
 __all__ = ["html"]
@@ -218,7 +219,13 @@ def _quality_section(facts: Facts) -> str:
         Plots(facts).convergence, "Sum of squared distances in the scaled space, by round."
     )
     rows = [
-        [each.round, each.phase, each.n_sites, each.inertia, each.centroid_shift]
+        [
+            each.round,
+            each.phase,
+            each.n_sites,
+            each.inertia,
+            None if each.centroid_shift is None else without_noise(each.centroid_shift),
+        ]
         for each in facts.result.history
     ]
     table = html_table(
@@ -252,8 +259,8 @@ def _provenance_section(facts: Facts) -> str:
     policy = definition.policy.model_dump(mode="json")
     rows: list[list[object]] = [
         ["method", f"{definition.algorithm}, version {definition.method_version}"],
-        ["options", _named_values(definition.config)],
-        ["policy", _named_values(policy)],
+        ["options", named_values(definition.config)],
+        ["policy", named_values(policy)],
         ["seed", definition.seed],
         ["sites invited", ", ".join(definition.sites)],
     ]
@@ -265,7 +272,7 @@ def _provenance_section(facts: Facts) -> str:
             ["sites that answered", ", ".join(provenance.sites)],
             ["definition, SHA-256", provenance.definition_sha256],
             ["coordinator", f"fedclust {provenance.server_version}"],
-            ["platform", _named_values(provenance.platform)],
+            ["platform", named_values(provenance.platform)],
         ]
         hashes = html_table(
             "SHA-256 of the bytes of every submission that the reader of this report may know of; "
@@ -280,10 +287,6 @@ def _provenance_section(facts: Facts) -> str:
         "What the result was made from and with.", ["", ""], rows, text=(1,), head=False
     )
     return f"<h2>Provenance</h2>{table}{submissions}"
-
-
-def _named_values(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in values.items())
 
 
 # --- pieces ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
 from fedclust.report.facts import Cluster, ClusterColumn, Facts
+from fedclust.report.wording import share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.result import Bounds
 from fedclust.wire.models import ResultDocument
@@ -156,5 +157,9 @@ def centroid_table(document: ResultDocument) -> bytes:
     writer = csv.writer(text)
     writer.writerow(["cluster", "size", *(spreadsheet_text(column.name) for column in columns)])
     for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
-        writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
+        tidy = [
+            share(value) if column.kind == "binary" else value
+            for column, value in zip(columns, centroid, strict=True)
+        ]
+        writer.writerow([cluster, "" if size is None else size, *map(repr, tidy)])
     return text.getvalue().encode()

@@ -18,6 +18,7 @@ from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.errors import ConsentNeeded
 from fedclust.protection.figures import TableFigures
+from fedclust.report.wording import named_values
 from fedclust.schema.feature import Feature
 from fedclust.schema.task import Phase
 from fedclust.wire.models import Consents, Definition
@@ -212,8 +213,8 @@ class ConsentRequest:
         for place, note in enumerate(self.notes):
             yield "remains" if place == 0 else "", note
         if full:
-            yield "options", repr(definition.config)
-            yield "policy", repr(policy.model_dump())
+            yield "options", named_values(definition.config)
+            yield "policy", named_values(policy.model_dump())
             yield "seed", str(definition.seed)
         yield "definition", f"SHA-256 {self.definition_sha256}"
 

@@ -1,0 +1,41 @@
+"""Values as people read them: no Python literals, and no rounding noise in shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+#: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
+_ROUNDING = 1e-12
+
+
+def value_text(value: object) -> str:
+    """Return an option's value: yes and no, a list with commas, "not set" for None."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return f"({named_values(value)})"
+    if isinstance(value, list | tuple):
+        return listed(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return values with commas between them."""
+    return ", ".join(map(value_text, values))
+
+
+def named_values(values: Mapping[str, object]) -> str:
+    """Return names and values, such as ``n_clusters: 3, evaluate: yes``."""
+    return ", ".join(f"{name}: {value_text(value)}" for name, value in values.items())
+
+
+def share(value: float) -> float:
+    """Return a share without rounding noise: 1.1e-16 is 0, and 1 - 1.1e-16 is 1."""
+    return 1.0 if abs(value - 1.0) < _ROUNDING else without_noise(value)
+
+
+def without_noise(value: float) -> float:
+    """Return a share, or a number in the scaled space, as 0 if it differs from it by rounding."""
+    return 0.0 if abs(value) < _ROUNDING else value

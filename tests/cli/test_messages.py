@@ -1,0 +1,234 @@
+"""Every message that a command can end with: its text, and the exit code.
+
+The commands run in this process against a real coordinator. A case is one line: who runs what, the
+exit code, and what standard output and standard error say together.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.cli import main as cli
+from support.consortium import Consortium
+from support.local_coordinator import local_coordinator
+from support.purpose import PURPOSE
+
+SITES = ("north", "south", "west")
+LEVELS = ("typical", "atypical", "never")
+FEATURES = [
+    {"name": "age", "unit": "years", "lower": 0, "upper": 120},
+    {"name": "chol", "unit": "mg/dl", "lower": 50, "upper": 1000},
+    {"name": "angina", "kind": "categorical", "levels": list(LEVELS)},
+]
+STUDY: dict[str, Any] = {
+    "purpose": PURPOSE,
+    "algorithm": "fkm",
+    "config": {"n_clusters": 3},
+    "features": FEATURES,
+    "sites": list(SITES),
+}
+CREATE = (
+    "session create {} --algorithm fkm --clusters 3 --features age,chol --sites north,south,west "
+    f"--purpose '{PURPOSE}' "
+)
+
+
+def rows(site: str) -> list[list[Any]]:
+    """Return a header and 60 rows: nobody has the last level."""
+    rng = np.random.default_rng(SITES.index(site))
+    found: list[list[Any]] = [["mrn", "age", "chol", "angina"]]
+    for i in range(60):
+        group = int(rng.integers(0, 3))
+        age, chol = rng.normal([50 + 8 * group, 180 + 40 * group], [4, 12])
+        found.append([f"{site}-{i}", int(age), int(chol), LEVELS[int(rng.integers(0, 2))]])
+    return found
+
+
+def write(path: Path, lines: list[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(lines)
+
+
+@dataclass
+class Said:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """Both streams as one line, however they were wrapped."""
+        return " ".join((self.out + " " + self.err).split())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a directory with a token for each account, files, and a completed session."""
+    place = tmp_path_factory.mktemp("messages")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        local_coordinator(place, threads=True) as local,
+    ):
+        patch.setenv("FEDCLUST_STATE_DIR", str(place / "groups"))
+        there = Consortium.found(local.base_url, local.operator_token, SITES)
+        tokens = {"ada": there.analyst_token, "op": local.operator_token, **there.site_tokens}
+        for name, token in tokens.items():
+            (place / f"{name}.token").write_text(token, "utf-8")
+            (place / f"{name}.token").chmod(0o600)
+        for site in SITES:
+            write(place / f"{site}.csv", rows(site))
+        (place / "heart.json").write_text(json.dumps({"name": "heart", **STUDY}), "utf-8")
+        (place / "url").write_text(local.base_url, "utf-8")
+        with there.analyst() as analyst:
+            analyst.create_session({"name": "swept", **STUDY, "config": {"n_clusters": [2, 3]}})
+            analyst.create_session({"name": "open", **STUDY})
+        data = {site: place / f"{site}.csv" for site in SITES}
+        there.run("swept", data, place / "journals", id_column="mrn")
+        yield place
+
+
+class Desk:
+    """Runs ``fedclust`` in ``place`` as one of its accounts."""
+
+    def __init__(
+        self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.place, self._patch, self._capsys = place, patch, capsys
+        patch.chdir(place)
+        patch.setenv("FEDCLUST_STATE_DIR", str(place / "groups"))
+        patch.setenv("FEDCLUST_COORDINATOR", (place / "url").read_text("utf-8"))
+        patch.delenv("FEDCLUST_TOKEN", raising=False)
+        patch.delenv("FEDCLUST_JOURNAL_DIR", raising=False)
+
+    def run(self, account: str, line: str, stdin: str = "") -> Said:
+        words = shlex.split(line)
+        if account in SITES and words[0] in ("participate", "check", "status", "leave"):
+            words += ["--journal-dir", f"journals/{account}"]
+        self._patch.setenv("FEDCLUST_TOKEN_FILE", f"{account}.token")
+        self._patch.setattr(sys, "argv", ["fedclust", *words])
+        self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = self._capsys.readouterr()
+        code = ended.value.code
+        return Said(code if isinstance(code, int) else 0, out, err)
+
+    def definition(self, name: str, **changed: Any) -> None:
+        """Write a definition to a file."""
+        (self.place / name).write_text(json.dumps({**STUDY, **changed}), "utf-8")
+
+
+@pytest.fixture
+def desk(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(place, monkeypatch, capsys)
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def test_the_format_says_what_a_result_is_printed_as(desk: Desk) -> None:
+    table = desk.run("ada", "session result swept")
+    assert table.code == 0
+    assert table.out.startswith("cluster  persons  age")
+    for asked in ("--format json", "--json", "--json --format json"):
+        said = desk.run("ada", f"session result swept {asked}")
+        assert said.code == 0
+        assert json.loads(said.out)["session"] == "swept"
+    assert desk.run("ada", "session result swept --format csv").out.startswith("cluster,size,age")
+    assert desk.run("ada", "session result swept --format table").out == table.out
+    # A file's name says CSV, otherwise it is JSON.
+    for name, begin in (("r.csv", "cluster,size"), ("r.json", "{"), ("r", "{")):
+        assert desk.run("ada", f"session result swept --out {name}").code == 0
+        assert (desk.place / name).read_text("utf-8").startswith(begin)
+
+
+def test_shares_lists_and_options_are_written_for_people(desk: Desk) -> None:
+    """No 1.1e-16, no Python list, None or True."""
+    shown = desk.run("ada", "session result swept --report swept.html")
+    csv_text = desk.run("ada", "session result swept --format csv").out
+    report = (desk.place / "swept.html").read_text("utf-8")
+    assert desk.run("ada", "session result swept --report swept.csv").code == 0
+    own = desk.run("north", "participate swept --data north.csv --id-column mrn")
+    assert own.code == 0, own.err
+    texts = (shown.text, csv_text, report, (desk.place / "swept.csv").read_text("utf-8"), own.text)
+    for text in texts:
+        for wrong in ("e-16", "e-17", "None", "True", "False", "[2", "(2, 3)"):
+            assert wrong not in text
+    assert "angina=never" in csv_text
+    assert "quorum: not set" in report
+    assert "evaluate: yes" in report
+    sizes = next(line for line in own.out.splitlines() if line.startswith("own sizes"))
+    assert sum(map(int, sizes.removeprefix("own sizes").split(","))) == 60
+    full = desk.run("north", "check open --data north.csv --id-column mrn --full").text
+    assert "scaling: standard" in full
+    assert "n_clusters: 3, " in full
+
+
+def test_a_sweep_says_which_k_were_tried_and_which_is_recommended(desk: Desk) -> None:
+    site = desk.run("north", "participate swept --data north.csv --id-column mrn")
+    files = " ".join(f"--site {site}={site}.csv" for site in SITES)
+    local = f"simulate fkm --clusters 2-3 --features age,chol {files}"
+    for said in (
+        site,
+        desk.run("ada", "session result swept"),
+        desk.run("ada", local),
+    ):
+        assert said.code == 0, said.err
+        assert "(tried K = 2, 3; K = " in said.text
+        assert "has the highest simplified silhouette" in said.text
+    facts = json.loads(
+        desk.run("north", "participate swept --data north.csv --id-column mrn --json").out
+    )
+    assert facts["tried"] == [2, 3]
+    assert facts["recommended"] == facts["clusters"]
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [
+        (CREATE.format("one") + "--clusters 1", 2, "--clusters 1: one cluster holds all persons"),
+        (CREATE.format("one") + "--clusters 1-4", 2, "give at least 2"),
+        (CREATE.format("one") + "--clusters 0", 2, "--clusters 0: give a number from 2 to 10000"),
+        ("simulate fkm --clusters 1 --site a=north.csv", 2, "one cluster holds all persons"),
+        ("session create one --file one.json", 2, "config.n_clusters: one cluster holds all"),
+        ("session result swept --json --format csv", 2, "--json and --format csv contradict"),
+        ("session result swept --format table --out x", 2, "--format table is for the screen"),
+        ("session result swept --out -", 2, "an output needs a file's name"),
+        ("session result swept --k 9", 2, "choose K from those of this session's results: 2, 3"),
+        ("session result swept --report x.pdf", 2, "a report's file ends in .html, .json, .csv"),
+        (
+            "session create one --file -",
+            2,
+            "standard input is empty: a definition is",
+        ),
+        ("check --definition - --data north.csv", 2, "standard input is empty"),
+        ("check --definition heart.json --data -", 2, "not from standard input: give a file"),
+    ],
+)
+def test_an_option_that_cannot_be_used(desk: Desk, line: str, code: int, text: str) -> None:
+    desk.definition("one.json", config={"n_clusters": 1})
+    said = desk.run("ada", line)
+    assert (said.code, text in said.text) == (code, True), said.err
+    assert desk.run("ada", "session show one").code == 5, "nothing was created"
+
+
+def test_what_standard_input_lacks(desk: Desk) -> None:
+    said = desk.run("ada", "session create one --file -", '{"purpose"')
+    assert said.code == 2
+    assert said.err.startswith("fedclust: standard input, line 1: this is not JSON")

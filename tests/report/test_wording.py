@@ -1,0 +1,32 @@
+"""How values are written for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedclust.report.wording import named_values, share, value_text, without_noise
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "not set"),
+        (True, "yes"),
+        (False, "no"),
+        (3, "3"),
+        (1e-06, "1e-06"),
+        (0.5, "0.5"),
+        ((2, 3), "2, 3"),
+        ("given", "given"),
+        ({"kind": "none", "k": [2, None]}, "(kind: none, k: 2, not set)"),
+    ],
+)
+def test_a_value_is_no_python_literal(value: object, text: str) -> None:
+    assert value_text(value) == text
+    assert named_values({"tol": value, "seed": 7}) == f"tol: {text}, seed: 7"
+
+
+def test_rounding_noise_of_a_share_is_left_out_and_a_small_share_is_kept() -> None:
+    assert [share(value) for value in (1.11022e-16, -1e-17, 1 - 2e-16)] == [0.0, 0.0, 1.0]
+    assert [share(value) for value in (1e-9, 1 / 3, 0.999999)] == [1e-9, 1 / 3, 0.999999]
+    assert without_noise(1 - 2e-16) == 1 - 2e-16
