@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
 from fedclust import engine
+from fedclust.data.numeric_columns import is_file, numeric_features
 from fedclust.data.site_data import site_data
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
@@ -169,9 +170,11 @@ def simulate(
         leaves this process.
     features : sequence of mapping or str, optional
         Declared features in order, or their names. By default the columns of the first DataFrame,
-        or ``x0``, ``x1``, ... With ``missing: mask`` sites may lack features: their DataFrames
-        lack columns, and by default all sites' columns are the features; or a mapping of each
-        site's name to the names of its array's columns; or columns hold no value.
+        ``x0``, ``x1``, ... of arrays, or the columns of numbers that all files have; a warning
+        names the other columns and those that look like identifiers. With ``missing: mask`` sites
+        may lack features: their DataFrames lack columns, and by default all sites' columns are the
+        features; or a mapping of each site's name to the names of its array's columns; or columns
+        hold no value.
     seed : int
     persons : mapping of site name to sequence of length n, optional
         Which person each row belongs to. At other sites, and with ``protection: none``, each row
@@ -387,6 +390,11 @@ def _features(
             for feature in features
         ]
     framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
+    if not framed and all(map(is_file, sites.values())):
+        try:
+            return numeric_features(sites, lacking=masking)
+        except DataError as error:
+            raise RuleViolation(error.rule, str(error)) from None
     if framed:
         shown = framed if masking else framed[:1]
         every = [str(column) for site in shown for column in sites[site].columns]
@@ -398,7 +406,7 @@ def _features(
     except ValueError:
         shape = ()
     if len(shape) != 2 or not shape[1]:
-        message = "its rows are no array of two axes; rows of a file need features="
+        message = "its rows are no array of two axes; files among arrays need features="
         raise RuleViolation("shape", f"site {first!r}: {message}")
     return [{"name": f"x{j}"} for j in range(shape[1])]
 

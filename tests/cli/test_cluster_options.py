@@ -125,3 +125,44 @@ def test_simulate_prints_every_k_and_which_is_recommended(
     shown = run("--clusters", "2-3")
     assert "simplified silhouette" in shown
     assert " ".join(facts["recommendation"].split()[:6]) in " ".join(shown.split())
+
+
+def test_simulate_clusters_the_columns_of_numbers_and_never_the_id_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = []
+    for name, rows in SITES.items():
+        path = tmp_path / f"{name}.csv"
+        lines = [[i, f"ward {i % 2}", *row] for i, row in enumerate(rows.tolist(), start=500)]
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["number", "ward", "x", "y"], *lines])
+        given += ["--site", f"{name}={path}"]
+
+    def run(*arguments: str) -> int:
+        command = ["fedclust", "simulate", "lloyd", *given, "--clusters", "2", *arguments]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0)
+
+    labels = tmp_path / "labels"
+    assert run("--json", "--id-column", "number", "--labels-dir", str(labels)) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["columns"] == ["x", "y"]
+    assert shown.err.splitlines() == [
+        "warning: columns left out: ward (not numeric); to use others, name the features"
+    ]
+    first = next(iter(SITES))
+    with (labels / f"{first}.csv").open(newline="") as file:
+        head, *written = csv.reader(file)
+    assert head == ["number", "cluster"]
+    assert [line[0] for line in written] == [str(500 + i) for i in range(len(SITES[first]))]
+    expected = simulate("lloyd", SITES, config={"n_clusters": 2}, features=["x", "y"])
+    assert [int(line[1]) for line in written] == expected.labels_[first].tolist()
+    assert run("--json") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["columns"] == ["x", "y"]
+    assert "number (looks like an identifier)" in shown.err
+    assert run("--features", "x,number", "--id-column", "number") == 2
+    assert run("--id-column", "mrn") == 3
+    assert "'mrn'" in capsys.readouterr().err

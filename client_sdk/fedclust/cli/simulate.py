@@ -21,6 +21,9 @@ from fedclust.cli.output_files import (
 )
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import read_json
+from fedclust.data import Dataset
+from fedclust.data.numeric_columns import numeric_features
+from fedclust.data.table import read_text_column
 from fedclust.report.tables import bounds_of
 from fedclust.simulate import SimulationResult
 from fedclust.simulate import simulate as run
@@ -34,7 +37,16 @@ class _SimulatedSession:
 
     clusters: Clusters = None
     features: Annotated[
-        str | None, o.opt("--features", "Columns, comma-separated; by default all.")
+        str | None,
+        o.opt(
+            "--features",
+            "Columns, comma-separated; by default all columns of numbers that are in every file "
+            "and do not look like identifiers.",
+        ),
+    ] = None
+    id_column: Annotated[
+        str | None,
+        o.opt("--id-column", "Column that identifies rows in the label files; never a feature."),
     ] = None
     config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}"
     policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}"
@@ -87,24 +99,44 @@ def simulate(
             raise errors.UsageError(f"{labels_dir}: {error.strerror}") from None
         outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
         check_outputs(outputs, list(files.values()))
-    wanted = o.split_names(session.features) if session.features else None
     try:
         with line:
+            ids = {
+                name: read_text_column(each, session.id_column) if session.id_column else None
+                for name, each in rows.items()
+            }
             found = run(
-                algorithm, rows, config=options, policy=rules, features=wanted, seed=session.seed
+                algorithm,
+                rows,
+                config=options,
+                policy=rules,
+                features=_wanted_features(session, rows, rules),
+                seed=session.seed,
             )
     except ValueError as error:
         # Messages about the definition, the method and the data contain no values.
         raise errors.UsageError(str(error)) from None
     if labels_dir is not None:
         for name, labels in found.labels_.items():
-            write_labels(labels_dir / f"{name}.csv", labels, None, None)
+            write_labels(labels_dir / f"{name}.csv", labels, ids[name], session.id_column)
     if report is not None:
         found.save_report(report)
     if as_json:
         print_json(_simulation_facts(found))
     else:
         show_result(found.result_, found.definition_.features)
+
+
+def _wanted_features(
+    session: _SimulatedSession, rows: dict[str, Dataset], policy: dict[str, Any]
+) -> list[Any]:
+    if session.features is None:
+        kept_out = () if session.id_column is None else (session.id_column,)
+        return numeric_features(rows, leave_out=kept_out, lacking=policy.get("missing") == "mask")
+    wanted = o.split_names(session.features)
+    if session.id_column in wanted:
+        raise errors.UsageError(f"{session.id_column} is the --id-column, so it is no feature")
+    return wanted
 
 
 def _simulation_facts(found: SimulationResult) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fedclust.data.chunks import Origin
 from fedclust.data.mapping import Dataset
 from fedclust.data.persons import person_names
 from fedclust.data.row_source import BLOCK, RowSource
+from fedclust.data.sources import open_reader
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
 
@@ -179,6 +180,19 @@ def load(
     # The methods must not see values of a feature that counts as lacking.
     X[:, [column.feature not in held for column in columns_of(rows.features)]] = np.nan
     return Table(X, held, persons, ids, rows.columns)
+
+
+def read_text_column(source: Source, column: str) -> tuple[str, ...]:
+    """Return a column of a table as text, such as the identifiers of its rows; DataError."""
+    dataset = source if isinstance(source, Dataset) else Dataset(source)
+    options = dataset.options
+    reader = open_reader(
+        dataset.source, options.resolved(), (), (column,), (column,), options.sql_url_file
+    )
+    cells: list[str] = []
+    for chunk in reader.chunks((), (column,), BLOCK):
+        cells += chunk.text[column]
+    return tuple(cells)
 
 
 def _number_persons(origin: Origin, n: int, values: Any) -> NDArray[np.int64]:

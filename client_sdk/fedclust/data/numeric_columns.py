@@ -1,0 +1,186 @@
+"""The features of files for which nobody declared any: their columns of numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from warnings import warn
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedclust.data.chunks import DataWarning, Reader
+from fedclust.data.mapping import Dataset, number_or_none
+from fedclust.data.row_source import RowSource
+from fedclust.data.sources import open_reader
+from fedclust.data.sql import SqlQuery, SqlReader
+from fedclust.errors import DataError
+from fedclust.numeric.array_types import FloatArray
+from fedclust.schema.feature import Feature
+
+#: Words in the name of a column that identifies rows or persons.
+_ID_WORDS: Final = frozenset({"id", "ids", "identifier", "mrn", "pid", "uuid", "guid", "key", "nr"})
+#: Names of columns that number rows or persons; pandas writes the last for an index.
+_ID_NAMES: Final = frozenset(
+    {"patient", "case", "subject", "record", "row", "index", "number", "unnamed: 0"}
+)
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+#: Fewer rows may have different whole numbers by chance.
+_LEAST_ROWS: Final = 20
+#: Whole numbers from here on, another in each row, are numbers of patients rather than values.
+_LARGE: Final = 1e6
+
+
+def is_file(source: Any) -> bool:
+    """Return whether a source is a file or a query, whose columns have names."""
+    if isinstance(source, Dataset):
+        return is_file(source.source)
+    return isinstance(source, (str, os.PathLike, SqlQuery))
+
+
+def numeric_features(
+    sources: Mapping[str, Any], *, leave_out: Iterable[str] = (), lacking: bool = False
+) -> list[dict[str, Any]]:
+    """Return the columns of numbers of all files as declared features.
+
+    A DataWarning names the columns that are left out, and why: they are not numeric, look like
+    identifiers, have no value, or are not in all files.
+
+    Parameters
+    ----------
+    sources : mapping of site name to source
+        Files or queries. They are read once. A mapping file names and converts columns.
+    leave_out : iterable of str
+        Columns that are no features, by their names in the files; the warning is silent on them.
+    lacking : bool
+        Whether a file may lack columns that others have.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read, its first line is no header, or no column remains.
+    """
+    units: dict[str, str] = {}
+    why: dict[str, str] = {}
+    files_with: Counter[str] = Counter()
+    for site in sorted(sources):
+        for name, (unit, reason) in _judge_columns(sources[site], frozenset(leave_out)).items():
+            files_with[name] += 1
+            units.setdefault(name, unit)
+            if reason is not None:
+                why.setdefault(name, reason)
+    if not lacking:
+        for name, count in files_with.items():
+            if count < len(sources):
+                why.setdefault(name, "not in all files")
+    kept = [{"name": name, "unit": unit} for name, unit in units.items() if name not in why]
+    if why:
+        reasons = dict.fromkeys(why.values())
+        lists = (f"{_listed(why, reason)} ({reason})" for reason in reasons)
+        message = f"columns left out: {'; '.join(lists)}"
+        if kept:
+            warn(f"{message}; to use others, name the features", DataWarning, stacklevel=5)
+        else:
+            message = f"no column of numbers is in all files; {message}"
+            raise DataError("the files", "no-features", message)
+    return kept
+
+
+def _listed(why: Mapping[str, str], reason: str) -> str:
+    return ", ".join(name for name in why if why[name] == reason)
+
+
+def _judge_columns(source: Any, leave_out: frozenset[str]) -> dict[str, tuple[str, str | None]]:
+    """Return the unit of each column, and why it is left out; None if it is not."""
+    dataset = source if isinstance(source, Dataset) else Dataset(source)
+    file = dataset.options.resolved()
+    names = {rule.column or name: name for name, rule in file.features.items()}
+    found: dict[str, tuple[str, str | None]] = {}
+    candidates: list[Feature] = []
+    for column in _header(dataset):
+        name = names.get(column, column)
+        rule = file.features.get(name)
+        if not column or column in leave_out or (rule is not None and rule.lacking):
+            continue
+        if rule is not None and rule.levels:
+            found[name] = "", "the mapping says that it holds codes"
+        elif _names_an_id(column):
+            found[name] = "", "looks like an identifier"
+        else:
+            unit = "" if rule is None else rule.to or rule.unit or ""
+            try:
+                candidates.append(Feature(name=name, unit=unit))
+            except ValidationError:
+                found[column] = "", "its name cannot be that of a feature"
+    reasons = _read_columns(dataset, candidates) if candidates else []
+    for feature, reason in zip(candidates, reasons, strict=True):
+        found[feature.name] = feature.unit, reason
+    return found
+
+
+def _header(dataset: Dataset) -> Sequence[str]:
+    """Return the names of a file's columns; DataError if the first line holds numbers."""
+    options = dataset.options
+    file = options.resolved()
+    reader: Reader = open_reader(dataset.source, file, (), (), (), options.sql_url_file)
+    if isinstance(reader, SqlReader):
+        reader.close()
+    if reader.textual and any(number_or_none(name) is not None for name in reader.header):
+        # The message does not repeat what may be a record.
+        message = "its first line holds a number: if it is no header, name the columns "
+        message += "(--columns); if it is one, name the features (--features)"
+        raise reader.origin.fault("no-header", message)
+    return reader.header
+
+
+def _read_columns(dataset: Dataset, candidates: Sequence[Feature]) -> list[str | None]:
+    """Read a file once, and return for each column why it is no feature; None if it is one."""
+    rows = RowSource(dataset, candidates)
+    n_values = np.zeros(len(candidates), dtype=np.int64)
+    # What may still be identifiers, by column: values of all blocks so far, no two equal.
+    distinct: dict[int, list[FloatArray]] = {j: [] for j in range(len(candidates))}
+    n = 0
+    for block in rows.scan():
+        n += len(block)
+        for j, values in enumerate(block.values):
+            n_values[j] += np.count_nonzero(~np.isnan(values))
+            if j in distinct:
+                distinct[j].append(values)
+                if not _are_distinct_wholes(values):
+                    del distinct[j]
+    faulty = {fault.column for fault in rows.faults}
+    found: list[str | None] = []
+    for j, feature in enumerate(candidates):
+        reason = None
+        if rows.local[feature.name] in faulty:
+            reason = "not numeric"
+        elif not n_values[j]:
+            reason = "without values"
+        elif n >= _LEAST_ROWS and j in distinct and _count_rows(np.concatenate(distinct[j])):
+            reason = "looks like an identifier"
+        found.append(reason)
+    return found
+
+
+def _are_distinct_wholes(values: FloatArray) -> bool:
+    whole = bool(np.isfinite(values).all()) and bool((values == np.floor(values)).all())
+    return whole and len(np.unique(values)) == len(values)
+
+
+def _count_rows(values: FloatArray) -> bool:
+    """Return whether whole numbers (n,) number the rows: in order, without gaps, or large."""
+    if not _are_distinct_wholes(values):
+        return False
+    steps = np.diff(values)
+    span = values.max() - values.min()
+    dense = bool(span < 2 * len(values))
+    return bool((steps > 0).all() or (steps < 0).all() or dense or values.min() >= _LARGE)
+
+
+def _names_an_id(column: str) -> bool:
+    return column.strip().casefold() in _ID_NAMES or any(
+        word.casefold() in _ID_WORDS for word in _WORDS.findall(column)
+    )
