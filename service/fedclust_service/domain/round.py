@@ -31,7 +31,7 @@ ROUND_TRANSITIONS = (
 
 
 class CollectedReason(StrEnum):
-    """Why a round stopped collecting: the value of ``close_reason``."""
+    """Why a round stopped collecting: ``close_reason``, unless the round failed."""
 
     ALL_ANSWERED = "all_answered"
     QUORUM_AT_DEADLINE = "quorum_at_deadline"
