@@ -1,4 +1,4 @@
-"""Rule: every group has at least the least size, and its persons are similar.
+"""Rule: every group has at least the least size, or all points given; its persons are similar.
 
 The groups are the smallest nodes of Ward's tree that hold enough persons, improved by exchanges.
 Small sites use one tree; larger ones first cut their persons into blocks along principal axes; very
