@@ -5,7 +5,7 @@ At a site::
     from fedclust import Site
 
     with Site("https://coordinator.example", token="fcs_...") as site:
-        result = site.participate("heart-2026", "cohort.csv")
+        result = site.participate("heart-2026", "cohort.csv")  # shows what would leave, and asks
 
 In one process, to try things out::
 

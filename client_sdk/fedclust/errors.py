@@ -10,6 +10,7 @@
     +-- ConsentError                    the site does not consent; nothing was sent
     |   +-- ConsentNeeded               a consent has to be given expressly
     |   +-- ConsentDeclined             the person who was asked said no
+    |   +-- ApprovalNeeded              a recorded approval is missing, withdrawn or of other terms
     +-- JournalError                    the site's durable state cannot be used
     |   +-- JournalLocked               another process runs this session for this site
     |   +-- JournalDamaged              a file was changed, cut or removed
@@ -134,6 +135,10 @@ class ConsentNeeded(ConsentError):
 
 class ConsentDeclined(ConsentError):
     """The person who was asked said no."""
+
+
+class ApprovalNeeded(ConsentError):
+    """A recorded approval is missing, was withdrawn, or is of other terms: ``fedclust approve``."""
 
 
 class JournalError(FedclustError):

@@ -19,6 +19,7 @@ from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.durable_files import write_atomically
 from fedclust.site import Site
+from fedclust.site.settings import settings_path
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator
 from support.ledgers import body_lines
 from support.timeouts import TIMEOUT_S
@@ -96,6 +97,33 @@ def test_a_session_that_is_taken_back_is_answered_no_more(post: Post) -> None:
     # The journal is free: participate goes on where the agent stopped.
     with post.fake.site(post.entries.directory) as site:
         site.participate("heart", post.data, consent=True)
+    assert [number for number, _ in post.fake.puts] == sorted(post.fake.accepted)
+
+
+def test_a_session_waits_for_its_approval(post: Post) -> None:
+    """Without one it fails and is tried again; a withdrawal stops it until the next one."""
+    settings_path().write_text("require_approval = true\n", "utf-8")
+    site = post.fake.site(post.entries.directory)
+    site.review("heart", post.data, post.place / "review.html")
+    refused: list[str] = []
+
+    def approve_once_refused() -> Site:
+        last = post.said[-1] if post.said else ""
+        if "Nothing more is sent" in last:
+            refused.append(last)
+            assert not post.fake.puts[2:]
+            assert post.known.state == "failing"
+            review = site.last_review("heart")
+            site.approvals.approve(review, "Dr Ruth Levi", review.code)
+        return post.fake.site(post.entries.directory)
+
+    post.connect = approve_once_refused
+    post.before_round(3, lambda: site.approvals.withdraw("heart", "Dr Ruth Levi"))
+    post.run()
+    assert "no recorded approval" in refused[0]
+    assert "was withdrawn (Dr Ruth Levi" in refused[1]
+    assert len(refused) == 2
+    assert post.known.state == "done"
     assert [number for number, _ in post.fake.puts] == sorted(post.fake.accepted)
 
 

@@ -102,6 +102,16 @@ def test_a_session_of_your_own(tmp_path: Path) -> None:
         assert labels[3]["patient_id"] == f"{name}-3"
 
 
+class _Person(io.StringIO):
+    """A terminal with somebody who always says yes."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, *_: Any) -> str:
+        return "yes\n"
+
+
 def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("XDG_STATE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(variable, str(tmp_path / "state"))
@@ -130,6 +140,8 @@ def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             exec(compile(mine, "README.md", "exec"), scope)  # noqa: S102 - our own text
             seen[name] = scope["result"]
 
+        monkeypatch.setattr(sys, "stdin", _Person())
+        monkeypatch.setattr(sys, "stderr", _Person())
         threads = [threading.Thread(target=take_part, args=(name,)) for name in SITES]
         with redirect_stdout(io.StringIO()):
             for thread in threads:

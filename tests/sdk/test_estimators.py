@@ -301,7 +301,9 @@ def test_in_a_live_session_it_is_one_site(tmp_path: Path) -> None:
 
         def take_part(name: str) -> None:
             with at(name) as site:
-                models[name] = FederatedKMeans(3).fit(sites[name], coordinator=site, session="live")
+                models[name] = FederatedKMeans(3).fit(
+                    sites[name], coordinator=site, session="live", consent=True
+                )
 
         with at("a") as site, pytest.raises(ValueError, match="n_clusters 3"):
             FederatedKMeans(4).fit(sites["a"], coordinator=site, session="live")
@@ -352,7 +354,9 @@ def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path
             token = consortium.site_tokens[name]
             with Site(consortium.url, token, journal_dir=tmp_path / name) as site:
                 model = FederatedKMeans(2, method="lloyd")
-                models[name] = model.fit(frames[name], coordinator=site, session="words")
+                models[name] = model.fit(
+                    frames[name], coordinator=site, session="words", consent=True
+                )
 
         threads = [threading.Thread(target=take_part, args=(name,)) for name in frames]
         for thread in threads:

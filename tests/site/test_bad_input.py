@@ -39,11 +39,11 @@ def coordinator(**options: Any) -> FakeCoordinator:
 
 
 def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:
-    alike = coordinator().site(tmp_path / "a").participate("heart", np.ones((60, 2)))
+    alike = coordinator().site(tmp_path / "a").participate("heart", np.ones((60, 2)), consent=True)
     assert alike.labels_ is not None
     assert len(set(alike.labels_.tolist())) == 1
     constant = np.column_stack([MINE[:, 0] + 100, np.ones(60)])
-    result = coordinator().site(tmp_path / "b").participate("heart", constant)
+    result = coordinator().site(tmp_path / "b").participate("heart", constant, consent=True)
     assert result.labels_ is not None
     assert min(result.labels_) >= 0
 
@@ -60,7 +60,7 @@ def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path
 
 def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Path) -> None:
     fake = coordinator(policy={"missing": "impute", "max_rounds": 4})
-    result = fake.site(tmp_path).participate("heart", MINE * [1.0, np.nan])
+    result = fake.site(tmp_path).participate("heart", MINE * [1.0, np.nan], consent=True)
     assert result.labels_ is not None
     assert min(result.labels_) >= 0
 
@@ -78,7 +78,9 @@ def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Pat
 def test_ids_that_are_not_those_of_the_groups(
     data: Any, options: dict[str, Any], rule: str, says: str, tmp_path: Path
 ) -> None:
-    coordinator().site(tmp_path).participate("heart", frame(MINE, IDS), id_column="id")
+    coordinator().site(tmp_path).participate(
+        "heart", frame(MINE, IDS), id_column="id", consent=True
+    )
     with pytest.raises(errors.DataError, match=says) as refused:
         coordinator().site(tmp_path / "next").participate("heart", data, **options)
     assert refused.value.rule == rule
@@ -86,11 +88,17 @@ def test_ids_that_are_not_those_of_the_groups(
 
 def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Path) -> None:
     """Means of noughts and ones on the step of numbers would be counts of fewer than p persons."""
-    coordinator().site(tmp_path).participate("heart", frame(MINE, IDS), id_column="id")
+    coordinator().site(tmp_path).participate(
+        "heart", frame(MINE, IDS), id_column="id", consent=True
+    )
     (before,) = CohortStore().records().values()
     yes = MINE[:, 1] > MINE[:, 1].mean()
     changed = frame(np.column_stack([MINE[:, 0], yes]), IDS)
-    result = coordinator().site(tmp_path / "b").participate("heart", changed, id_column="id")
+    result = (
+        coordinator()
+        .site(tmp_path / "b")
+        .participate("heart", changed, id_column="id", consent=True)
+    )
     assert result.labels_ is not None
     (after,) = CohortStore().records().values()
     for name in ("x", "y"):
@@ -121,12 +129,12 @@ def test_a_file_that_changes_between_two_passes_is_refused_out_of_core(
     fake, data = coordinator(), Dataset(path, out_of_core=True, on_read=change)
     if number < 4:
         with pytest.raises(errors.DataError, match="run the command again") as refused:
-            fake.site(tmp_path).participate("heart", data, id_column="id")
+            fake.site(tmp_path).participate("heart", data, id_column="id", consent=True)
         assert refused.value.rule == "changed"
         assert fake.puts == []
         return
     # The table was formed: labels are of the rows as they are at the end.
-    result = fake.site(tmp_path).participate("heart", data, id_column="id")
+    result = fake.site(tmp_path).participate("heart", data, id_column="id", consent=True)
     assert result.labels_ is not None
     now = result.predict(Dataset(path))
     np.testing.assert_array_equal(result.labels_, now)

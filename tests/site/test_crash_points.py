@@ -62,7 +62,7 @@ class World:
 
     def run(self) -> np.ndarray:
         os.environ["FEDCLUST_STATE_DIR"] = str(self.directory / "groups")  # restored with the test
-        return self.fake.site(self.directory).participate("heart", MINE).labels_
+        return self.fake.site(self.directory).participate("heart", MINE, consent=True).labels_
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def journal(fake: FakeCoordinator, directory: Path) -> Journal:
 
 def test_it_gives_what_simulate_gives(tmp_path: Path) -> None:
     fake = coordinator()
-    result = fake.site(tmp_path).participate("heart", MINE)
+    result = fake.site(tmp_path).participate("heart", MINE, consent=True)
     expected = simulate(
         "lloyd",
         {**OTHERS, "me": MINE},
@@ -71,7 +71,7 @@ def test_it_gives_what_simulate_gives(tmp_path: Path) -> None:
 
 def test_two_requests_a_round_and_five_around_it(tmp_path: Path) -> None:
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
     rounds = len(fake.accepted)
     assert rounds >= 4
     assert len(fake.requests) == 2 * rounds + 5
@@ -80,8 +80,8 @@ def test_two_requests_a_round_and_five_around_it(tmp_path: Path) -> None:
 
 def test_json_bodies_give_the_same_and_can_be_read(tmp_path: Path) -> None:
     binary, plain = coordinator(), coordinator()
-    one = binary.site(tmp_path / "a").participate("heart", MINE)
-    other = plain.site(tmp_path / "b", json_bodies=True).participate("heart", MINE)
+    one = binary.site(tmp_path / "a").participate("heart", MINE, consent=True)
+    other = plain.site(tmp_path / "b", json_bodies=True).participate("heart", MINE, consent=True)
     assert codec.encode(one.document.result) == codec.encode(other.document.result)
     for body in plain.accepted.values():
         assert json.loads(body)["payload"]
@@ -90,7 +90,7 @@ def test_json_bodies_give_the_same_and_can_be_read(tmp_path: Path) -> None:
 def test_no_row_and_no_token_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert "fcs_secret" not in caplog.text
     assert str(MINE[0, 0])[:8] not in caplog.text
 
@@ -98,7 +98,7 @@ def test_no_row_and_no_token_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptu
 def test_progress_is_reported(tmp_path: Path) -> None:
     reported: list[Progress] = []
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append)
+    fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append, consent=True)
     events = [event.event for event in reported]
     assert events[0] == "joined"
     assert events[-1] == "done"
@@ -107,16 +107,16 @@ def test_progress_is_reported(tmp_path: Path) -> None:
 
 def test_a_completed_session_gives_its_result_again_and_sends_nothing(tmp_path: Path) -> None:
     fake = coordinator()
-    first = fake.site(tmp_path).participate("heart", MINE)
+    first = fake.site(tmp_path).participate("heart", MINE, consent=True)
     fake.requests.clear()
-    again = fake.site(tmp_path).participate("heart", MINE)
+    again = fake.site(tmp_path).participate("heart", MINE, consent=True)
     np.testing.assert_array_equal(first.labels_, again.labels_)
     assert not [request for request in fake.requests if not request.startswith("GET")]
 
 
 def test_too_few_rows_answer_empty_and_label_all_the_same(tmp_path: Path) -> None:
     fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
-    result = fake.site(tmp_path).participate("heart", MINE[:3])
+    result = fake.site(tmp_path).participate("heart", MINE[:3], consent=True)
     assert len(result.labels_) == 3
     entries = body_lines(tmp_path)
     assert all(entry["empty"] and entry["smallest_count"] is None for entry in entries)
@@ -127,7 +127,7 @@ def test_rows_without_a_value_get_no_label_and_a_result_can_be_saved(tmp_path: P
     holed = MINE.copy()
     holed[5, 1] = np.nan
     fake = coordinator()
-    result = fake.site(tmp_path).participate("heart", holed)
+    result = fake.site(tmp_path).participate("heart", holed, consent=True)
     assert result.labels_[5] == -1
     assert (np.delete(result.labels_, 5) >= 0).all()
     result.save(tmp_path / "r.fedclust")
@@ -188,7 +188,7 @@ def test_two_sites_need_it_said(tmp_path: Path) -> None:
     fake = FakeCoordinator({"alpha": OTHERS["alpha"]}, policy=policy)
     with pytest.raises(errors.ConsentNeeded, match="two_sites_with alpha") as caught:
         fake.site(tmp_path).participate("heart", MINE)
-    assert caught.value.needed == ("two_sites_with alpha",)
+    assert caught.value.needed == ("consent", "two_sites_with alpha")
     assert fake.joined is None
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert fake.joined is not None
@@ -224,17 +224,17 @@ def test_ask_sees_every_submission_first_and_may_stop(tmp_path: Path) -> None:
 
     fake = coordinator()
     with pytest.raises(errors.ConsentDeclined):
-        fake.site(tmp_path).participate("heart", MINE, ask=ask)
+        fake.site(tmp_path).participate("heart", MINE, ask=ask, consent=True)
     assert [preview.body for preview in asked[:2]] == [body for _, body in fake.puts]
     assert len(journal(fake, tmp_path).answers) == 2
-    fake.site(tmp_path).participate("heart", MINE, ask=lambda _preview: True)
+    fake.site(tmp_path).participate("heart", MINE, ask=lambda _preview: True, consent=True)
     assert fake.accepted[3] == asked[2].body
 
 
 def test_a_declared_persons_column_stays_here(tmp_path: Path) -> None:
     fake = coordinator()
     person = np.repeat(np.arange(40), 2)
-    fake.site(tmp_path).participate("heart", MINE, person=person)
+    fake.site(tmp_path).participate("heart", MINE, person=person, consent=True)
     assert fake.joined is not None
     assert fake.joined.features == ("x", "y")
 
@@ -256,7 +256,7 @@ def test_preview_is_what_is_sent_byte_for_byte_and_sends_nothing(tmp_path: Path)
             assert all(r.startswith("GET") for r in fake.requests[len(before) :])
             previews[fake.round] = ahead
 
-    site.participate("heart", MINE, on_progress=look)
+    site.participate("heart", MINE, on_progress=look, consent=True)
     assert {n: preview.body for n, preview in previews.items()} == fake.accepted
     assert [previews[n].phase for n in sorted(previews)][:2] == ["prepare", "cells"]
     after = site.preview("heart", MINE)
@@ -268,7 +268,7 @@ def test_preview_of_a_body_that_is_under_way_is_that_body(tmp_path: Path) -> Non
     fake = coordinator()
     fake.after = lose_answers(fake, "PUT", after=1)
     with pytest.raises(errors.CoordinatorUnreachable):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     fake.after = lambda _request: None
     preview = fake.site(tmp_path).preview("heart", MINE)
     assert preview.body == fake.puts[-1][1]
@@ -339,7 +339,7 @@ def test_a_task_that_is_not_what_was_consented_to_is_not_answered(
     fake = coordinator()
     tampered(fake, change)
     with pytest.raises(errors.ProtocolError):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert [number for number, _ in fake.puts] == [1]
     assert list(journal(fake, tmp_path).answers) == [1]
 
@@ -347,11 +347,11 @@ def test_a_task_that_is_not_what_was_consented_to_is_not_answered(
 def test_a_round_is_never_answered_twice_differently(tmp_path: Path) -> None:
     """A coordinator that asks a round again with other parameters gets nothing."""
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
     second = FakeCoordinator({"alpha": OTHERS["alpha"] + 1, "beta": OTHERS["beta"]})
     assert second.sha256 == fake.sha256
     with pytest.raises(errors.ProtocolError, match="something else"):
-        second.site(tmp_path).participate("heart", MINE)
+        second.site(tmp_path).participate("heart", MINE, consent=True)
     # Round 1 asks the same of everybody, and gets the same bytes; round 2 would differ.
     assert [body for _, body in second.puts] == [fake.accepted[1]]
 
@@ -360,7 +360,7 @@ def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path
     fake = coordinator()
     fake.close_round = lambda: None  # type: ignore[method-assign]
     with pytest.raises(errors.ProtocolError, match="asks again"):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     # A coordinator restored from a backup is given the same bytes again.
     assert len(fake.puts) == 4
     assert len({body for _, body in fake.puts}) == 1
@@ -383,7 +383,7 @@ def test_a_definition_of_another_hash_or_name_is_refused(tmp_path: Path) -> None
     fake = coordinator()
     fake.sha256 = "0" * 64
     with pytest.raises(errors.ProtocolError, match="hash"):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
 
 
 def test_an_unsupported_method_version_names_the_upgrade(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_an_unsupported_method_version_names_the_upgrade(tmp_path: Path) -> None
     fake.definition = fake.definition.model_copy(update={"method_version": 99})
     fake.sha256 = codec.sha256(canonical(fake.definition))
     with pytest.raises(errors.VersionUnsupported, match="pip install --upgrade fedclust"):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
 
 
 def test_an_answer_that_breaks_a_rule_stays_here(
@@ -416,7 +416,7 @@ def test_an_answer_that_breaks_a_rule_stays_here(
     monkeypatch.setitem(METHODS, "lloyd", dataclasses.replace(method, local_step=leaky))
     fake = coordinator()
     with pytest.raises(errors.DisclosureError):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert [number for number, _ in fake.puts] == [1]
     assert list(journal(fake, tmp_path).answers) == [1]
 
@@ -426,7 +426,7 @@ def test_data_that_do_not_fit_are_refused_before_joining(tmp_path: Path) -> None
     path = tmp_path / "c.csv"
     path.write_text("x,z\n1,2\n", "utf-8")
     with pytest.raises(errors.DataError, match=r"c\.csv, column 'y'"):
-        fake.site(tmp_path / "state").participate("heart", path)
+        fake.site(tmp_path / "state").participate("heart", path, consent=True)
     assert fake.requests == ["GET /v1/whoami", "GET /v1/sessions/heart"]
 
 
@@ -441,14 +441,14 @@ def test_a_token_of_somebody_else(tmp_path: Path) -> None:
         who = site._client.whoami().model_copy(update=change)
         site._client.whoami = lambda who=who: who  # type: ignore[method-assign, misc]
         with pytest.raises(kind):
-            site.participate("heart", MINE)
+            site.participate("heart", MINE, consent=True)
     assert fake.joined is None
 
 
 @pytest.mark.parametrize("number", [0, 1, -3])
 def test_a_smallest_count_below_2_is_refused(tmp_path: Path, number: int) -> None:
     with pytest.raises(errors.UsageError):
-        coordinator().site(tmp_path).participate("heart", MINE, min_group_size=number)
+        coordinator().site(tmp_path).participate("heart", MINE, min_group_size=number, consent=True)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ def test_a_session_that_ends_otherwise(tmp_path: Path, state: str, kind: Any) ->
             fake.state, fake.failure = state, "too_few_contributors"
 
     with pytest.raises(kind) as caught:
-        fake.site(tmp_path).participate("heart", MINE, on_progress=end)
+        fake.site(tmp_path).participate("heart", MINE, on_progress=end, consent=True)
     assert caught.value.session == "heart"
     if state == "failed":
         assert caught.value.reason == "too_few_contributors"
@@ -485,7 +485,7 @@ def test_a_site_that_is_no_longer_part(tmp_path: Path, state: str, when: str) ->
     if when == "before":
         fake.presence = state
     with pytest.raises(errors.SiteLeft) as caught:
-        fake.site(tmp_path).participate("heart", MINE, on_progress=end)
+        fake.site(tmp_path).participate("heart", MINE, on_progress=end, consent=True)
     assert caught.value.reason == state
     assert len(fake.puts) == (when == "during")
 
@@ -512,7 +512,9 @@ def test_a_round_that_has_moved_on_is_recorded_and_the_next_one_answered(tmp_pat
     fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
     answering(fake, 3, "round-closed", lambda: fake.close_round())
     reported: list[Progress] = []
-    result = fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append)
+    result = fake.site(tmp_path).participate(
+        "heart", MINE, on_progress=reported.append, consent=True
+    )
     assert result.labels_ is not None
     assert 3 not in fake.accepted
     assert {2, 4} <= fake.accepted.keys()
@@ -541,7 +543,7 @@ def test_a_body_that_is_refused_stops_and_is_in_the_ledger(
     answering(fake, 2, slug)
     for _ in range(2):
         with pytest.raises(kind):
-            fake.site(tmp_path).participate("heart", MINE)
+            fake.site(tmp_path).participate("heart", MINE, consent=True)
     bodies = {body for number, body in fake.puts if number == 2}
     assert len(bodies) == 1
     entries = [entry for entry in body_lines(tmp_path) if entry["round"] == 2]
@@ -552,9 +554,9 @@ def test_a_token_that_expires_half_way_is_replaced_and_the_same_bytes_go(tmp_pat
     fake = coordinator()
     answering(fake, 2, "unauthenticated")
     with pytest.raises(errors.Unauthenticated):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     fake.before = lambda _request: None
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert len({body for number, body in fake.puts if number == 2}) == 1
     assert Ledger(tmp_path).verify() == []
 
@@ -572,7 +574,7 @@ def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path) -> None:
 
     fake._submit = lying  # type: ignore[method-assign]
     with pytest.raises(errors.ProtocolError, match="receipt"):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert [answer.round for answer in journal(fake, tmp_path).unsettled()] == [2]
 
 
@@ -584,14 +586,14 @@ def interrupted(tmp_path: Path, after: int = 1) -> FakeCoordinator:
     fake = coordinator()
     fake.after = lose_answers(fake, "PUT", after=after)
     with pytest.raises(errors.CoordinatorUnreachable):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     fake.after = lambda _request: None
     return fake
 
 
 def test_a_lost_answer_is_asked_for_with_the_same_bytes(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
     sent = [body for number, body in fake.puts if number == 2]
     assert len(sent) == 2
     assert len(set(sent)) == 1
@@ -607,18 +609,18 @@ def test_other_rows_are_refused_before_anything_is_sent(
     fake = interrupted(tmp_path)
     sent = len(fake.puts)
     with pytest.raises(errors.OtherData):
-        fake.site(tmp_path).participate("heart", other)
+        fake.site(tmp_path).participate("heart", other, consent=True)
     with pytest.raises(errors.OtherData):
         fake.site(tmp_path).preview("heart", other)
     with pytest.raises(errors.OtherData):
-        fake.site(tmp_path).participate("heart", MINE, person=np.arange(80) // 2)
+        fake.site(tmp_path).participate("heart", MINE, person=np.arange(80) // 2, consent=True)
     assert len(fake.puts) == sent
 
 
 def test_another_smallest_count_is_refused(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
     with pytest.raises(errors.JournalError, match="min_group_size"):
-        fake.site(tmp_path).participate("heart", MINE, min_group_size=7)
+        fake.site(tmp_path).participate("heart", MINE, min_group_size=7, consent=True)
 
 
 @pytest.mark.parametrize("lost", ["all", "the last round", "one in the middle"])
@@ -630,7 +632,7 @@ def test_a_journal_that_lacks_a_sent_round_is_refused(tmp_path: Path, lost: str)
         path.unlink()
     sent = len(fake.puts)
     with pytest.raises(errors.JournalDamaged):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert len(fake.puts) == sent
 
 
@@ -644,10 +646,10 @@ def test_every_damaged_file_of_the_journal_is_named(tmp_path: Path) -> None:
         sound = path.read_bytes()
         path.write_bytes(sound[:-3] + b"???")
         with pytest.raises(errors.JournalDamaged, match=path.name):
-            fake.site(tmp_path).participate("heart", MINE)
+            fake.site(tmp_path).participate("heart", MINE, consent=True)
         path.write_bytes(sound)
     assert len(fake.puts) == sent
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
 
 
 def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
@@ -656,7 +658,7 @@ def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     sent = len(fake.puts)
     with pytest.raises(errors.JournalDamaged, match="ledger"):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert len(fake.puts) == sent
 
 
@@ -668,11 +670,13 @@ def test_another_journal_that_answers_meanwhile_is_noticed(tmp_path: Path) -> No
         if request.url.path.endswith("/participation"):
             fake.after = lambda _request: None
             with pytest.raises(errors.ConsentDeclined):
-                fake.site(tmp_path / "a").participate("heart", MINE, ask=lambda p: p.round == 1)
+                fake.site(tmp_path / "a").participate(
+                    "heart", MINE, ask=lambda p: p.round == 1, consent=True
+                )
 
     fake.after = overtaken
     with pytest.raises(errors.JournalDamaged, match="answered round 1"):
-        fake.site(tmp_path / "b").participate("heart", MINE)
+        fake.site(tmp_path / "b").participate("heart", MINE, consent=True)
     assert [number for number, _ in fake.puts] == [1]
 
 
@@ -689,9 +693,9 @@ def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(
 
     monkeypatch.setattr(durable_files, "sync", full)
     with pytest.raises(errors.JournalError, match=r"No space left.*same command again"):
-        fake.site(tmp_path / "state").participate("heart", MINE)
+        fake.site(tmp_path / "state").participate("heart", MINE, consent=True)
     monkeypatch.setattr(durable_files, "sync", real)
-    fake.site(tmp_path / "state").participate("heart", MINE)
+    fake.site(tmp_path / "state").participate("heart", MINE, consent=True)
     assert len({number for number, _ in fake.puts}) == len(set(fake.puts))
     assert Ledger(tmp_path / "state").verify() == []
 
@@ -700,7 +704,7 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     fake = coordinator()
     with pytest.raises(errors.JournalError, match="file"):
-        fake.site(tmp_path / "file").participate("heart", MINE)
+        fake.site(tmp_path / "file").participate("heart", MINE, consent=True)
     assert fake.joined is None
 
 
@@ -709,7 +713,7 @@ def test_a_callers_own_error_is_not_taken_for_the_journals(tmp_path: Path) -> No
         raise FileNotFoundError(2, "No such file", "report.txt")
 
     with pytest.raises(FileNotFoundError):
-        coordinator().site(tmp_path).participate("heart", MINE, on_progress=broken)
+        coordinator().site(tmp_path).participate("heart", MINE, on_progress=broken, consent=True)
 
 
 def test_a_user_without_a_home_directory_must_name_one(
@@ -767,7 +771,7 @@ def test_a_proxy_that_removes_the_etag_is_reported(tmp_path: Path) -> None:
 
     fake.before = bare
     with pytest.raises(errors.ProtocolError, match="ETag"):
-        fake.site(tmp_path).participate("heart", MINE)
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
 
 
 def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
@@ -776,7 +780,11 @@ def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
     frame = pd.DataFrame({"mrn": ids, "x": MINE[:, 0], "y": MINE[:, 1]})
     site = fake.site(tmp_path)
     result = site.participate(
-        "heart", frame, id_column="mrn", ask=lambda preview: shown.append(repr(preview)) is None
+        "heart",
+        frame,
+        id_column="mrn",
+        ask=lambda preview: shown.append(repr(preview)) is None,
+        consent=True,
     )
     (answer, _), *_ = recorded_answers(tmp_path)
     texts = [*shown, repr(result), repr(site), repr(answer)]
@@ -790,14 +798,14 @@ def test_two_processes_do_not_run_one_session(tmp_path: Path) -> None:
     def second(progress: Progress) -> None:
         if progress.event == "joined":
             with pytest.raises(errors.JournalLocked):
-                fake.site(tmp_path).participate("heart", MINE)
+                fake.site(tmp_path).participate("heart", MINE, consent=True)
 
-    fake.site(tmp_path).participate("heart", MINE, on_progress=second)
+    fake.site(tmp_path).participate("heart", MINE, on_progress=second, consent=True)
 
 
 def test_only_the_newest_round_keeps_its_memory(tmp_path: Path) -> None:
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
     answers = journal(fake, tmp_path).answers
     assert [n for n, answer in answers.items() if answer.memory is not None] == [max(answers)]
     assert {n: answer.body for n, answer in answers.items()} == fake.accepted
@@ -809,7 +817,7 @@ def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> 
     assert written.record is not None
     older = written.record.participation.model_copy(update={"sdk_version": "0.0.1"})
     written.write_record(written.record.model_copy(update={"participation": older}))
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
 
 
 # --- the ledger's lines ---------------------------------------------------------------------------
@@ -817,7 +825,7 @@ def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> 
 
 def test_the_ledger_records_what_left(tmp_path: Path) -> None:
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE)
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
     entries = body_lines(tmp_path)
     assert Ledger(tmp_path).verify() == []
     assert [entry["round"] for entry in entries] == sorted(fake.accepted)
@@ -884,7 +892,7 @@ def test_waiting_reports_how_many_have_answered(tmp_path: Path) -> None:
         return in_json(view, ETag='"wait"')
 
     fake.before = waits
-    fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append)
+    fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append, consent=True)
     waiting = [(each.answered, each.addressed) for each in reported if each.event == "waiting"]
     assert waiting == [(1, 3), (2, 3)]
     quiet = [request for request in fake.requests if request.endswith("/task")]

@@ -29,7 +29,8 @@ def coordinator(**definition: Any) -> FakeCoordinator:
 
 
 def take_part(fake: FakeCoordinator, place: Path, rows: NDArray[np.float64] = MINE, **more: Any):
-    return fake.site(place).participate("heart", rows, **{"person": IDS[: len(rows)], **more})
+    options = {"person": IDS[: len(rows)], "consent": True, **more}
+    return fake.site(place).participate("heart", rows, **options)
 
 
 def declared(fake: FakeCoordinator) -> tuple[str | None, bool]:

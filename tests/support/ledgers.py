@@ -1,4 +1,4 @@
-"""What of a ledger is about bodies that left, and not about the groups of a site's persons."""
+"""The lines of a ledger about bodies that left: no groups of persons, no approvals."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from fedclust.site.ledger import Ledger
 
 def body_lines(directory: Path) -> list[dict[str, Any]]:
     """Return the lines about bodies."""
-    return [line for line in Ledger(directory).read() if line.get("event") != "cohort"]
+    return [line for line in Ledger(directory).read() if "event" not in line]

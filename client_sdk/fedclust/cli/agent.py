@@ -14,12 +14,9 @@ from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.cli.console import (
     ProgressLine,
     conclude,
-    confirmed,
-    consent_question,
     consent_screen,
     err,
     print_json,
-    printable,
     show,
     show_table,
 )
@@ -27,6 +24,7 @@ from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
 from fedclust.errors import ConsentDeclined, UsageError
 from fedclust.site import Site, paths
+from fedclust.site.terminal import confirmed, consent_question, printable
 
 app = typer.Typer(
     help="Take part in all sessions that this site has consented to, until they end.",
@@ -96,15 +94,19 @@ def add(
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Consent to a session and hand it to the agent; a running agent starts it by itself."""
+    """Consent to a session and hand it to the agent; a running agent starts it by itself.
+
+    A recorded approval of exactly these terms (fedclust approve) is the consent.
+    """
     known = ((outputs.labels_out, is_labels), (outputs.result_out, is_result))
     check_outputs(known, (data, *how.inputs))
     directory = journal_dir or paths.default_directory()
     with connection.site(journal_dir) as site, ProgressLine() as line:
         request = site.check(session, how.of(data, line.read), **persons.given)
-    consent_screen(request, full=full)
+        approval = site.approvals.require(request)
+    consent_screen(request, approval, full=full)
     question = consent_question(request, "Shall the agent take part for this site?")
-    if not (yes or confirmed(question, "--yes")):
+    if not (approval or yes or confirmed(question, "--yes")):
         raise ConsentDeclined(f"not consented to session {session}")
     entry = AgentEntry(
         coordinator=request.coordinator,

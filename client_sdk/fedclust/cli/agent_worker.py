@@ -218,6 +218,9 @@ class Agent:
         except _TakenBack:
             self._again.pop(entry.session, None)
             self._out(f"{entry.session}: taken back; nothing more is sent")
+        except errors.ApprovalNeeded as error:
+            # It continues once somebody approves.
+            self._pause(entry, str(error))
         except (errors.SessionError, errors.ConsentError) as error:
             # The session is over for this site, or its definition was not consented to.
             self._say(entry, "ended", str(error))

@@ -14,7 +14,6 @@ from fedclust.cli import options as o
 from fedclust.cli.console import (
     ProgressLine,
     conclude,
-    confirmed,
     err,
     out,
     print_json,
@@ -31,6 +30,7 @@ from fedclust.site.journal import state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import default_directory
 from fedclust.site.prepare import SiteRows, draft_table
+from fedclust.site.terminal import confirmed
 
 app = typer.Typer(
     help="Form and manage the groups of this site's persons.",

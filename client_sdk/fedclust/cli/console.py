@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
@@ -21,7 +20,9 @@ from rich.text import Text
 from fedclust import errors, site
 from fedclust.data import DataWarning
 from fedclust.site import Preview
+from fedclust.site.approvals import APPROVAL, REVIEW, WITHDRAWAL, Approval
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.terminal import WIDEST, consent_text, printable
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
 
@@ -29,8 +30,6 @@ from fedclust.wire.submissions import BINARY
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 #: Standard output. The command ends when its reader closes the pipe (``| head``).
 out = Console(highlight=False, soft_wrap=True)
-#: Widest and narrowest text, in columns.
-_WIDEST, _NARROWEST = 98, 40
 
 
 def _end_quietly() -> NoReturn:
@@ -65,11 +64,6 @@ def flush_out() -> None:
         # Otherwise Python would flush again at exit and print its own message.
         _forget_output()
         raise
-
-
-def printable(text: object) -> str:
-    """Replace control characters, which could change what a terminal shows."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))
 
 
 def show(console: Console, text: object = "", style: str | None = None) -> None:
@@ -126,17 +120,37 @@ def conclude(said: str, value: Any, as_json: bool) -> None:
         show(err, said)
 
 
-def consent_screen(request: ConsentRequest, *, full: bool = False) -> None:
-    """Show the consent screen; with ``full`` every field that leaves."""
-    for heading, line in request.text(full=full):
-        show(err, _wrapped(line, f"{heading:<11} ", " " * 12))
-    if not full:
-        show(err, _wrapped("Show every field that leaves: --full", " " * 12, ""))
+def consent_screen(
+    request: ConsentRequest, approval: Approval | None = None, *, full: bool = False
+) -> None:
+    """Show the consent screen, with ``full`` every field that leaves, and who approved it."""
+    width = err.width - 1 if err.is_terminal else WIDEST
+    hint = "" if full else "Show every field that leaves: --full"
+    show(err, consent_text(request, width, full=full, hint=hint))
+    if approval is not None:
+        show(err, f"approved by {approval.approved_by} at {approval.time}, code {approval.code}")
+
+
+#: Lines about approvals: what is said first, and the key of what follows.
+_EVENTS = {
+    REVIEW: ("reviewed, page", "page_sha256"),
+    APPROVAL: ("approved by", "approved_by"),
+    WITHDRAWAL: ("approval withdrawn by", "withdrawn_by"),
+}
 
 
 def ledger_screen(line: dict[str, Any]) -> None:
     """Show a line of the ledger."""
-    if line.get("event") == "cohort":
+    event = line.get("event")
+    if event in _EVENTS:
+        words, key = _EVENTS[event]
+        account = f" (account {line['account']})" if "account" in line else ""
+        head = f"{line.get('line', '-')}  {line.get('time')}  {line.get('session')}"
+        show(out, f"{head} {words} {line.get(key)}{account}", "bold")
+        show(out, f"     code {line.get('code')}")
+        show(out, f"     definition {line.get('definition_sha256')}")
+        return
+    if event == "cohort":
         show(out, f"{line.get('line', '-')}  {line.get('time')}  table {line.get('table')}", "bold")
         hidden = {"event", "table", "time", "line", "previous", "what", "change"}
         counts = ", ".join(f"{n} {line[n]}" for n in sorted(line) if n not in hidden and line[n])
@@ -180,11 +194,6 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _wrapped(text: str, first: str, rest: str) -> str:
-    width = max(_NARROWEST, min(_WIDEST, err.width - 1)) if err.is_terminal else _WIDEST
-    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest)
 
 
 class Retries(logging.Handler):
@@ -359,15 +368,6 @@ def _plain_json(value: object) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else vars(value)
 
 
-def consent_question(request: ConsentRequest, question: str) -> str:
-    """Return the question with the risks that need express consent."""
-    if request.two_sites_with is not None:
-        question += f" {request.two_sites_with} can then work out this site's part of every sum."
-    if request.protection_none:
-        question += " The coordinator can compute single records."
-    return question
-
-
 def read_line(question: str, what: str) -> str:
     """Return a line that a person types, or the only line of standard input.
 
@@ -383,16 +383,3 @@ def read_line(question: str, what: str) -> str:
     if len(given) != 1:
         raise errors.UsageError(f"give {what} on standard input, on one line, not {len(given)}")
     return given[0]
-
-
-def confirmed(question: str, instead: str) -> bool:
-    """Ask a person; without a terminal raise ConsentNeeded that names the option ``instead``."""
-    # Python sets stdin to None where there is no standard input.
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise errors.ConsentNeeded(f"there is no terminal to ask on: give {instead}", ("consent",))
-    # typer.confirm would turn Ctrl-C (exit code 130) and Ctrl-D (a no) into failures.
-    while True:
-        show(err, f"{question} [y/N]")
-        answer = sys.stdin.readline().strip().casefold()
-        if answer in ("", "n", "no", "y", "yes"):
-            return answer in ("y", "yes")

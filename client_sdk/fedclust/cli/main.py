@@ -15,6 +15,7 @@ from fedclust import errors
 from fedclust.cli import (
     accounts,
     agent,
+    approval,
     check,
     cohort,
     doctor,
@@ -42,6 +43,7 @@ def fedclust(version: Version = False) -> None:  # its callback prints
 
 app.add_typer(participate.app)
 app.add_typer(check.app)
+app.add_typer(approval.app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(cohort.app, name="cohort")
 app.add_typer(ledger.app, name="ledger")

@@ -46,6 +46,11 @@ def is_report(begin: bytes) -> bool:
     return page or b'"sets_apart"' in begin or begin.startswith(b"cluster,size,column,feature,")
 
 
+def is_review(begin: bytes) -> bool:
+    """Whether a file begins like a page that ``fedclust review`` wrote."""
+    return begin.startswith(b"<!doctype html>") and b"Approval code" in begin
+
+
 def is_submission(begin: bytes) -> bool:
     """Whether a file begins like a submission."""
     return b"task_digest" in begin

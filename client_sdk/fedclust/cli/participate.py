@@ -14,8 +14,6 @@ from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import (
     ProgressLine,
     conclude,
-    confirmed,
-    consent_question,
     consent_screen,
     err,
     out,
@@ -44,6 +42,7 @@ from fedclust.report.wording import listed
 from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.result import SiteResult
+from fedclust.site.terminal import confirmed, consent_question
 from fedclust.wire import codec
 
 app = typer.Typer(rich_markup_mode=None)
@@ -101,7 +100,11 @@ def participate(
     interaction: _Interaction = _Interaction(),
     as_json: o.AsJson = False,
 ) -> None:
-    """Take part in a session, from consent to labels. Run the command again to resume it."""
+    """Take part in a session, from consent to labels. Run the command again to resume it.
+
+    A recorded approval of exactly these terms (fedclust approve) is the consent: then nothing is
+    asked.
+    """
     labels_out, result_out = outputs.labels_out, outputs.result_out
     known = (
         (labels_out, is_labels),
@@ -151,9 +154,10 @@ def _take_part(
 ) -> SiteResult:
     def consent(request: ConsentRequest) -> bool:
         line.pause()
-        consent_screen(request, full=interaction.full)
+        approval = site.approvals.require(request)
+        consent_screen(request, approval, full=interaction.full)
         question = consent_question(request, "Does this site take part?")
-        return interaction.yes or confirmed(question, "--yes")
+        return approval is not None or interaction.yes or confirmed(question, "--yes")
 
     def ask_each(next_one: Preview) -> bool:
         line.pause()

@@ -1,4 +1,4 @@
-"""The text of the consent screen.
+"""What a site is asked to consent to, and the text of the consent screen.
 
 What leaves a site is listed from the method's declaration (``Phase.discloses``), as in the API and
 the docs.
@@ -10,17 +10,18 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import engine
 from fedclust.engine import Plan
-from fedclust.errors import ConsentNeeded
 from fedclust.protection.figures import TableFigures
 from fedclust.report.wording import named_values
 from fedclust.schema.feature import Feature
 from fedclust.schema.task import Phase
+from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import Consents, Definition
 
 #: At most this many columns are listed with their share of persons in groups of one value,
@@ -232,19 +233,28 @@ class ConsentRequest:
         numbers = _shape_numbers(self.plan)
         return re.sub(r"\b[A-Za-z]\b", lambda found: numbers.get(found[0], found[0]), shape)
 
-    def refuse_tacit(self) -> None:
-        """Raise ConsentNeeded if the session needs express consent."""
-        needed = []
-        if self.two_sites_with is not None:
-            needed.append(f"two_sites_with {self.two_sites_with}")
-        if self.protection_none:
-            needed.append("protection_none")
-        if needed:
-            raise ConsentNeeded(
-                f"session {self.session} needs express consent to: {', '.join(needed)}; "
-                "read it with preview or check, then pass consent=True",
-                tuple(needed),
-            )
+    @functools.cached_property
+    def terms(self) -> dict[str, Any]:
+        """What an approval of this request covers, as plain JSON values.
+
+        Counts are left out: they change with a new row.
+        """
+        return {
+            "coordinator": self.coordinator,
+            "site": self.site,
+            "session": self.session,
+            "definition_sha256": self.definition_sha256,
+            "min_group_size": self.p,
+            "features": list(self.features),
+            "persons_declared": self.persons_declared,
+            "fences": self.fences,
+            **self.consents.model_dump(mode="json"),
+        }
+
+    @property
+    def approval_code(self) -> str:
+        """The SHA-256 of the terms in canonical form, in hexadecimal digits."""
+        return sha256(canonical_json(self.terms))
 
 
 def feature_text(feature: Feature) -> str:

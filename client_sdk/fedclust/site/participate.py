@@ -17,6 +17,8 @@ from fedclust.client import Client
 from fedclust.data import Source
 from fedclust.data.site_data import session_rows
 from fedclust.definition import LEAST_GROUP
+from fedclust.durable_files import write_atomically
+from fedclust.site.approvals import Approvals, Review
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan
 from fedclust.site.consent import ConsentRequest
@@ -26,6 +28,7 @@ from fedclust.site.paths import coordinator_directory, default_directory
 from fedclust.site.prepare import RowOptions, SiteRows, consent_request, declare, prepare
 from fedclust.site.progress import Preview, Progress, SessionStatus
 from fedclust.site.result import SiteResult
+from fedclust.site.review import review_page
 from fedclust.site.session_run import SessionRun
 from fedclust.wire.models import PROTOCOL_VERSION, SessionEntry
 from fedclust.wire.submissions import BINARY, JSON
@@ -153,6 +156,33 @@ class Site:
         """
         return self._open(session, SiteRows(data, **rows)).request
 
+    @property
+    def approvals(self) -> Approvals:
+        """The reviews and approvals of sessions in this site's ledger."""
+        return Approvals(Ledger(self.directory), self._now)
+
+    def review(
+        self, session: str, data: Source, out: str | os.PathLike[str], **rows: Unpack[RowOptions]
+    ) -> Review:
+        """Write what a session asks of this site as a printable HTML page, and record that.
+
+        Sends nothing about the rows. Parameters as in :meth:`participate`, and ``out``, the file
+        to write. UsageError if it cannot be written.
+        """
+        request, now = self.check(session, data, **rows), self._now()
+        page = review_page(request, now).encode()
+        with errors.writing(out):
+            write_atomically(Path(out), page)
+        return self.approvals.record_review(request, page, now)
+
+    def last_review(self, session: str) -> Review:
+        """Return the last review of a session, to approve it (``approvals.approve``).
+
+        UsageError if there is none, or if the session has another definition since.
+        """
+        pinned = self._client.session(session).definition_sha256
+        return self.approvals.last_review(self.url, self.name, session, pinned)
+
     def participate(
         self,
         session: str,
@@ -183,9 +213,10 @@ class Site:
             The approval of groups apart from those that these persons have: a second grouping
             reveals more about each of them. It is entered in the ledger.
         consent : callable or bool, optional
-            Called once with the :class:`ConsentRequest`; True consents to all of it. By default
-            the call itself consents to the definition, but not to a session of two sites or one
-            with ``protection: none``: these need express consent.
+            Called once with the :class:`ConsentRequest`; True consents to all of it. By default a
+            recorded approval of exactly these terms is the consent (``fedclust approve``);
+            without one a person is asked in the terminal. Where there is none, as in a notebook,
+            ConsentNeeded is raised. A session that was joined before is resumed without asking.
         ask : callable, optional
             Called with the :class:`Preview` of every submission before it is first sent. If it
             returns False, the call stops, and nothing of that round has left.
@@ -194,7 +225,8 @@ class Site:
         Raises
         ------
         DataError, ConsentError, DisclosureError
-            Before anything (more) is sent.
+            Before anything (more) is sent. ApprovalNeeded, a ConsentError, also with consent, if
+            the site's settings require an approval or if it was withdrawn.
         SessionError
             The session failed, was cancelled or continues without this site.
         CoordinatorError, TransportError, JournalError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedclust.site.journal import WrittenAnswer
 from fedclust.wire.submissions import BINARY
 
 
@@ -55,3 +56,17 @@ class SessionStatus:
     sent: int
     in_flight: int
     reason: str | None
+
+
+def as_preview(answer: WrittenAnswer, note: str = "") -> Preview:
+    """Return an answer as it will be sent; ``note`` says on what it still depends."""
+    return Preview(
+        session=answer.session,
+        round=answer.round,
+        phase=answer.phase,
+        media=answer.media,
+        body=answer.body,
+        fields=answer.fields,
+        smallest_count=answer.smallest_count,
+        note=note,
+    )

@@ -18,14 +18,16 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
+from fedclust.site.approvals import Approval, Approvals
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute_answer, first_task, refuse_foreign
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Prepared
-from fedclust.site.progress import Preview, Progress
+from fedclust.site.progress import Preview, Progress, as_preview
 from fedclust.site.result import SiteResult
+from fedclust.site.terminal import ask_consent
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
 from fedclust.wire.submissions import BINARY
 
@@ -84,6 +86,7 @@ class SessionRun:
         self.client, self.info, self.request = client, info, request
         self.session, self.plan = request.session, request.plan
         self.participation, self.journal, self.ledger = participation, journal, ledger
+        self.approvals = Approvals(ledger)
         self.prepared, self.rows, self.data_digest = prepared, rows, prepared.digest(rows)
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.media = BINARY
@@ -98,6 +101,7 @@ class SessionRun:
         self.ledger.check()
         self.journal.refuse_other_data(self.data_digest)
         for answer in self.journal.unsettled():
+            self.approvals.require(self.request)
             self.send(answer, again=True)
         if self.info.state in ("recruiting", "running"):
             self.join(consent)
@@ -124,6 +128,7 @@ class SessionRun:
         state = next((s.state for s in self.info.sites if s.name == self.request.site), "invited")
         if state in ("left", "excluded"):
             raise self.left()
+        approval = self.approvals.require(self.request)
         invited = state == "invited"
         if not invited:
             self.refuse_gaps()
@@ -138,7 +143,7 @@ class SessionRun:
                 )
             record = record if same else None
         if record is None:
-            self.consent(consent)
+            self.consent(consent, approval)
             record = SessionRecord(
                 coordinator=self.request.coordinator,
                 site=self.request.site,
@@ -154,10 +159,12 @@ class SessionRun:
             self.client.join(self.session, record.participation)
             self.report(Progress("joined"))
 
-    def consent(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
+    def consent(
+        self, consent: Callable[[ConsentRequest], bool] | bool | None, approval: Approval | None
+    ) -> None:
         if consent is None:
-            self.request.refuse_tacit()
-        elif not (consent if isinstance(consent, bool) else consent(self.request)):
+            consent = approval is not None or ask_consent
+        if not (consent if isinstance(consent, bool) else consent(self.request)):
             raise errors.ConsentDeclined(f"not consented to session {self.session}")
 
     def keep_table(self) -> None:
@@ -213,6 +220,7 @@ class SessionRun:
             raise errors.ProtocolError("the coordinator asks for work without a task")
         number, document = task.round, task.task
         refuse_foreign(self.plan, self.session, number, document)
+        self.approvals.require(self.request)
         answer = self.journal.answers.get(number)
         if answer is None:
             if number - 1 > max(self.journal.answers, default=0):
@@ -220,8 +228,10 @@ class SessionRun:
                 self.refuse_gaps()
             self.report(Progress("computing", number, document.phase))
             answer = self.compute(number, document)
-            if self.ask is not None and not self.ask(_as_preview(answer)):
+            if self.ask is not None and not self.ask(as_preview(answer)):
                 raise errors.ConsentDeclined(f"round {number} was not sent")
+            # Again: computing and asking take time.
+            self.approvals.require(self.request)
             self.journal.commit(answer)
         elif answer.task_digest != document.digest:
             raise errors.ProtocolError(
@@ -279,7 +289,7 @@ class SessionRun:
         """Return the next submission; see :meth:`fedclust.Site.preview`."""
         self.journal.refuse_other_data(self.data_digest)
         for written in self.journal.unsettled():
-            return _as_preview(written, "written before, without a receipt: it is sent again")
+            return as_preview(written, "written before, without a receipt: it is sent again")
         task, _ = self.client.task(self.session)
         if task is None or task.status in ("ended", "left"):
             return Preview(self.session, note="this site has nothing more to send in this session")
@@ -287,8 +297,8 @@ class SessionRun:
             refuse_foreign(self.plan, self.session, task.round, task.task)
             known = self.journal.answers.get(task.round)
             if known is not None:
-                return _as_preview(known, "sent before; the coordinator asks for it again")
-            return _as_preview(self.compute(task.round, task.task))
+                return as_preview(known, "sent before; the coordinator asks for it again")
+            return as_preview(self.compute(task.round, task.task))
         if task.session_state != "recruiting":
             note = "nothing to answer now: the round waits for other sites"
             if task.status == "invited":
@@ -297,20 +307,7 @@ class SessionRun:
         roster = [s.name for s in self.info.sites if s.state in ("invited", "joined")]
         document = first_task(self.request, roster)
         answer = self.compute(1, document)
-        return _as_preview(answer, "if all the sites invited so far take part")
-
-
-def _as_preview(answer: WrittenAnswer, note: str = "") -> Preview:
-    return Preview(
-        session=answer.session,
-        round=answer.round,
-        phase=answer.phase,
-        media=answer.media,
-        body=answer.body,
-        fields=answer.fields,
-        smallest_count=answer.smallest_count,
-        note=note,
-    )
+        return as_preview(answer, "if all the sites invited so far take part")
 
 
 def _acknowledges(receipt: Receipt, answer: WrittenAnswer) -> bool:

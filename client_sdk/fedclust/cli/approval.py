@@ -1,0 +1,120 @@
+"""``fedclust review`` and ``fedclust approve``: two people at a hospital decide on a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedclust.cli import options as o
+from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
+from fedclust.cli.output_files import check_outputs, is_review
+from fedclust.errors import ConsentDeclined, UsageError
+from fedclust.site import paths
+from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
+from fedclust.site.ledger import Ledger
+from fedclust.site.terminal import confirmed
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@o.command(
+    app,
+    "review",
+    "fedclust review heart-2026 --data cohort.csv --id-column mrn --out review.html",
+)
+# Each parameter is an option, or a group of them, of the command.
+def review(
+    connection: o.Connection,
+    how: o.Reading,
+    persons: o.Persons,
+    session: o.Session,
+    data: o.Data,
+    out_path: Annotated[Path, o.opt("--out", "HTML file to write the page to.")],
+    journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Write what a session asks of this site as one printable page; send nothing of the rows.
+
+    The page holds the consent screen in full, this site's own figures and lines to sign. Give the
+    same options as for participate. The ledger records the review.
+    """
+    if out_path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{out_path}: the page is HTML: name a file that ends in .html")
+    check_outputs(((out_path, is_review),), (data, *how.inputs))
+    line = ProgressLine(at_once=False)
+    with connection.site(journal_dir) as site, line:
+        found = site.review(session, how.of(data, line.read), out_path, **persons.given)
+    said = (
+        f"{out_path}: print it, for whoever approves. Then: fedclust approve {session} "
+        f"--name NAME --code {found.code[:LEAST_DIGITS]}"
+    )
+    conclude(said, found, as_json)
+
+
+@o.command(
+    app,
+    "approve",
+    'fedclust approve heart-2026 --name "Dr Ruth Levi"',
+    'fedclust approve heart-2026 --name "Dr Ruth Levi" --code 3f2a9bc177de',
+    'fedclust approve heart-2026 --name "Dr Ruth Levi" --withdraw',
+)
+# Each parameter is an option, or a group of them, of the command.
+def approve(
+    connection: o.Connection,
+    session: o.Session,
+    name: Annotated[str, o.opt("--name", "Name of the person who approves, or withdraws.")],
+    code: Annotated[
+        str | None,
+        o.opt(
+            "--code",
+            f"At least the first {LEAST_DIGITS} digits of the code on the printed page; instead "
+            "of a question in the terminal.",
+        ),
+    ] = None,
+    withdraw: Annotated[
+        bool,
+        typer.Option("--withdraw", help="Take the approval back: this site sends nothing more."),
+    ] = False,
+    journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Record in the ledger who approved what the last review of a session asked for.
+
+    Needs no data. --withdraw does not ask the coordinator either.
+    """
+    if withdraw:
+        directory = journal_dir or paths.default_directory()
+        taken = Approvals(Ledger(directory)).withdraw(session, name)
+        conclude(f"{session}: the approval is withdrawn; nothing more is sent", taken, as_json)
+        return
+    with connection.site(journal_dir) as site:
+        asked = site.last_review(session)
+        if not as_json:
+            _show_review(asked)
+        if code is None:
+            if not confirmed(f"Does {name} approve this?", "--code with the code on the page"):
+                raise ConsentDeclined(f"session {session} was not approved")
+            code = asked.code
+        approval = site.approvals.approve(asked, name, code)
+    said = f"{session}: approved by {approval.approved_by}, code {approval.code}"
+    conclude(said, approval, as_json)
+
+
+def _show_review(review: Review) -> None:
+    terms = review.terms
+    show(err, f"The review of {review.time} asks for this:")
+    show_facts(
+        {
+            "study": review.title or review.session,
+            "purpose": review.purpose,
+            "site": f"{review.site} at {review.coordinator}",
+            "columns": "; ".join(review.columns),
+            "least_group": f"{terms['min_group_size']} persons",
+            "two_sites_with": terms["two_sites_with"],
+            "protection": "NONE: exact rows" if terms["protection_none"] else "groups",
+            "definition": f"SHA-256 {review.definition_sha256}",
+            "approval_code": review.code,
+        }
+    )

@@ -1,0 +1,293 @@
+"""Reviews and approvals of sessions, recorded in a site's ledger; see docs/approval.md.
+
+One person prints what a session asks of this site (a review); another records that it is approved.
+An approval holds for exactly the terms of the printed page (:attr:`ConsentRequest.terms`), which
+its code, their SHA-256, identifies. Only the last approval or withdrawal of a session counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from fedclust.errors import ApprovalNeeded, JournalDamaged, UsageError
+from fedclust.site.consent import ConsentRequest, feature_text
+from fedclust.site.journal import state_errors
+from fedclust.site.ledger import Ledger
+from fedclust.site.settings import read_settings, settings_path
+from fedclust.wire.codec import sha256
+
+if sys.platform == "win32":
+    import getpass
+else:
+    import pwd
+
+REVIEW, APPROVAL, WITHDRAWAL = "review", "approval", "approval withdrawn"
+#: An approval names at least this many digits of the code: 48 bits are not met by chance.
+LEAST_DIGITS = 12
+_LONGEST_NAME = 200
+
+E = TypeVar("E", "Review", "Approval")
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a page asked for; ``page_sha256`` is the SHA-256 of its file."""
+
+    coordinator: str
+    site: str
+    session: str
+    definition_sha256: str
+    time: str
+    code: str
+    terms: Mapping[str, Any]
+    title: str
+    purpose: str
+    columns: list[str]
+    page_sha256: str
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Who approved which terms, when, and with which account of the operating system."""
+
+    coordinator: str
+    site: str
+    session: str
+    definition_sha256: str
+    time: str
+    code: str
+    terms: Mapping[str, Any]
+    approved_by: str
+    account: str
+
+
+class Approvals:
+    """The reviews and approvals in a ledger. Methods raise JournalError for a damaged one."""
+
+    def __init__(
+        self, ledger: Ledger, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._ledger, self._now = ledger, now
+
+    def record_review(self, request: ConsentRequest, page: bytes, now: datetime) -> Review:
+        """Record that a page asks for what ``request`` asks for."""
+        definition = request.definition
+        review = Review(
+            coordinator=request.coordinator,
+            site=request.site,
+            session=request.session,
+            definition_sha256=request.definition_sha256,
+            time=now.isoformat(),
+            code=request.approval_code,
+            terms=request.terms,
+            title=definition.title,
+            purpose=definition.purpose,
+            columns=[feature_text(feature) for feature in definition.features],
+            page_sha256=sha256(page),
+        )
+        self._append(REVIEW, vars(review))
+        return review
+
+    def last_review(
+        self, coordinator: str, site: str, session: str, definition_sha256: str
+    ) -> Review:
+        """Return the last review of a session; UsageError if none is of this definition."""
+        found = list(self._lines(coordinator, site, session, REVIEW))
+        again = f"fedclust review {session} --data FILE --out review.html"
+        if not found:
+            raise UsageError(f"no review of session {session} is in {self._ledger.path}: {again}")
+        review = _read(Review, found[-1])
+        if review.definition_sha256 != definition_sha256:
+            raise UsageError(
+                f"session {session} has another definition than at its last review "
+                f"({review.time}): review it again: {again}"
+            )
+        return review
+
+    def approve(self, review: Review, name: str, code: str) -> Approval:
+        """Record an approval of what a review asked for.
+
+        Parameters
+        ----------
+        review : Review
+            The last one: :meth:`last_review`.
+        name : str
+            Of the person who approves.
+        code : str
+            At least the first 12 digits of the code on the page that this person has read.
+
+        Raises
+        ------
+        UsageError
+            The code is not that of this review, or the name is empty.
+        """
+        self._check_code(review, code)
+        approval = Approval(
+            **{name: getattr(review, name) for name in _SHARED},
+            time=self._now().isoformat(),
+            approved_by=_checked_name(name),
+            account=_os_account(),
+        )
+        self._append(APPROVAL, vars(approval))
+        return approval
+
+    def withdraw(self, session: str, name: str) -> list[Approval]:
+        """Take back the approvals of a session, and return them; UsageError if there are none.
+
+        No coordinator is asked: this works while it is away. If several have a session of this
+        name, the approvals of all are taken back.
+        """
+        last: dict[tuple[str, str], dict[str, Any]] = {}
+        for line in self._lines(None, None, session, APPROVAL, WITHDRAWAL):
+            last[str(line.get("coordinator")), str(line.get("site"))] = line
+        held = [_read(Approval, line) for line in last.values() if line["event"] == APPROVAL]
+        if not held:
+            raise UsageError(
+                f"no approval of session {session} is in force in {self._ledger.path}: "
+                f"fedclust ledger show --session {session}"
+            )
+        by = {
+            "withdrawn_by": _checked_name(name),
+            "account": _os_account(),
+            "time": self._now().isoformat(),
+        }
+        for approval in held:
+            shared = {key: getattr(approval, key) for key in _SHARED if key != "terms"}
+            self._append(WITHDRAWAL, {**shared, **by})
+        return held
+
+    def require(self, request: ConsentRequest) -> Approval | None:
+        """Return the approval of exactly what is asked; None if there is none and none is needed.
+
+        Raises
+        ------
+        ApprovalNeeded
+            The approval was withdrawn, or the site's settings require one and it is missing or of
+            other terms.
+        UsageError
+            The settings cannot be read.
+        """
+        required, session = read_settings().require_approval, request.session
+        decisions = list(
+            self._lines(request.coordinator, request.site, session, APPROVAL, WITHDRAWAL)
+        )
+        last = decisions[-1] if decisions else {}
+        if last.get("event") == WITHDRAWAL:
+            by, time = last.get("withdrawn_by"), last.get("time")
+            why = f"the approval of session {session} was withdrawn ({by}, {time})"
+        elif last and last.get("code") == request.approval_code:
+            return _read(Approval, last)
+        elif not required:
+            return None
+        elif last:
+            given = _read(Approval, last)
+            changed = ", ".join(_changed_terms(given.terms, request.terms))
+            why = (
+                f"session {session} was approved ({given.approved_by}, {given.time}) under other "
+                f"terms: {changed}"
+            )
+        else:
+            why = f"session {session} has no recorded approval, which {settings_path()} requires"
+        raise ApprovalNeeded(
+            f"{why}. Nothing more is sent. Print what it asks: fedclust review {session} --data "
+            f"FILE --out review.html; whoever approves it records that: fedclust approve {session} "
+            "--name NAME"
+        )
+
+    def _check_code(self, review: Review, code: str) -> None:
+        digits = re.sub(r"[\s-]", "", code).lower()
+        if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
+            raise UsageError(
+                f"the code is at least the first {LEAST_DIGITS} digits of the approval code on "
+                "the printed page, 0-9 and a-f"
+            )
+        if review.code.startswith(digits):
+            return
+        earlier = [
+            _read(Review, line)
+            for line in self._lines(review.coordinator, review.site, review.session, REVIEW)
+            if str(line.get("code")).startswith(digits)
+        ]
+        if not earlier:
+            raise UsageError(
+                f"this is not the code of the last review of session {review.session} "
+                f"({review.time}): read the code on the page that was printed then"
+            )
+        changed = ", ".join(_changed_terms(earlier[-1].terms, review.terms))
+        raise UsageError(
+            f"this is the code of an earlier page ({earlier[-1].time}); the terms have changed "
+            f"since: {changed}. Read the page of {review.time}, or review the session again"
+        )
+
+    def _lines(
+        self, coordinator: str | None, site: str | None, session: str, *events: str
+    ) -> Iterator[dict[str, Any]]:
+        wanted = {"coordinator": coordinator, "site": site, "session": session}
+        with state_errors(self._ledger.path.parent):
+            for line in self._ledger.events():
+                if line["event"] in events and all(
+                    value in (None, line.get(key)) for key, value in wanted.items()
+                ):
+                    yield line
+
+    def _append(self, event: str, facts: Mapping[str, Any]) -> None:
+        with state_errors(self._ledger.path.parent):
+            self._ledger.append({"event": event, **facts})
+
+
+#: What an approval takes over from the review.
+_SHARED = ("coordinator", "site", "session", "definition_sha256", "code", "terms")
+
+
+def _read(kind: type[E], line: Mapping[str, Any]) -> E:
+    try:
+        return kind(**{field.name: line[field.name] for field in fields(kind)})
+    except KeyError:
+        number = line.get("line")
+        raise JournalDamaged(f"line {number} of the ledger: incomplete {line['event']}") from None
+
+
+def _changed_terms(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which terms differ, in words."""
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        word = name.replace("_", " ")
+        if isinstance(old, list) and isinstance(new, list):
+            yield f"{word} (more: {_missing_names(new, old)}; fewer: {_missing_names(old, new)})"
+        elif name == "definition_sha256":
+            yield "the definition"
+        else:
+            yield f"{word} ({old} before, {new} now)"
+
+
+def _missing_names(these: list[Any], others: list[Any]) -> str:
+    return ", ".join(str(each) for each in these if each not in others) or "none"
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise UsageError(
+            f"the name of the person who approves has 1 to {_LONGEST_NAME} visible characters"
+        )
+    return name
+
+
+def _os_account() -> str:
+    """Return the account of the operating system that runs this process."""
+    if sys.platform == "win32":
+        return getpass.getuser()
+    # getpass would believe the environment.
+    number = os.getuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid {number}"

@@ -1,0 +1,166 @@
+"""The page that a steward or an ethics board reads and signs before a site takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from html import escape
+from itertools import groupby
+
+from fedclust.protection.figures import TableFigures
+from fedclust.report.markup import html_document, html_table
+from fedclust.site.approvals import LEAST_DIGITS
+from fedclust.site.consent import ConsentRequest, feature_text
+
+_STYLE = """
+dl{display:grid;grid-template-columns:8rem 1fr;gap:.3rem 1rem;margin:.8rem 0}
+dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}dd p{margin:0 0 .3rem}
+dd p.deep{margin-left:1.2rem}dd p.deeper{margin-left:2.4rem;color:#555}
+td.text,th{overflow-wrap:anywhere}
+.code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
+.code b{font-size:1.3rem;letter-spacing:.06em;margin-right:.3rem}
+.sign{display:grid;grid-template-columns:repeat(2,1fr);gap:2.6rem 1.5rem;
+margin-top:3rem;break-inside:avoid}
+.sign div{border-top:1px solid currentColor;padding-top:.2rem}
+@media (max-width:600px){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.6rem}
+.sign{grid-template-columns:1fr}}
+@media screen and (prefers-color-scheme:dark){:root{color-scheme:dark}
+body{color:#ddd;background:#16181b}th,td{border-color:#3a3d42}thead th{border-color:#666}
+h2{border-color:#444}caption,dd p.deeper{color:#aaa}.warning{background:#33240f}}
+@media print{.sign{margin-top:4rem}table,code{font-size:inherit}h2{font-size:1rem}}
+"""
+_MEANING = {
+    "coordinator": "coordinator",
+    "site": "site",
+    "session": "session",
+    "definition_sha256": "definition, SHA-256",
+    "min_group_size": "least group size, in persons",
+    "features": "columns that this site has",
+    "persons_declared": "a column says which rows belong to one person",
+    "fences": "extremes count as a fence",
+    "two_sites_with": "express consent to two sites: the other one",
+    "protection_none": "express consent to exact rows, without protection",
+}
+
+
+def review_page(request: ConsentRequest, now: datetime) -> str:
+    """Return the consent screen in full, the site's own figures, and lines to sign, as HTML."""
+    definition = request.definition
+    written = (
+        f"What session {request.session} asks of {request.site}. Written at {now:%Y-%m-%d %H:%M} "
+        "UTC by fedclust at this site; nothing was sent."
+    )
+    body = "".join(
+        [
+            f"<h1>{escape(definition.title or request.session)}</h1>",
+            f"<p>{escape(written)}</p>",
+            _code_line(request),
+            "<h2>What is asked</h2>",
+            _consent_lines(request),
+            _own_figures(request),
+            _covered(request),
+            _decision(request),
+        ]
+    )
+    return html_document(f"{request.session}: review at {request.site}", body, _STYLE)
+
+
+def _code_line(request: ConsentRequest) -> str:
+    code = request.approval_code
+    return f'<p class="code">Approval code <b>{code[:LEAST_DIGITS]}</b>{code[LEAST_DIGITS:]}</p>'
+
+
+def _consent_lines(request: ConsentRequest) -> str:
+    """Return the same lines as the terminal shows, grouped by their headings."""
+    warned = ' class="warning"'
+    parts = []
+    for heading, lines in groupby(_headed(request), lambda pair: pair[0]):
+        shown = "".join(f"<p{_depth(line)}>{escape(line.strip())}</p>" for _, line in lines)
+        mark = warned if heading == "protection" and request.protection_none else ""
+        parts.append(f"<dt>{escape(heading)}</dt><dd{mark}>{shown}</dd>")
+    return f"<dl>{''.join(parts)}</dl>"
+
+
+def _headed(request: ConsentRequest) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the consent screen, each with its heading."""
+    current = ""
+    for heading, line in request.text(full=True):
+        current = heading or current
+        yield current, line
+
+
+def _depth(line: str) -> str:
+    indent = len(line) - len(line.lstrip())
+    return "" if indent == 0 else ' class="deep"' if indent <= 2 else ' class="deeper"'
+
+
+def _own_figures(request: ConsentRequest) -> str:
+    counts: list[list[object]] = [
+        ["persons who take part", request.persons],
+        ["declared as", request.size_band],
+    ]
+    found = request.figures
+    by_column = ""
+    if found is not None:
+        smallest, largest = found.group_sizes
+        counts += [["groups", found.n_groups], ["persons of a group", f"{smallest} to {largest}"]]
+        if found.distance_sd is not None:
+            near = f"{found.distance_sd:.2f} standard deviations"
+            counts.append(["half of the persons are nearer to their group's mean than", near])
+        by_column = _by_column(found)
+    table = html_table(
+        "They stay at this site, may change with a new row, and are not part of the code.",
+        ["", ""],
+        counts,
+        text=(1,),
+        head=False,
+    )
+    return f"<h2>This site's own figures</h2>{table}{by_column}"
+
+
+def _by_column(figures: TableFigures) -> str:
+    shares = (figures.one_value, figures.fenced, figures.unreleased)
+    rows = [
+        [name, *(f"{each[name]:.1%}" if name in each else "–" for each in shares)]
+        for name in figures.one_value
+    ]
+    return html_table(
+        "Share of persons, by column. In groups of one value: whoever knows that somebody is in "
+        "such a group knows the value.",
+        ["column", "in groups of one value", "beyond a fence", "not released"],
+        rows,
+    )
+
+
+def _covered(request: ConsentRequest) -> str:
+    shown = {feature.name: feature_text(feature) for feature in request.definition.features}
+
+    def words(value: object) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, list):
+            return ", ".join(shown[str(name)] for name in value) or "none"
+        return "none" if value is None else str(value)
+
+    table = html_table(
+        "An approval covers exactly this: if one of these changes, it no longer holds.",
+        ["", ""],
+        [[_MEANING[name], words(value)] for name, value in request.terms.items()],
+        text=(1,),
+        head=False,
+    )
+    return f"<h2>What an approval covers</h2>{table}"
+
+
+def _decision(request: ConsentRequest) -> str:
+    command = (
+        f"fedclust approve {request.session} --name NAME "
+        f"--code {request.approval_code[:LEAST_DIGITS]}"
+    )
+    lines = "".join(f"<div>{each}</div>" for each in ("name", "role", "date", "signature"))
+    return (
+        "<h2>Decision</h2><p>☐ approved &nbsp; ☐ not approved</p>"
+        f"<p>An approval is recorded at this site with <code>{escape(command)}</code> and taken "
+        f"back with <code>fedclust approve {escape(request.session)} --withdraw --name NAME</code>."
+        f'</p><div class="sign">{lines}</div>'
+    )

@@ -1,0 +1,92 @@
+"""The consent screen and questions to a person, for commands and for Python in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import textwrap
+
+from fedclust.errors import ConsentNeeded
+from fedclust.site.consent import ConsentRequest
+
+#: Widest and narrowest text, in columns.
+WIDEST, _NARROWEST = 98, 40
+_INDENT = " " * 12
+
+
+def printable(text: object) -> str:
+    """Replace control characters, which could change what a terminal shows."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))
+
+
+def consent_text(
+    request: ConsentRequest, width: int = WIDEST, *, full: bool = False, hint: str = ""
+) -> str:
+    """Return the consent screen, wrapped to ``width`` columns, with a hint as its last line."""
+    width = max(_NARROWEST, min(WIDEST, width))
+    lines = [(f"{heading:<11} ", line) for heading, line in request.text(full=full)]
+    if hint:
+        lines.append((_INDENT, hint))
+    return "\n".join(
+        textwrap.fill(line, width, initial_indent=start, subsequent_indent=_INDENT)
+        for start, line in lines
+    )
+
+
+def consent_question(request: ConsentRequest, question: str) -> str:
+    """Return the question with the risks that need express consent."""
+    if request.two_sites_with is not None:
+        question += f" {request.two_sites_with} can then work out this site's part of every sum."
+    if request.protection_none:
+        question += " The coordinator can compute single records."
+    return question
+
+
+def confirmed(question: str, instead: str) -> bool:
+    """Ask a person; without a terminal raise ConsentNeeded that names the option ``instead``."""
+    # Python sets stdin to None where there is no standard input.
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConsentNeeded(f"there is no terminal to ask on: give {instead}", ("consent",))
+    # typer.confirm would turn Ctrl-C (exit code 130) and Ctrl-D (a no) into failures.
+    while True:
+        _say(f"{question} [y/N]")
+        answer = sys.stdin.readline().strip().casefold()
+        if answer in ("", "n", "no", "y", "yes"):
+            return answer in ("y", "yes")
+
+
+def ask_consent(request: ConsentRequest) -> bool:
+    """Show the consent screen and ask a person.
+
+    Raises
+    ------
+    ConsentNeeded
+        Standard input or standard error is no terminal, as in a notebook or a scheduled job.
+    """
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+        express = []
+        if request.two_sites_with is not None:
+            express.append(f"two_sites_with {request.two_sites_with}")
+        if request.protection_none:
+            express.append("protection_none")
+        also = f", also to: {', '.join(express)}" if express else ""
+        raise ConsentNeeded(
+            f"session {request.session} needs consent{also}, and there is no terminal to ask on. "
+            "Read what it asks (print site.check(...).text()), then pass consent=True; or record "
+            "an approval: fedclust review, then fedclust approve",
+            ("consent", *express),
+        )
+    width = shutil.get_terminal_size().columns - 1
+    _say(
+        consent_text(
+            request, width, hint="Every field that leaves: site.check(...).text(full=True)"
+        )
+    )
+    return confirmed(consent_question(request, "Does this site take part?"), "consent=True")
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()

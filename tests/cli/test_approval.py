@@ -1,0 +1,165 @@
+"""``fedclust review`` and ``fedclust approve``: what they show, record and refuse."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.cli import main as cli
+from fedclust.cli import options
+from fedclust.cli.agent_worker import Entries
+from fedclust.site.settings import settings_path
+from support.fake_coordinator import URL, FakeCoordinator
+
+RNG = np.random.default_rng(8)
+OTHERS = {name: RNG.normal(size=(50, 2)) for name in ("alpha", "beta")}
+
+
+class Desk:
+    """The machine of a site whose settings require an approval."""
+
+    def __init__(self, place: Path, capsys: pytest.CaptureFixture[str], patch: Any) -> None:
+        self.place, self.state, self.page = place, place / "state", place / "review.html"
+        self._capsys, self._patch = capsys, patch
+        self.fake = FakeCoordinator(OTHERS, purpose="Which types of patients are there?")
+        self.out = self.err = ""
+        self.data = place / "cohort.csv"
+        with self.data.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["x", "y"], *RNG.normal(size=(60, 2)).tolist()])
+        settings_path().write_text("require_approval = true\n", "utf-8")
+        patch.setattr(
+            options.Connection,
+            "site",
+            lambda _, journal_dir, *__, **___: self.fake.site(journal_dir),
+        )
+
+    def run(self, *arguments: str) -> int:
+        at = ("--coordinator", URL, "--journal-dir", str(self.state))
+        local = arguments[:1] == ("ledger",)
+        self._patch.setattr(sys, "argv", ["fedclust", *arguments, *(at[2:] if local else at)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        self.out, self.err = self._capsys.readouterr()
+        return ended.value.code if isinstance(ended.value.code, int) else 0
+
+    def review(self, *more: str) -> int:
+        given = ("--data", str(self.data), "--out", str(self.page))
+        return self.run("review", "heart", *given, *more)
+
+    def approve(self, *more: str) -> int:
+        return self.run("approve", "heart", "--name", "Dr Ruth Levi", *more)
+
+    def take_part(self, command: tuple[str, ...] = ("participate",), *more: str) -> int:
+        return self.run(*command, "heart", "--data", str(self.data), *more)
+
+    def reviewed(self, *more: str) -> str:
+        assert self.review("--json", *more) == 0, self.err
+        return str(json.loads(self.out)["code"])
+
+
+@pytest.fixture
+def desk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Desk:
+    return Desk(tmp_path, capsys, monkeypatch)
+
+
+def test_review_approve_participate_ledger(desk: Desk) -> None:
+    code = desk.reviewed()
+    assert code in desk.page.read_text("utf-8").replace("</b>", "")
+    # Neither --yes nor a page that was only printed is an approval.
+    assert desk.take_part(("participate",), "--yes") == 4
+    assert "fedclust review heart --data FILE" in desk.err
+    assert "fedclust approve heart --name NAME" in desk.err
+    assert desk.approve("--code", code[:12]) == 0
+    for text in ("Which types of patients are there?", "5 persons", "x; y", desk.fake.sha256, code):
+        assert text in desk.out
+    assert "approved by Dr Ruth Levi" in desk.err
+    # Nobody is asked: there is no terminal, and no --yes.
+    assert desk.take_part() == 0
+    assert "approved by Dr Ruth Levi" in desk.err
+    assert desk.run("ledger", "verify") == 0
+    assert desk.run("ledger", "show", "--session", "heart") == 0
+    assert "heart approved by Dr Ruth Levi (account " in desk.out
+    assert "heart reviewed, page " in desk.out
+    assert desk.out.count(f"code {code}") == 2
+
+
+def test_approving_is_asked_in_a_terminal_and_needs_the_code_elsewhere(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    desk.reviewed()
+    assert desk.approve() == 4
+    assert "give --code" in desk.err
+    monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
+    assert desk.approve() == 4
+    assert "was not approved" in desk.err
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+    assert desk.approve() == 0
+    assert "Does Dr Ruth Levi approve this? [y/N]" in desk.err
+
+
+def test_other_terms_than_the_approved_ones_are_refused(desk: Desk) -> None:
+    assert desk.approve("--code", desk.reviewed()) == 0
+    assert desk.take_part(("participate",), "--min-group-size", "9") == 4
+    assert "min group size (5 before, 9 now)" in desk.err
+    assert desk.fake.joined is None
+
+
+def test_what_cannot_be_approved_or_withdrawn_is_a_usage_error(desk: Desk) -> None:
+    assert desk.approve("--code", "0" * 12) == 2
+    assert "fedclust review heart --data FILE" in desk.err
+    assert desk.approve("--withdraw") == 2
+    assert "no approval of session heart is in force" in desk.err
+    desk.reviewed()
+    assert desk.approve("--code", "0" * 12) == 2
+    assert "read the code on the page" in desk.err
+    desk.fake = FakeCoordinator(OTHERS, config={"n_clusters": 2})
+    assert desk.approve("--code", "0" * 12) == 2
+    assert "another definition" in desk.err
+
+
+def test_a_withdrawal_needs_no_coordinator_and_is_shown(desk: Desk) -> None:
+    assert desk.approve("--code", desk.reviewed()) == 0
+
+    def away(_request: Any) -> Any:
+        raise AssertionError("nothing is asked")
+
+    desk.fake.before = away
+    assert desk.approve("--withdraw", "--json") == 0
+    assert json.loads(desk.out)[0]["session"] == "heart"
+    desk.fake.before = lambda _request: None
+    assert desk.take_part() == 4
+    assert "was withdrawn (Dr Ruth Levi" in desk.err
+    assert desk.run("ledger", "show") == 0
+    assert "heart approval withdrawn by Dr Ruth Levi" in desk.out
+
+
+def test_the_agent_takes_only_what_is_approved(desk: Desk) -> None:
+    assert desk.take_part(("agent", "add"), "--yes") == 4
+    assert "no recorded approval" in desk.err
+    assert Entries(desk.state).read() == ()
+    assert desk.approve("--code", desk.reviewed()) == 0
+    assert desk.take_part(("agent", "add")) == 0
+    assert [entry.session for entry in Entries(desk.state).read()] == ["heart"]
+
+
+def test_a_review_replaces_only_a_review(desk: Desk) -> None:
+    desk.reviewed()
+    desk.reviewed()
+    desk.page.write_text("<!doctype html><p>mine", "utf-8")
+    assert desk.review() == 2
+    assert "holds something else" in desk.err
+    assert desk.run("review", "heart", "--data", str(desk.data), "--out", "review.pdf") == 2
+    assert "ends in .html" in desk.err

@@ -1,0 +1,377 @@
+"""Two people at a site: one reviews, another approves; without that nothing is sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import errors
+from fedclust.site import Progress, Site
+from fedclust.site.approvals import Approval, Review
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.journal import recorded_answers
+from fedclust.site.ledger import Ledger
+from fedclust.site.settings import settings_path
+from support.fake_coordinator import EPOCH, FakeCoordinator
+from support.ledgers import body_lines
+
+NAME = "Dr Ruth Levi"
+RNG = np.random.default_rng(8)
+MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
+OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
+
+
+def coordinator(**definition: Any) -> FakeCoordinator:
+    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, **definition)
+
+
+@pytest.fixture
+def fake() -> FakeCoordinator:
+    return coordinator()
+
+
+@pytest.fixture
+def site(fake: FakeCoordinator, tmp_path: Path) -> Site:
+    return fake.site(tmp_path / "journal")
+
+
+@pytest.fixture
+def required() -> None:
+    settings_path().write_text("require_approval = true\n", "utf-8")
+
+
+def review(site: Site, rows: NDArray[np.float64] = MINE, **options: Any) -> Review:
+    return site.review("heart", rows, site.directory.parent / "review.html", **options)
+
+
+def approve(site: Site, code: str | None = None) -> Approval:
+    asked = site.last_review("heart")
+    return site.approvals.approve(asked, NAME, code or asked.code[:12])
+
+
+def sent(fake: FakeCoordinator) -> list[str]:
+    return [request for request in fake.requests if not request.startswith("GET")]
+
+
+# --- what an approval covers ----------------------------------------------------------------------
+
+
+def test_new_rows_do_not_change_the_code(site: Site) -> None:
+    codes = {site.check("heart", rows).approval_code for rows in (MINE, MINE[:70], MINE + 0.1)}
+    assert len(codes) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"coordinator": "https://other.example"},
+        {"site": "other"},
+        {"session": "other"},
+        {"definition_sha256": "1" * 64},
+        {"p": 6},
+        {"features": ("x",)},
+        {"persons_declared": True},
+        {"fences": False},
+    ],
+)
+def test_every_term_changes_the_code(site: Site, change: dict[str, Any]) -> None:
+    request = site.check("heart", MINE)
+    assert dataclasses.replace(request, **change).approval_code != request.approval_code
+
+
+def test_express_consents_are_part_of_the_code(tmp_path: Path) -> None:
+    fake = FakeCoordinator({"alpha": OTHERS["a"]}, policy={"min_sites": 2, "max_rounds": 4})
+    request = fake.site(tmp_path).check("heart", MINE)
+    assert request.terms["two_sites_with"] == "alpha"
+    assert request.terms["protection_none"] is False
+
+
+# --- with an approval -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("required")
+def test_a_session_takes_a_review_and_an_approval_and_then_asks_nothing(
+    site: Site, fake: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the account is called is asked of the operating system, not of the environment.
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody")
+    reviewed = review(site)
+    assert sent(fake) == []
+    approval = approve(site)
+    assert (approval.approved_by, approval.code) == (NAME, reviewed.code)
+    if sys.platform != "win32":
+        assert approval.account not in ("", "somebody")
+    site.participate("heart", MINE)
+    joined = fake.requests.count("PUT /v1/sessions/heart/participation")
+    site.participate("heart", MINE)
+    assert fake.requests.count("PUT /v1/sessions/heart/participation") == joined == 1
+    ledger = Ledger(site.directory)
+    assert ledger.verify() == []
+    events = {line["event"]: line for line in ledger.read() if "event" in line}
+    recorded_approval = events["approval"]
+    assert recorded_approval["approved_by"] == NAME
+    assert recorded_approval["time"] == EPOCH.isoformat()
+    assert recorded_approval["definition_sha256"] == fake.sha256
+    assert recorded_approval["code"] == events["review"]["code"] == approval.code
+
+
+def test_an_approval_is_consent_also_where_none_is_required(site: Site) -> None:
+    review(site)
+    approve(site)
+    assert site.participate("heart", MINE).labels_ is not None
+
+
+def test_an_express_no_holds_against_an_approval(site: Site, fake: FakeCoordinator) -> None:
+    review(site)
+    approve(site)
+    with pytest.raises(errors.ConsentDeclined):
+        site.participate("heart", MINE, consent=False)
+    assert sent(fake) == []
+
+
+def test_approval_of_two_sites_and_of_no_protection_is_express(tmp_path: Path) -> None:
+    policy = {"min_sites": 2, "protection": "none", "max_rounds": 4}
+    fake = FakeCoordinator({"alpha": OTHERS["a"]}, policy=policy)
+    site = fake.site(tmp_path / "journal")
+    review(site)
+    approve(site)
+    site.participate("heart", MINE)
+    assert fake.joined is not None
+    assert fake.joined.consents.two_sites_with == "alpha"
+    assert fake.joined.consents.protection_none
+
+
+# --- without --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("required")
+@pytest.mark.parametrize("consent", [None, True, lambda _request: True])
+def test_where_an_approval_is_required_no_consent_replaces_it(
+    site: Site, fake: FakeCoordinator, consent: Any
+) -> None:
+    review(site)
+    with pytest.raises(errors.ApprovalNeeded, match="no recorded approval") as caught:
+        site.participate("heart", MINE, consent=consent)
+    assert "fedclust review heart --data" in str(caught.value)
+    assert "fedclust approve heart --name" in str(caught.value)
+    assert sent(fake) == []
+
+
+@pytest.mark.usefixtures("required")
+def test_other_terms_are_named_and_refused(site: Site, fake: FakeCoordinator) -> None:
+    review(site)
+    approve(site)
+    with pytest.raises(errors.ApprovalNeeded, match=r"min group size \(5 before, 7 now\)"):
+        site.participate("heart", MINE, min_group_size=7)
+    with pytest.raises(errors.ApprovalNeeded, match=r"persons declared \(False before, True now\)"):
+        site.participate("heart", MINE, person=[f"p{i}" for i in range(80)])
+    assert sent(fake) == []
+
+
+@pytest.mark.usefixtures("required")
+def test_the_last_approval_counts(site: Site) -> None:
+    review(site)
+    approve(site)
+    review(site, min_group_size=7)
+    approve(site)
+    with pytest.raises(errors.ApprovalNeeded, match=r"7 before, 5 now"):
+        site.participate("heart", MINE)
+    site.participate("heart", MINE, min_group_size=7)
+
+
+@pytest.mark.usefixtures("required")
+def test_another_definition_is_reviewed_and_approved_again(tmp_path: Path) -> None:
+    before = coordinator().site(tmp_path / "journal")
+    review(before)
+    approve(before)
+    other = coordinator(config={"n_clusters": 2}).site(tmp_path / "journal")
+    with pytest.raises(errors.UsageError, match="another definition"):
+        other.last_review("heart")
+    with pytest.raises(errors.ApprovalNeeded, match="the definition"):
+        other.participate("heart", MINE)
+
+
+def test_what_cannot_be_approved(site: Site) -> None:
+    with pytest.raises(errors.UsageError, match="no review of session heart"):
+        site.last_review("heart")
+    earlier = review(site)
+    review(site, min_group_size=7)
+    asked = site.last_review("heart")
+    for code in ("", asked.code[:11], "not hexadecimal", asked.code + "0"):
+        with pytest.raises(errors.UsageError, match="at least the first 12 digits"):
+            site.approvals.approve(asked, NAME, code)
+    with pytest.raises(errors.UsageError, match="not the code of the last review"):
+        site.approvals.approve(asked, NAME, "0" * 12)
+    with pytest.raises(errors.UsageError, match=r"earlier page .*5 before, 7 now"):
+        site.approvals.approve(asked, NAME, earlier.code[:12])
+    for name in ("", "  ", "a\nb", "x" * 201):
+        with pytest.raises(errors.UsageError, match="name of the person"):
+            site.approvals.approve(asked, name, asked.code)
+    spaced = f"{asked.code[:4]} {asked.code[4:8]}-{asked.code[8:12].upper()}"
+    assert site.approvals.approve(asked, NAME, spaced).code == asked.code
+
+
+def test_a_wrong_settings_file_stops_a_session_rather_than_being_ignored(site: Site) -> None:
+    settings_path().write_text("require_approvals = true\n", "utf-8")
+    with pytest.raises(errors.UsageError, match="require_approvals"):
+        site.participate("heart", MINE, consent=True)
+
+
+# --- withdrawal -----------------------------------------------------------------------------------
+
+
+def withdraw_after(site: Site, number: int) -> Callable[[Progress], None]:
+    def look(progress: Progress) -> None:
+        if (progress.event, progress.round) == ("sent", number):
+            site.approvals.withdraw("heart", NAME)
+
+    return look
+
+
+def test_a_withdrawal_stops_a_running_session_until_it_is_approved_again(
+    site: Site, fake: FakeCoordinator
+) -> None:
+    review(site)
+    approve(site)
+    for _ in range(2):
+        with pytest.raises(errors.ApprovalNeeded, match=f"withdrawn \\({NAME}"):
+            site.participate("heart", MINE, consent=True, on_progress=withdraw_after(site, 2))
+        assert sorted(fake.accepted) == [1, 2]
+    assert [line["round"] for line in body_lines(site.directory)] == [1, 2]
+    approve(site)
+    site.participate("heart", MINE)
+    assert [number for number, _ in fake.puts] == sorted(fake.accepted)
+    assert Ledger(site.directory).verify() == []
+    # What is over is read as before: nothing more is sent for it.
+    site.approvals.withdraw("heart", NAME)
+    assert site.participate("heart", MINE).labels_ is not None
+
+
+def test_a_withdrawal_while_an_answer_is_computed_keeps_it_here(
+    site: Site, fake: FakeCoordinator
+) -> None:
+    def look(progress: Progress) -> None:
+        if (progress.event, progress.round) == ("computing", 2):
+            site.approvals.withdraw("heart", NAME)
+
+    review(site)
+    approve(site)
+    with pytest.raises(errors.ApprovalNeeded):
+        site.participate("heart", MINE, on_progress=look)
+    assert sorted(fake.accepted) == [1]
+    assert all(outcome is not None for _, outcome in recorded_answers(site.directory)), (
+        "none in flight"
+    )
+
+
+def test_an_answer_without_a_receipt_is_not_sent_again_after_a_withdrawal(
+    site: Site, fake: FakeCoordinator
+) -> None:
+    def cut(request: Any) -> None:
+        if request.url.path.endswith("/rounds/2/submission"):
+            raise ConnectionError
+
+    review(site)
+    approve(site)
+    fake.after = cut
+    with pytest.raises(ConnectionError):
+        site.participate("heart", MINE)
+    fake.after = lambda _request: None
+    before = list(fake.puts)
+    site.approvals.withdraw("heart", NAME)
+    with pytest.raises(errors.ApprovalNeeded):
+        site.participate("heart", MINE)
+    assert fake.puts == before
+
+
+def test_what_was_not_approved_cannot_be_withdrawn(site: Site) -> None:
+    with pytest.raises(errors.UsageError, match="no approval of session heart is in force"):
+        site.approvals.withdraw("heart", NAME)
+    review(site)
+    approve(site)
+    site.approvals.withdraw("heart", NAME)
+    with pytest.raises(errors.UsageError, match="in force"):
+        site.approvals.withdraw("heart", NAME)
+
+
+# --- consent in Python ----------------------------------------------------------------------------
+
+
+def test_without_a_terminal_python_needs_consent(site: Site, fake: FakeCoordinator) -> None:
+    with pytest.raises(errors.ConsentNeeded, match="consent=True") as caught:
+        site.participate("heart", MINE)
+    assert "site.check" in str(caught.value)
+    assert caught.value.needed == ("consent",)
+    assert sent(fake) == []
+
+
+def test_a_session_that_was_joined_resumes_without_asking(
+    site: Site, fake: FakeCoordinator
+) -> None:
+    with pytest.raises(errors.ConsentDeclined):
+        site.participate("heart", MINE, consent=True, ask=lambda preview: preview.round == 1)
+    assert site.participate("heart", MINE).labels_ is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="POSIX terminals")
+@pytest.mark.parametrize(("typed", "agreed"), [(b"what\nyes\n", True), (b"n\n", False)])
+def test_in_a_terminal_python_shows_what_is_asked_and_asks(
+    site: Site,
+    fake: FakeCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: bytes,
+    agreed: bool,
+) -> None:
+    keyboard, terminal = os.openpty()
+    shown = b""
+
+    def read() -> None:
+        nonlocal shown
+        # A terminal whose other end is closed raises an error on Linux.
+        try:
+            while more := os.read(keyboard, 4096):
+                shown += more
+        except OSError:
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with (
+        os.fdopen(terminal, "r", encoding="utf-8", closefd=False) as keys,
+        io.TextIOWrapper(io.FileIO(terminal, "w", closefd=False), "utf-8") as screen,
+    ):
+        monkeypatch.setattr(sys, "stdin", keys)
+        monkeypatch.setattr(sys, "stderr", screen)
+        os.write(keyboard, typed)
+        if agreed:
+            site.participate("heart", MINE)
+        else:
+            with pytest.raises(errors.ConsentDeclined):
+                site.participate("heart", MINE)
+        monkeypatch.undo()
+    os.close(terminal)
+    reader.join()
+    os.close(keyboard)
+    text = " ".join(shown.decode().split())
+    assert fake.sha256 in text
+    assert "groups of at least 5 similar persons" in text
+    assert text.count("Does this site take part? [y/N]") == (2 if agreed else 1)
+    assert bool(fake.joined) == agreed
+
+
+def test_consent_may_still_be_a_function(site: Site) -> None:
+    asked: list[ConsentRequest] = []
+    site.participate("heart", MINE, consent=lambda request: not asked.append(request))
+    assert asked[0].site == "me"
+    assert asked[0].approval_code == site.check("heart", MINE).approval_code

@@ -1,0 +1,106 @@
+"""The page that a steward signs: everything that is asked, as text, in one file."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.errors import UsageError
+from fedclust.site.consent import ConsentRequest, feature_text
+from fedclust.site.review import review_page
+from fedclust.wire.codec import sha256
+from support.fake_coordinator import FakeCoordinator
+
+NOW = datetime(2026, 2, 3, 9, 30, tzinfo=UTC)
+RNG = np.random.default_rng(8)
+MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
+OTHERS = {name: RNG.normal(size=(50, 2)) for name in ("alpha", "beta")}
+MARKUP = 'Which <script>alert("1")</script> types & <img src="https://evil.example/x"> are there?'
+FEATURES = ({"name": "x", "unit": "<b>mg</b>"}, {"name": "y"})
+
+
+class _Page(HTMLParser):
+    """The tags of a page, what they point to, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.said: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value or "" for name, value in attributes if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.said).split())
+
+
+def requested(place: Path, **definition: Any) -> ConsentRequest:
+    fake = FakeCoordinator(OTHERS, features=FEATURES, **definition)
+    return fake.site(place).check("heart", MINE)
+
+
+def test_the_page_says_all_that_the_terminal_says_and_the_sites_figures(tmp_path: Path) -> None:
+    request = requested(tmp_path, purpose=MARKUP)
+    page = _Page(review_page(request, NOW))
+    for heading, line in request.text(full=True):
+        assert heading in page.text
+        assert " ".join(line.split()) in page.text
+    assert request.figures is not None
+    for text in (
+        *(str(request.persons), request.size_band, str(request.figures.n_groups)),
+        *(feature_text(feature) for feature in request.definition.features),
+        *("name", "role", "date", "signature", "2026-02-03 09:30"),
+        f"--code {request.approval_code[:12]}",
+    ):
+        assert text in page.text
+    code = request.approval_code
+    assert f"{code[:12]} {code[12:]}" in page.text
+
+
+def test_names_and_purpose_are_text_and_nothing_is_loaded(tmp_path: Path) -> None:
+    source = review_page(requested(tmp_path, purpose=MARKUP, title="<i>Types</i>"), NOW)
+    page = _Page(source)
+    assert not page.tags & {"script", "img", "link", "iframe", "b", "i"} - {"b"}
+    assert page.addresses == []
+    assert "url(" not in source
+    assert "@import" not in source
+    assert "default-src 'none'" in unescape(source)
+    assert source.count("<b>") == 1, "only that of the code"
+    assert MARKUP in page.text
+
+
+def test_a_session_without_protection_stands_out(tmp_path: Path) -> None:
+    source = review_page(requested(tmp_path, policy={"protection": "none"}), NOW)
+    assert re.search(r'<dd class="warning"><p>NONE: this session works on exact rows', source)
+    assert "warning" not in re.sub(
+        r"<style>.*?</style>", "", review_page(requested(tmp_path), NOW), flags=re.S
+    )
+
+
+def test_a_site_with_too_few_persons_has_no_figures_of_groups(tmp_path: Path) -> None:
+    request = FakeCoordinator(OTHERS).site(tmp_path).check("heart", MINE[:3])
+    page = _Page(review_page(request, NOW))
+    assert "sends only empty submissions" in page.text
+    assert "persons of a group" not in page.text
+
+
+def test_the_ledger_keeps_the_hash_of_the_page(tmp_path: Path) -> None:
+    site, out = FakeCoordinator(OTHERS).site(tmp_path / "journal"), tmp_path / "review.html"
+    review = site.review("heart", MINE, out)
+    assert review.page_sha256 == sha256(out.read_bytes())
+    with pytest.raises(UsageError, match="cannot be written"):
+        site.review("heart", MINE, tmp_path / "absent" / "review.html")
