@@ -89,9 +89,11 @@ class Client:
 
     # --- sites, analysts and operators ------------------------------------------------------------
 
-    def add(self, kind: Kind, name: str, title: str = "") -> models.PrincipalInfo:
-        """Register a site, an analyst or an operator."""
-        body = models.PrincipalCreate(name=name, title=title)
+    def add(
+        self, kind: Kind, name: str, title: str = "", *, email: str | None = None
+    ) -> models.PrincipalInfo:
+        """Register a site, an analyst or an operator; notifications go to ``email``."""
+        body = models.PrincipalCreate(name=name, title=title, email=email)
         return self._send(models.PrincipalInfo, "POST", _path(kind), body)
 
     def principals(self, kind: Kind) -> Iterator[models.PrincipalInfo]:
@@ -103,10 +105,16 @@ class Client:
         return self._get(models.PrincipalInfo, _path(kind, name))
 
     def change(
-        self, kind: Kind, name: str, *, title: str | None = None, disabled: bool | None = None
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        title: str | None = None,
+        email: str | None = None,
+        disabled: bool | None = None,
     ) -> models.PrincipalInfo:
-        """Rename, disable or enable one of them."""
-        body = models.PrincipalPatch(title=title, disabled=disabled)
+        """Rename, disable or enable one of them, or change its address; "" removes that."""
+        body = models.PrincipalPatch(title=title, email=email, disabled=disabled)
         return self._send(models.PrincipalInfo, "PATCH", _path(kind, name), body)
 
     def issue_token(self, kind: Kind, name: str, expires_in_days: int = 365) -> models.TokenIssued:

@@ -14,7 +14,9 @@ import structlog
 from fedclust.durable_files import write_atomically
 from fedclust.methods.registry import METHODS
 from fedclust_service.clock import ClockFault, StoreClock
+from fedclust_service.delivery import outgoing
 from fedclust_service.domain.access import Role
+from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.orchestration import principals
@@ -70,12 +72,13 @@ def open_coordinator(
     """
     clock = clock or StoreClock(settings.clock_limit_s)
     made = _make_data_dir(settings)
+    sent = outgoing(settings) if serving else Outgoing()
     keys, made_key = _secret_keys(settings, make=True)
     if made_key:
         made.append(f"wrote a secret key to {settings.key_file}")
     with explain_store_errors(settings):
         store = Store.open(settings.store_url, clock, serving=serving)
-    coordinator = Coordinator(store=store, keys=keys, limits=_limits(settings))
+    coordinator = Coordinator(store=store, keys=keys, limits=_limits(settings), outgoing=sent)
     token = None
     try:
         with explain_store_errors(settings):

@@ -20,7 +20,7 @@ import typer
 
 from fedclust_service import logging
 from fedclust_service.exit_codes import Exit, StartFailure
-from fedclust_service.settings import Settings, SettingsError, load_settings
+from fedclust_service.settings import Settings, SettingsError, is_email, load_settings
 
 app = typer.Typer(
     name="fedclust-service",
@@ -40,7 +40,7 @@ app.add_typer(config, name="config")
 app.add_typer(audit, name="audit")
 
 #: Every user of the machine can see flags in the process list.
-_NO_FLAG = frozenset({"secret_key"})
+_NO_FLAG = frozenset({"secret_key", "smtp_password", "webhook_secret", "webhook_url"})
 
 
 def _print_version(wanted: bool) -> None:
@@ -365,6 +365,37 @@ def config_show(
     width = max(map(len, shown))
     for name, value in shown.items():
         _say(f"{name:<{width}}  {value}")
+
+
+@app.command("notify-test")
+@with_settings
+def notify_test(
+    settings: Settings,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Send the mail here, not to operator_emails."),
+    ] = None,
+) -> None:
+    """Send a test notification through every configured channel and say what happened.
+
+    Exit code 1 if one was not delivered, and 3 if none is configured.
+    """
+    from fedclust_service.clock import Machine
+    from fedclust_service.delivery import try_channels
+
+    if to is not None and not is_email(to):
+        raise typer.BadParameter("use an address such as it@hospital.example", param_hint="--to")
+    results = []
+    for delivered, line in try_channels(settings, to, Machine().wall()):
+        results.append(delivered)
+        _say(line)
+    if not results:
+        raise SettingsError(
+            "no channel is configured: set smtp_host, smtp_from and operator_emails for e-mail, "
+            "or webhook_url, webhook_hosts and webhook_secret"
+        )
+    if not all(results):
+        raise typer.Exit(Exit.FAILED)
 
 
 @app.command("openapi")

@@ -17,6 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from fedclust_service.connections import Connections
+from fedclust_service.domain.notification import DeliveryState
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.orchestration.core import AggregationEnd, Observer
@@ -140,7 +141,7 @@ class _ScrapeCollector(Collector):
         yield from self._connected()
         yield _gauge(
             "fedclust_threads_alive",
-            "1 while driver, sweeper, sealer and listener run.",
+            "1 while driver, sweeper, sealer, listener and the senders of notifications run.",
             int(self._co.alive),
         )
         skew = self._co.clock.skew
@@ -232,6 +233,13 @@ class _ScrapeCollector(Collector):
             "Rounds by state.",
             "state",
             {state.value: rounds.by_state.get(state, 0) for state in RoundState},
+        )
+        sent = tx.notifications.counts()
+        yield _by_label(
+            "fedclust_notifications",
+            "Notifications of the last 30 days by state.",
+            "state",
+            {state.value: sent.get(state, 0) for state in DeliveryState},
         )
         waiting = rounds.by_state.get(RoundState.AGGREGATING, 0) - rounds.leased
         counted = {

@@ -8,10 +8,21 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from fedclust.schema.model import EmailAddress
+from fedclust_service.domain.notification import NotificationKind
 
 PREFIX = "FEDCLUST_"
 #: Settings of the sites' and analysts' commands, which may share a shell with the coordinator.
@@ -29,6 +40,8 @@ CLIENT_VARIABLES = frozenset(
     )
 )
 MIN_KEY_LENGTH = 32
+#: The usual port of a mail server, by ``smtp_security``.
+_MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _DATABASES = ("sqlite:///", "postgresql+psycopg://")
 
 Network = IPv4Network | IPv6Network
@@ -129,6 +142,59 @@ class Settings(BaseSettings):
         description="Days after a session's end until its payloads are deleted. Hashes and "
         "receipts stay.",
     )
+    public_url: str | None = Field(
+        None,
+        description="Address at which sites and analysts reach this coordinator, for the text of "
+        "notifications, such as https://coordinator.example.",
+    )
+    notify_kinds: Annotated[tuple[NotificationKind, ...], NoDecode] = Field(
+        tuple(NotificationKind),
+        description="Kinds of notifications to send, separated by commas; by default all: "
+        + ", ".join(NotificationKind)
+        + ".",
+    )
+    operator_emails: Annotated[tuple[EmailAddress, ...], NoDecode] = Field(
+        (),
+        description="E-mail addresses of operators, separated by commas, in addition to those of "
+        "operators' accounts.",
+    )
+    smtp_host: str | None = Field(
+        None, min_length=1, description="Mail server. Without it no mail is sent."
+    )
+    smtp_port: int | None = Field(
+        None,
+        ge=1,
+        le=65_535,
+        description="Port of the mail server; by default 587 for starttls, 465 for tls, 25 for "
+        "none.",
+    )
+    smtp_security: Literal["starttls", "tls", "none"] = Field(
+        "starttls",
+        description="Encryption to the mail server: starttls, tls from the first byte, or none, "
+        "which is allowed only to this machine.",
+    )
+    smtp_user: str | None = Field(
+        None, min_length=1, description="User at the mail server, if it asks for one."
+    )
+    smtp_password: SecretStr | None = Field(None, description="Password of smtp_user.")
+    smtp_from: EmailAddress | None = Field(None, description="Address that mail comes from.")
+    webhook_url: SecretStr | None = Field(
+        None,
+        description="Address that notifications are posted to: https, or http on this machine. "
+        "Without it none are posted.",
+    )
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Hosts that webhook_url may name, separated by commas.",
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, description="Key that posted notifications are signed with, at least 32 characters."
+    )
+    notify_ca: Path | None = Field(
+        None,
+        description="PEM file of certificate authorities to trust, besides the system's, for the "
+        "mail server and the webhook.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity that is logged."
     )
@@ -143,6 +209,25 @@ class Settings(BaseSettings):
     @classmethod
     def _split_keys(cls, value: Any) -> Any:
         return _split_list(value) if isinstance(value, str) else value
+
+    @field_validator("notify_kinds", "operator_emails", "webhook_hosts", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        return _split_list(value) if isinstance(value, str) else value
+
+    @field_validator("notify_kinds")
+    @classmethod
+    def _some_kind(cls, value: tuple[NotificationKind, ...]) -> tuple[NotificationKind, ...]:
+        if not value:
+            raise ValueError("name at least one kind")
+        return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _plain_url(cls, value: str | None) -> str | None:
+        if value is not None and (_host_of(value) is None or "?" in value):
+            raise ValueError("use https://HOST[:PORT], without user, query and fragment")
+        return None if value is None else value.rstrip("/")
 
     @field_validator("behind_proxy", mode="before")
     @classmethod
@@ -170,6 +255,45 @@ class Settings(BaseSettings):
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
         return self
+
+    @model_validator(mode="after")
+    def _mail(self) -> Settings:
+        if self.smtp_host is None:
+            if self.operator_emails or self.smtp_from or self.smtp_user:
+                raise ValueError("operator_emails, smtp_from and smtp_user need smtp_host")
+            return self
+        if self.smtp_from is None:
+            raise ValueError("smtp_host needs smtp_from, the address that mail comes from")
+        if (self.smtp_user is None) != (self.smtp_password is None):
+            raise ValueError("smtp_user and smtp_password go together: set both")
+        if self.smtp_security == "none" and not is_loopback(self.smtp_host):
+            raise ValueError("smtp_security none is allowed only if smtp_host is this machine")
+        return self
+
+    @model_validator(mode="after")
+    def _webhook(self) -> Settings:
+        if self.webhook_url is None:
+            return self
+        url = self.webhook_url.get_secret_value()
+        host = _host_of(url)
+        if host is None or not (url.startswith("https://") or is_loopback(host)):
+            raise ValueError(
+                "webhook_url: use https://HOST[:PORT]/PATH, without user and fragment; http only "
+                "on this machine"
+            )
+        if host not in {name.lower() for name in self.webhook_hosts}:
+            raise ValueError("webhook_url: its host is not one of webhook_hosts")
+        secret = self.webhook_secret
+        if secret is None or len(secret.get_secret_value()) < MIN_KEY_LENGTH:
+            raise ValueError(
+                f"webhook_url needs webhook_secret with at least {MIN_KEY_LENGTH} characters"
+            )
+        return self
+
+    @property
+    def mail_port(self) -> int:
+        """The port of the mail server."""
+        return self.smtp_port or _MAIL_PORTS[self.smtp_security]
 
     @property
     def tls(self) -> bool:
@@ -228,6 +352,10 @@ class Settings(BaseSettings):
                 value = masked_url(self.store_url)
             elif name == "secret_key":
                 value = f"{len(value)} set" if value else f"in {self.key_file}"
+            elif name == "webhook_url" and value is not None:
+                # Some receivers take whoever knows the path for the sender.
+                scheme, _, rest = value.get_secret_value().partition("://")
+                value = f"{scheme}://{rest.partition('/')[0].partition('?')[0]}/***"
             elif isinstance(value, tuple):
                 value = ",".join(str(item) for item in value)
             shown[name] = "" if value is None else str(value)
@@ -243,6 +371,29 @@ def _no_password() -> str:
 
 def _split_list(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _host_of(url: str) -> str | None:
+    """Return the host of an http or https address; None if there is anything odd about it."""
+    try:
+        parts = urlsplit(url)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not port_is_valid or not url.isprintable():
+        return None
+    if parts.username is not None or parts.fragment or " " in url:
+        return None
+    return parts.hostname
+
+
+def is_email(text: str) -> bool:
+    """Whether a text is an e-mail address that mail is sent to."""
+    try:
+        TypeAdapter(EmailAddress).validate_python(text)
+    except ValidationError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

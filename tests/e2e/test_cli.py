@@ -265,6 +265,22 @@ def test_a_session_says_why_before_all_else(shell: Shell) -> None:
     shell.run("eva", "session", "create", "late", *asked[:-1], "soon", code=2)
 
 
+def test_an_operator_changes_where_mail_goes(shell: Shell) -> None:
+    shell.run("operator", "site", "add", "ada", "--email", "it@ada.example", "--token-out", "a.t")
+    assert "it@ada.example" in shell.run("operator", "site", "list")
+    shell.run("operator", "site", "email", "ada", "new@ada.example")
+    assert "ada: notifications are mailed to new@ada.example" in shell.err
+    assert json.loads(shell.run("operator", "site", "list", "--json"))[0]["email"] == (
+        "new@ada.example"
+    )
+    shell.run("operator", "site", "email", "ada", "--remove")
+    assert json.loads(shell.run("operator", "site", "list", "--json"))[0]["email"] is None
+    shell.run("operator", "site", "email", "ada", code=2)
+    shell.run("operator", "site", "email", "ada", "x@y.example", "--remove", code=2)
+    shell.run("operator", "site", "email", "ada", "it@ada.example\nBcc: x@y.example", code=2)
+    assert "Bcc" not in shell.err
+
+
 def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
     shell.run("operator", "site", "add", "ada", "--token-out", "ada.token")
     _write(shell.place / "ada.csv", _rows()["ada"])

@@ -95,6 +95,17 @@ BAD = [
     ("tls_cert", "cert.pem"),
     ("tls_client_ca", "ca.pem"),
     ("shutdown_grace_s", "0"),
+    ("notify_kinds", SECRET),
+    ("notify_kinds", ","),
+    ("operator_emails", f"ops@x.example,{SECRET}"),
+    ("operator_emails", "ops@x.example\nBcc: all@x.example"),
+    ("operator_emails", "ops@x.example"),  # without a mail server
+    ("smtp_from", "Ops <ops@x.example>"),
+    ("smtp_host", "mail.x.example"),  # without smtp_from
+    ("smtp_security", "ssl"),
+    ("public_url", f"https://ada:{SECRET}@x.example"),
+    ("public_url", "https://x.example/?a=b"),
+    ("webhook_url", f"https://hook.x.example/{SECRET}"),  # no host is allowed
 ]
 
 
@@ -105,6 +116,53 @@ def test_what_is_refused_is_named_but_not_repeated(name: str, value: str) -> Non
     assert name in str(caught.value)
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+MAIL = {"smtp_host": "mail.x.example", "smtp_from": "fedclust@x.example"}
+HOOK = {
+    "webhook_url": f"https://hook.x.example:8443/{SECRET}",
+    "webhook_hosts": "other.example,Hook.X.example",
+    "webhook_secret": SECRET,
+}
+
+
+def test_mail_and_webhook_of_notifications() -> None:
+    settings = load_settings({**MAIL, **HOOK, "public_url": "https://x.example/"}, None)
+    assert (settings.mail_port, settings.smtp_security) == (587, "starttls")
+    assert settings.public_url == "https://x.example"
+    assert len(settings.notify_kinds) == 5
+    shown = settings.shown()
+    assert shown["webhook_url"] == "https://hook.x.example:8443/***"
+    assert shown["notify_kinds"].startswith("invited,overdue,")
+    assert SECRET not in str(shown)
+    assert SECRET not in repr(settings)
+    assert load_settings({**MAIL, "smtp_security": "tls"}, None).mail_port == 465
+    local = {**MAIL, "smtp_host": "127.0.0.1", "smtp_security": "none"}
+    assert load_settings(local, None).mail_port == 25
+    load_settings({**HOOK, "webhook_url": "http://localhost/x", "webhook_hosts": "localhost"}, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({**MAIL, "smtp_security": "none"}, "smtp_security none"),
+        ({**MAIL, "smtp_user": "fedclust"}, "smtp_password"),
+        ({**MAIL, "smtp_password": SECRET}, "smtp_user"),
+        ({**HOOK, "webhook_url": "http://hook.x.example/"}, "webhook_url"),
+        ({**HOOK, "webhook_url": f"https://u:{SECRET}@hook.x.example/"}, "webhook_url"),
+        ({**HOOK, "webhook_url": "https://evil.example/"}, "webhook_hosts"),
+        ({**HOOK, "webhook_url": "https://hook.x.example@evil.example/"}, "webhook_url"),
+        ({**HOOK, "webhook_url": "https://hook.x.example.evil.example/"}, "webhook_hosts"),
+        ({**HOOK, "webhook_url": "ftp://hook.x.example/"}, "webhook_url"),
+        ({**HOOK, "webhook_secret": "short"}, "webhook_secret"),
+    ],
+)
+def test_settings_of_notifications_that_do_not_go_together(
+    changes: dict[str, str], named: str
+) -> None:
+    with pytest.raises(SettingsError, match=named) as caught:
+        load_settings(changes, None)
+    assert SECRET not in str(caught.value)
 
 
 def test_lists_are_separated_by_commas() -> None:

@@ -21,6 +21,7 @@ from fedclust.wire.models import Consents, Participation, SessionCreate, Session
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Role
+from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration import participation, sessions, submissions, tasks
@@ -54,14 +55,21 @@ def site(name: str) -> Actor:
 class DirectApi:
     """A coordinator and whoever speaks to it."""
 
-    def __init__(self, store: Store, clock: StoreClock, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: StoreClock,
+        limits: Limits | None = None,
+        outgoing: Outgoing | None = None,
+    ) -> None:
         self.store = store
         self.clock = clock
-        self.co = Coordinator(store, KEYS, limits or Limits(heartbeat_s=0.01))
+        limits = limits or Limits(heartbeat_s=0.01)
+        self.co = Coordinator(store, KEYS, limits, outgoing=outgoing or Outgoing())
 
     def another(self) -> Coordinator:
         """Return the coordinator of another process on the same database."""
-        return Coordinator(self.store, KEYS, self.co.limits)
+        return Coordinator(self.store, KEYS, self.co.limits, outgoing=self.co.outgoing)
 
     def register(self, *names: str) -> None:
         """Register sites that are not registered yet."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pydantic import ValidationError
 
 from fedclust.wire.models import PrincipalCreate, PrincipalPatch, TokenCreate
 from fedclust_service.domain.access import Role
@@ -39,6 +40,62 @@ def test_a_token_speaks_for_its_site(direct: DirectApi) -> None:
     assert (actor.role, actor.name) == (Role.SITE, "north")
     identity = use.whoami(direct.co, actor)
     assert (identity.role, identity.name, identity.protocol_version) == ("site", "north", 1)
+
+
+def test_an_address_is_seen_by_operators_and_its_owner_alone(direct: DirectApi) -> None:
+    email = "it@north.example"
+    body = PrincipalCreate(name="north", title="North", email=email)
+    made, created = use.create_principal(direct.co, OPERATOR, Role.SITE, body)
+    assert (made.email, created) == (email, True)
+    assert use.create_principal(direct.co, OPERATOR, Role.SITE, body) == (made, False)
+    without = PrincipalCreate(name="north", title="North")
+    assert use.create_principal(direct.co, OPERATOR, Role.SITE, without)[1] is False
+    other = PrincipalCreate(name="north", title="North", email="other@north.example")
+    with pytest.raises(Refusal) as caught:
+        use.create_principal(direct.co, OPERATOR, Role.SITE, other)
+    assert "PATCH" in caught.value.detail
+    assert use.get_principal(direct.co, ANALYST, Role.SITE, "north").email is None
+    assert use.list_principals(direct.co, ANALYST, Role.SITE).items[0].email is None
+    assert use.whoami(direct.co, site("north")).email == email
+
+    def patch(**changes: str) -> str | None:
+        new = PrincipalPatch(**changes)
+        return use.patch_principal(direct.co, OPERATOR, Role.SITE, "north", new).email
+
+    assert patch(title="The North") == email
+    assert patch(email="new@north.example") == "new@north.example"
+    assert patch(email="") is None
+    assert use.whoami(direct.co, site("north")).email is None
+    # The trail says that it changed, without the address.
+    assert [details for _, _, details in direct.audit(action="site.addressed")] == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    "email",
+    [
+        "it@north.example\nBcc: all@x.example",
+        "it@north.example\r",
+        "it north@x.example",
+        "North <it@north.example>",
+        "a@x.example,b@x.example",
+        '"it"@x.example',
+        "it@x.example.",
+        ".it@x.example",
+        "it@-x.example",
+        "it@",
+        "@x.example",
+        "it@" + "x" * 255,
+        "ü@x.example",
+    ],
+)
+def test_what_is_no_address_is_refused(email: str) -> None:
+    for model in (PrincipalCreate, PrincipalPatch):
+        with pytest.raises(ValidationError):
+            model(
+                **{"name": "north", "email": email}
+                if model is PrincipalCreate
+                else {"email": email}
+            )
 
 
 def test_several_tokens_are_valid_until_revoked(direct: DirectApi) -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_table, write_out
 from fedclust.cli.output_files import check_outputs, is_token, write
 from fedclust.cli.session_file import slug
 from fedclust.client import Kind
+from fedclust.errors import UsageError
+from fedclust.schema.model import EmailAddress
 from fedclust.wire.models import PrincipalInfo, TokenIssued
 
 Name = Annotated[str, o.arg("Name: a-z, 0-9 and hyphens.")]
@@ -19,10 +22,14 @@ TokenOut = Annotated[
     Path | None,
     o.opt("--token-out", "Write the token to this file, mode 0600, instead of showing it."),
 ]
+Email = Annotated[
+    str | None,
+    typer.Option("--email", metavar="ADDRESS", help="Address that notifications are mailed to."),
+]
 Days = Annotated[int, typer.Option("--days", help="Days until the token expires.", min=1, max=3650)]
 
 
-# Longer than a screen because it holds six commands with their options.
+# Longer than a screen because it holds seven commands with their options.
 def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     """Return the commands for sites, for analysts or for operators."""
     app = typer.Typer(
@@ -41,13 +48,15 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         connection: o.Connection,
         name: Name,
         title: Annotated[str, typer.Option("--title", help="Title that people read.")] = "",
+        email: Email = None,
         days: Days = 365,
         token_out: TokenOut = None,
         as_json: o.AsJson = False,
     ) -> None:
         check_outputs(((token_out, is_token),), ())
+        address = None if email is None else _email_address(email)
         with connection.client() as client:
-            before = client.add(kind, slug(name), title)
+            before = client.add(kind, slug(name), title, email=address)
             if before.tokens:
                 show(err, f"{name} was registered before; its other tokens stay valid")
             _give(name, client.issue_token(kind, name, days), token_out, as_json)
@@ -65,7 +74,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
             print_json(found)
             return
         show_table(
-            ["name", "title", "state", "last seen", "tokens"],
+            ["name", "title", "e-mail", "state", "last seen", "tokens"],
             map(_account_row, found),
             none=f"no {kind} yet; to register one: fedclust {one} add NAME",
         )
@@ -99,6 +108,27 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
 
     @o.command(
         app,
+        "email",
+        f"fedclust {one} email {example} it@{example}.example",
+        text=f"Change where notifications of the {one} NAME are mailed to, or remove the address.",
+    )
+    def email_address(
+        connection: o.Connection,
+        name: Name,
+        address: Annotated[str | None, o.arg("E-mail address; leave it out with --remove.")] = None,
+        remove: Annotated[bool, typer.Option("--remove", help="Mail no more.")] = False,
+        as_json: o.AsJson = False,
+    ) -> None:
+        if (address is None) is not remove:
+            raise UsageError("give either an ADDRESS or --remove")
+        new = "" if address is None else _email_address(address)
+        with connection.client() as client:
+            known = client.change(kind, name, email=new)
+        done = f"are mailed to {new}" if new else "are no longer mailed"
+        conclude(f"{name}: notifications {done}", known, as_json)
+
+    @o.command(
+        app,
         "disable",
         f"fedclust {one} disable {example}",
         text=f"Make all tokens of the {one} stop working, until `enable`.",
@@ -122,12 +152,21 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     return app
 
 
+def _email_address(email: str) -> str:
+    """Return an e-mail address; UsageError if it is none."""
+    try:
+        return str(TypeAdapter(EmailAddress).validate_python(email))
+    except ValidationError:
+        raise UsageError("this is no e-mail address; use one such as it@hospital.example") from None
+
+
 def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
     seen = account.last_seen_at
     valid = [each for each in account.tokens or () if each.revoked_at is None]
     return (
         account.name,
         account.title,
+        account.email or "",
         "disabled" if account.disabled else "enabled",
         f"{seen:%Y-%m-%d %H:%M}" if seen else "never",
         ", ".join(f"{each.id} (to {each.expires_at:%Y-%m-%d})" for each in valid),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Memory", "Model", "Slug", "Tree", "Visible"]
+__all__ = ["EmailAddress", "Memory", "Model", "Slug", "Tree", "Visible"]
 
 #: What codecs carry: None, bool, int, float, str, bytes, arrays, and tuples and str-keyed dicts
 #: of them.
@@ -41,6 +41,15 @@ def _visible(text: str) -> str:
 #: For text that people read: two texts that look the same are the same.
 Visible = AfterValidator(_visible)
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+#: An e-mail address as mail servers without extensions take it: no space, quote or line break.
+EmailAddress = Annotated[
+    str,
+    StringConstraints(
+        max_length=254,
+        pattern=r"^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+        r"@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$",
+    ),
+]
 FeatureName = Annotated[
     str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$"), Visible
 ]

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from fedclust.schema.feature import Feature
-from fedclust.schema.model import FeatureName, Model, Slug, Tree, Visible
+from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible
 from fedclust.schema.policy import Policy
 from fedclust.schema.task import Disclosure
 
@@ -65,26 +65,32 @@ TaskStatus = Literal["invited", "waiting", "work", "answered", "left", "ended"]
 
 
 class WhoAmI(Model):
-    """The account of a token, and the versions of this coordinator."""
+    """The account of a token, where its notifications go, and the versions of this coordinator."""
 
     role: Role
     name: str
     expires_at: Timestamp
+    email: str | None = None
     server_version: str
     protocol_version: int
 
 
 class PrincipalCreate(Model):
-    """Register a site, an analyst or an operator."""
+    """Register a site, an analyst or an operator; notifications go to ``email``."""
 
     name: Slug
     title: Line = ""
+    email: EmailAddress | None = None
 
 
 class PrincipalPatch(Model):
-    """Change a site, an analyst or an operator; a disabled one's tokens stop working."""
+    """Change a site, an analyst or an operator; a disabled one's tokens stop working.
+
+    An empty ``email`` removes the address.
+    """
 
     title: Line | None = None
+    email: EmailAddress | Literal[""] | None = None
     disabled: bool | None = None
 
 
@@ -99,13 +105,14 @@ class TokenInfo(Model):
 
 
 class PrincipalInfo(Model):
-    """A site, an analyst or an operator. Token metadata is shown to operators only."""
+    """A site, an analyst or an operator. Operators alone see address and token metadata."""
 
     name: Slug
     title: str
     disabled: bool
     created_at: Timestamp
     last_seen_at: Timestamp | None = None
+    email: str | None = None
     tokens: tuple[TokenInfo, ...] | None = None
 
 

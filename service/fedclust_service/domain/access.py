@@ -22,7 +22,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """A registered operator, analyst or site."""
+    """A registered operator, analyst or site. Notifications go to its ``email``, if it has one."""
 
     id: int
     role: Role
@@ -31,6 +31,12 @@ class Principal:
     disabled: bool
     created_at: datetime
     last_seen_at: datetime | None = None
+    email: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The principal in stored rows, such as ``site:north``."""
+        return f"{self.role.value}:{self.name}"
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,11 @@ def reads_result(own: Participation | None) -> bool:
 
 def sees_tokens(actor: Actor) -> bool:
     """Whether token metadata (never a secret) is shown."""
+    return actor.role is Role.OPERATOR
+
+
+def sees_email(actor: Actor) -> bool:
+    """Whether others' e-mail addresses are shown."""
     return actor.role is Role.OPERATOR
 
 

@@ -82,8 +82,9 @@ class SessionOverview:
 class Concern:
     """Something that an operator should look at; ``at`` is when it began, or when a token ends.
 
-    ``kind`` is ``round-late``, ``round-stuck``, ``session-failed``, or ``token-expiring`` with the
-    owner's ``role:name`` as subject. ``detail`` is why a session failed.
+    ``kind`` is ``round-late``, ``round-stuck``, ``session-failed``, ``token-expiring`` with the
+    owner's ``role:name`` as subject, or ``notification-failed`` with its recipient. ``detail`` is
+    why a session or a notification failed.
     """
 
     kind: str

@@ -75,7 +75,9 @@ class AdminSession(Model):
 class Attention(Model):
     """Something to look at. ``at`` is when it began; for a token, when it ends."""
 
-    kind: Literal["round-late", "round-stuck", "session-failed", "token-expiring"]
+    kind: Literal[
+        "round-late", "round-stuck", "session-failed", "token-expiring", "notification-failed"
+    ]
     subject: str
     at: Timestamp
     round: int | None

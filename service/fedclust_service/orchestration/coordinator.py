@@ -11,6 +11,7 @@ from fedclust_service.orchestration.audit.sealer import Sealer
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.driver import Driver
 from fedclust_service.orchestration.group_commit import GroupCommit
+from fedclust_service.orchestration.notification_sender import NotificationSender
 from fedclust_service.orchestration.sweeper import Sweeper
 from fedclust_service.store import Listener
 
@@ -29,6 +30,8 @@ class Coordinator(CoordinatorCore):
     driver: Driver = field(init=False, repr=False)
     sweeper: Sweeper = field(init=False, repr=False)
     sealer: Sealer = field(init=False, repr=False)
+    #: One for each channel of `outgoing`.
+    senders: tuple[NotificationSender, ...] = field(init=False, repr=False)
     listener: Listener | None = field(init=False, repr=False)
     submissions: GroupCommit = field(init=False, repr=False)
     #: Commits the times at which tokens were last used; ``touching`` are those that wait in it.
@@ -40,6 +43,9 @@ class Coordinator(CoordinatorCore):
         self.driver = Driver(self)
         self.sweeper = Sweeper(self)
         self.sealer = Sealer(self)
+        self.senders = tuple(
+            NotificationSender(self, *each) for each in self.outgoing.senders.items()
+        )
         self.submissions = GroupCommit(self, "submission.store")
         self.touches = GroupCommit(self, "token.touch")
         self.store.on_touch(self._changed)
@@ -87,7 +93,7 @@ class Coordinator(CoordinatorCore):
     @property
     def _threads(self) -> list[BackgroundThread]:
         listening = [] if self.listener is None else [self.listener]
-        return [self.driver, self.sweeper, self.sealer, *listening]
+        return [self.driver, self.sweeper, self.sealer, *self.senders, *listening]
 
     @property
     def listening(self) -> bool | None:

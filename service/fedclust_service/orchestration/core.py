@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedclust_service.clock import StoreClock
+from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import Store
@@ -43,6 +44,8 @@ class Limits:
     #: How often the listener reads versions again. This bounds the delay of a long poll where no
     #: notification arrives, such as behind a connection pooler in transaction mode.
     reread_s: float = 1.0
+    #: How often each channel looks for notifications to send.
+    send_poll_s: float = 1.0
     #: Payloads of sessions that ended this long ago are scrubbed, once the clocks have agreed for
     #: an hour; None keeps them. With 0 the clocks do not matter.
     retention_days: float | None = 30.0
@@ -91,6 +94,8 @@ class CoordinatorCore:
     #: Wakes long polls after each committed change of a session.
     notifier: Notifier = field(default_factory=Notifier)
     observer: Observer = field(default_factory=Observer, repr=False)
+    #: Channels, kinds and addresses of notifications. By default nothing is sent.
+    outgoing: Outgoing = field(default_factory=Outgoing, repr=False)
     #: The name of this process in leases.
     holder: str = field(default_factory=new_holder)
     #: Set after a commit that leaves work for the driver or for the sealer.

@@ -25,6 +25,7 @@ from fedclust_service.domain.access import (
     Token,
     absent,
     require,
+    sees_email,
     sees_tokens,
 )
 from fedclust_service.domain.refusal import Refusal
@@ -147,12 +148,14 @@ def _unauthenticated(detail: str) -> Refusal:
     return Refusal("unauthenticated", detail)
 
 
-def whoami(_co: Coordinator, actor: Actor) -> WhoAmI:
+def whoami(co: Coordinator, actor: Actor) -> WhoAmI:
     """Return the caller as this coordinator knows it."""
+    known = co.store.read("whoami", lambda tx: tx.principals.get(actor.role, actor.name))
     return WhoAmI(
         role=actor.role.value,
         name=actor.name,
         expires_at=actor.expires_at,
+        email=None if known is None else known.email,
         server_version=server_version(),
         protocol_version=PROTOCOL_VERSION,
     )
@@ -177,7 +180,7 @@ def _issue(
     text = new_token(principal.role)
     expires_at = uow.now + lifetime
     uow.tx.tokens.add(Token(text.id, principal.id, co.keys.sign(text), uow.now, expires_at))
-    uow.audit(actor, "token.issued", _subject(principal), token_id=text.id)
+    uow.audit(actor, "token.issued", principal.key, token_id=text.id)
     return TokenIssued(id=text.id, token=text.reveal(), expires_at=expires_at)
 
 
@@ -196,7 +199,7 @@ def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id:
             raise absent("token")
         if uow.tx.tokens.revoke(token_id, uow.now):
             _keep_an_operator(uow, role)
-            uow.audit(actor, "token.revoked", _subject(principal), token_id=token_id)
+            uow.audit(actor, "token.revoked", principal.key, token_id=token_id)
 
     commit(co, "token.revoke", work)
 
@@ -230,10 +233,10 @@ def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
         principal = principals.get(Role.OPERATOR, name)
         if principal is None:
             principal = principals.add(Role.OPERATOR, name, "")
-            uow.audit(COORDINATOR, "operator.created", _subject(principal))
+            uow.audit(COORDINATOR, "operator.created", principal.key)
         if principal.disabled:
             principals.update(dataclasses.replace(principal, disabled=False))
-            uow.audit(COORDINATOR, "operator.enabled", _subject(principal))
+            uow.audit(COORDINATOR, "operator.enabled", principal.key)
         lifetime = timedelta(days=TokenCreate().expires_in_days)
         return _issue(co, uow, COORDINATOR, principal, lifetime).token
 
@@ -253,15 +256,15 @@ def create_principal(
         tx = uow.tx
         there = tx.principals.get(role, body.name)
         if there is not None:
-            if there.title != body.title:
+            if there.title != body.title or body.email not in (None, there.email):
                 raise Refusal(
                     "name-taken",
-                    f"There is {_an(role)} of this name with another title. Change it with PATCH, "
-                    "or choose another name.",
+                    f"There is {_an(role)} of this name with another title or e-mail address. "
+                    "Change it with PATCH, or choose another name.",
                 )
             return _principal_info(tx, actor, there), False
-        added = tx.principals.add(role, body.name, body.title)
-        uow.audit(actor, f"{role.value}.created", _subject(added))
+        added = tx.principals.add(role, body.name, body.title, body.email)
+        uow.audit(actor, f"{role.value}.created", added.key)
         return _principal_info(tx, actor, added), True
 
     return commit(co, "principal.create", work)
@@ -294,7 +297,7 @@ def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> Princ
 def patch_principal(
     co: Coordinator, actor: Actor, role: Role, name: str, body: PrincipalPatch
 ) -> PrincipalInfo:
-    """Change a title, disable or enable (operators).
+    """Change a title or an e-mail address, disable or enable (operators).
 
     The last operator with a valid token cannot be disabled: Refusal ``last-operator-token``.
     """
@@ -306,16 +309,19 @@ def patch_principal(
         after = dataclasses.replace(
             before,
             title=before.title if body.title is None else body.title,
+            email=before.email if body.email is None else body.email or None,
             disabled=before.disabled if body.disabled is None else body.disabled,
         )
         if after != before:
             uow.tx.principals.update(after)
         if after.title != before.title:
-            uow.audit(actor, f"{role.value}.titled", _subject(after))
+            uow.audit(actor, f"{role.value}.titled", after.key)
+        if after.email != before.email:
+            uow.audit(actor, f"{role.value}.addressed", after.key)
         if after.disabled != before.disabled:
             _keep_an_operator(uow, role)
             done = "disabled" if after.disabled else "enabled"
-            uow.audit(actor, f"{role.value}.{done}", _subject(after))
+            uow.audit(actor, f"{role.value}.{done}", after.key)
         return _principal_info(uow.tx, actor, after)
 
     return commit(co, "principal.change", work)
@@ -339,12 +345,9 @@ def _principal_info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo
         disabled=principal.disabled,
         created_at=principal.created_at,
         last_seen_at=principal.last_seen_at,
+        email=principal.email if sees_email(actor) else None,
         tokens=tokens,
     )
-
-
-def _subject(principal: Principal) -> str:
-    return f"{principal.role.value}:{principal.name}"
 
 
 def _an(role: Role) -> str:

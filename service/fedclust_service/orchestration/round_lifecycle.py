@@ -28,6 +28,7 @@ from fedclust_service.domain.round import (
 )
 from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
 from fedclust_service.domain.transition import next_state
+from fedclust_service.orchestration import notifications
 from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import Opening, task_digests
 from fedclust_service.orchestration.definitions import definition_of, plan_for
@@ -177,6 +178,7 @@ def update_round(
         tx.rounds.set_overdue(current.id, uow.now if decision.overdue else None)
         if decision.overdue:
             uow.audit(COORDINATOR, "round.overdue", session.name, round=current.number)
+            notifications.round_overdue(uow, session, current)
     elif isinstance(decision, Fail):
         fail_session(uow, session, decision.reason)
     else:
@@ -239,4 +241,5 @@ def end_session(
     tx.sessions.update(ended)
     tx.sessions.touch(session.id)
     uow.audit(actor, f"session.{target.value}", session.name, reason=reason)
+    notifications.session_ended(uow, ended, None if current is None else current.number)
     return ended

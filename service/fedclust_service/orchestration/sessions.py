@@ -32,6 +32,7 @@ from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
+from fedclust_service.orchestration import notifications
 from fedclust_service.orchestration.access_queries import joined, session_for
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
@@ -100,6 +101,7 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
         for site in body.sites:
             tx.participations.add(_invitation(session, site, uow.now))
         uow.audit(actor, "session.created", session.name, definition=session.definition_sha256)
+        notifications.sites_invited(uow, session, body.sites)
         return _session_info(tx, session, uow.now), True
 
     return commit(co, "session.create", work)
@@ -191,6 +193,7 @@ def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, .
     for site in new:
         tx.participations.add(_invitation(session, site, uow.now))
         uow.audit(actor, "site.invited", session.name, site=site)
+    notifications.sites_invited(uow, session, new)
 
 
 def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: datetime) -> None:

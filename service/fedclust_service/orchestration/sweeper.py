@@ -1,18 +1,21 @@
-"""The sweeper: deadlines, overdue rounds, payloads past their retention."""
+"""The sweeper: deadlines, overdue rounds, tokens that end soon, what is past its retention."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
 from fedclust.definition import DefinitionError
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
+from fedclust_service.domain.access import Principal, Token
+from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
 from fedclust_service.domain.round import FailureReason, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.orchestration import notifications
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.round_lifecycle import (
@@ -27,9 +30,14 @@ from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
 
 log = structlog.get_logger(__name__)
 
+_NOTIFICATIONS_EVERY = timedelta(minutes=10)
+
 
 class Sweeper(BackgroundThread):
-    """Runs :func:`end_unsupported` once and :func:`sweep` at regular intervals."""
+    """Runs :func:`end_unsupported` once and :func:`sweep` at regular intervals.
+
+    It runs :func:`look_after_notifications` less often.
+    """
 
     def __init__(self, co: CoordinatorCore) -> None:
         super().__init__("fedclust-sweeper")
@@ -37,12 +45,16 @@ class Sweeper(BackgroundThread):
 
     def _run(self) -> None:
         upgraded = False
+        looked_at: datetime | None = None
         while not self._stopping.is_set():
             try:
                 if not upgraded:
                     end_unsupported(self._co)
                     upgraded = True
                 sweep(self._co)
+                if looked_at is None or self._co.clock.now() >= looked_at + _NOTIFICATIONS_EVERY:
+                    looked_at = self._co.clock.now()
+                    look_after_notifications(self._co)
             except StoreError as error:
                 log.warning("sweeper_store_error", error=type(error).__name__)
             except Exception as error:  # the thread survives every defect
@@ -127,3 +139,23 @@ def _scrub(co: CoordinatorCore) -> None:
 def _scrub_session(session: Session, uow: UnitOfWork) -> None:
     payloads = uow.tx.submissions.scrub(session.id, uow.now)
     uow.audit(COORDINATOR, "session.scrubbed", session.name, payloads=payloads)
+
+
+def look_after_notifications(co: CoordinatorCore) -> None:
+    """Warn of tokens that end soon, each once, and remove old notifications."""
+    now = co.clock.now()
+    if co.clock.fault is ClockFault.DATABASE:
+        return
+    if co.outgoing.senders and NotificationKind.TOKEN_EXPIRING in co.outgoing.kinds:
+        by = now + max(notifications.TOKEN_WARNINGS)
+        for token, owner in co.store.read("sweep.tokens", lambda tx: tx.tokens.expiring(now, by)):
+            commit(co, "sweep.token", functools.partial(_warn, token, owner))
+    before = now - KEPT_FOR
+    if co.clock.settled and co.store.read(
+        "sweep.notifications", lambda tx: tx.notifications.to_remove(before)
+    ):
+        co.store.run_tx("sweep.notifications", lambda tx: tx.notifications.remove(before))
+
+
+def _warn(token: Token, owner: Principal, uow: UnitOfWork) -> None:
+    notifications.token_expiring(uow, owner, token)

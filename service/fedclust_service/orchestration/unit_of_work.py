@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 import structlog
 
 from fedclust_service.domain.access import Actor
+from fedclust_service.domain.notification import Outgoing
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.store import Tx
 
@@ -42,6 +43,11 @@ class UnitOfWork:
         who = actor if isinstance(actor, str) else actor.key
         self.tx.audit.append(who, action, subject, details, self.now)
         self._entries.append((action, who, subject, details))
+
+    @property
+    def outgoing(self) -> Outgoing:
+        """Which notifications are sent, and to whom."""
+        return self._co.outgoing
 
     def wake_driver(self) -> None:
         """Wake the driver after the commit."""

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Select, bindparam, case, func, literal, select, text, tuple_
 
 from fedclust_service.domain.access import Role
+from fedclust_service.domain.notification import DeliveryState
 from fedclust_service.domain.overview import (
     Attendance,
     Concern,
@@ -208,6 +209,10 @@ class OverviewQueries(Repository):
                 Concern("token-expiring", f"{row.role}:{row.name}", row.ends)
                 for row in run(_last_tokens(now, expiring_by).limit(limit))
             ),
+            *(
+                Concern("notification-failed", row.recipient, row.ended_at, detail=row.failure)
+                for row in run(_failed_notifications(failed_since).limit(limit))
+            ),
         ]
 
     def sdk_versions(self) -> dict[str, int]:
@@ -284,4 +289,16 @@ def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:
         .group_by(u.c.role, u.c.name)
         .having(ends > now, ends <= by)
         .order_by(ends, u.c.role, u.c.name)
+    )
+
+
+def _failed_notifications(since: datetime) -> Select[str, datetime, str]:
+    """Select the last failed notification of each recipient since a time."""
+    n = tables.notifications
+    failed = n.c.state == DeliveryState.FAILED.value, n.c.ended_at >= since
+    last = select(n.c.recipient, func.max(n.c.ended_at)).where(*failed).group_by(n.c.recipient)
+    return (
+        select(n.c.recipient, n.c.ended_at, n.c.failure)
+        .where(*failed, tuple_(n.c.recipient, n.c.ended_at).in_(last))
+        .order_by(n.c.ended_at.desc(), n.c.recipient)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, exists, select, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.store import tables
@@ -28,12 +28,13 @@ class Principals(Repository):
         super().__init__(connection)
         self._now = now
 
-    def add(self, role: Role, name: str, title: str) -> Principal:
+    def add(self, role: Role, name: str, title: str, email: str | None = None) -> Principal:
         """Register a principal, enabled; AlreadyExists when the role has one of that name."""
         values = {
             "role": role.value,
             "name": name,
             "title": title,
+            "email": email,
             "disabled": False,
             "created_at": self._now,
         }
@@ -61,10 +62,23 @@ class Principals(Repository):
         query = select(_P.name).where(_P.role == role.value, _P.name.in_(sorted(set(names))))
         return frozenset(self._all(query).scalars())
 
+    def emails(self, role: Role, names: Collection[str] | None = None) -> dict[str, str]:
+        """Return the e-mail addresses of enabled principals of a role that have one, by name.
+
+        ``names`` limits it to these.
+        """
+        query = select(_P.name, _P.email).where(
+            _P.role == role.value, _P.disabled.is_(False), _P.email.is_not(None)
+        )
+        if names is not None:
+            query = query.where(_P.name.in_(sorted(set(names))))
+        return {row.name: row.email for row in self._all(query.order_by(_P.name))}
+
     def update(self, principal: Principal) -> None:
-        """Write ``title`` and ``disabled``."""
+        """Write ``title``, ``email`` and ``disabled``."""
         one = update(tables.principals).where(_P.id == principal.id)
-        self._all(one.values(title=principal.title, disabled=principal.disabled))
+        values = {name: getattr(principal, name) for name in ("title", "email", "disabled")}
+        self._all(one.values(values))
 
     def lock(self, role: Role) -> None:
         """Lock all principals of a role until this transaction ends.
@@ -116,6 +130,27 @@ class Tokens(Repository):
             .limit(1)
         )
         return self._all(query).first() is not None
+
+    def expiring(self, now: datetime, by: datetime) -> Sequence[tuple[Token, Principal]]:
+        """Return enabled principals whose last valid token ends by a time, with that token."""
+        later = tables.tokens.alias()
+        replaced = exists().where(
+            later.c.principal_id == _T.principal_id,
+            later.c.revoked_at.is_(None),
+            later.c.expires_at > _T.expires_at,
+        )
+        query = (
+            select(tables.tokens, *labelled(_P))
+            .join(tables.principals, _P.id == _T.principal_id)
+            .where(_T.expires_at > now, _T.expires_at <= by, _T.revoked_at.is_(None))
+            .where(_P.disabled.is_(False), ~replaced)
+            .order_by(_T.expires_at, _T.id)
+        )
+        found = []
+        for row in self._all(query):
+            shown, owner = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
+            found.append((to_token(shown), to_principal(owner)))
+        return found
 
     def revoke(self, token_id: str, at: datetime) -> bool:
         """Revoke a token; False if there is none or it was revoked before."""

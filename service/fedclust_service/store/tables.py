@@ -1,8 +1,8 @@
 """The tables. Nothing outside ``store/`` imports them; `docs/data_model.md` explains them.
 
-Only the engine's states of a scrubbed session are ever deleted, so names are never reused. Times
-are aware and in UTC on both databases. Text that the database compares or sorts uses the binary
-collation, so that both databases sort site names as Python does.
+Only the engine's states of a scrubbed session and old notifications are ever deleted, so names are
+never reused. Times are aware and in UTC on both databases. Text that the database compares or sorts
+uses the binary collation, so that both databases sort site names as Python does.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from sqlmodel import Field, SQLModel
 
 from fedclust.wire.codec import canonical_json
 from fedclust_service.domain.access import Role
+from fedclust_service.domain.notification import Channel, DeliveryState, NotificationKind
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0006"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -133,6 +134,7 @@ class PrincipalRow(Row, table=True):
     disabled: bool
     created_at: datetime = Field(sa_type=UtcDateTime)
     last_seen_at: datetime | None = Field(sa_type=UtcDateTime)
+    email: str | None = Field(sa_type=Text)
 
 
 class TokenRow(Row, table=True):
@@ -348,6 +350,35 @@ class ChainRow(Row, table=True):
     lease_expires_at: datetime | None = Field(sa_type=UtcDateTime)
 
 
+class NotificationRow(Row, table=True):
+    """The outbox: a row for each notification, recipient and channel."""
+
+    __tablename__ = "notifications"
+    __table_args__ = (
+        UniqueConstraint("kind", "subject", "cause", "recipient"),
+        _one_of("kind", NotificationKind),
+        _one_of("channel", Channel),
+        _one_of("state", DeliveryState),
+        Index(None, "state", "channel", "due_at"),
+        Index(None, "ended_at"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Word)
+    kind: str = Field(sa_type=Word)
+    subject: str = Field(sa_type=Word)
+    cause: str = Field(sa_type=Word)
+    recipient: str = Field(sa_type=Word)
+    channel: str = Field(sa_type=Word)
+    body: dict[str, Any] = Field(sa_type=CanonicalJson)
+    state: str = Field(sa_type=Word)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    due_at: datetime = Field(sa_type=UtcDateTime)
+    attempts: int
+    lease_token: str | None = Field(sa_type=Word)
+    ended_at: datetime | None = Field(sa_type=UtcDateTime)
+    failure: str | None = Field(sa_type=Text)
+
+
 def _sql_table(row: type[Row]) -> Table:
     return cast(Table, row.__table__)  # type: ignore[attr-defined]  # SQLModel sets it at run time
 
@@ -364,3 +395,4 @@ states = _sql_table(StateRow)
 results = _sql_table(ResultRow)
 audit = _sql_table(AuditRow)
 audit_chain = _sql_table(ChainRow)
+notifications = _sql_table(NotificationRow)

@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from fedclust_service.store.audit import Audit, AuditChain
+from fedclust_service.store.notifications import Notifications
 from fedclust_service.store.overview import OverviewQueries
 from fedclust_service.store.principals import Principals, Tokens
 from fedclust_service.store.results import Results, States
@@ -42,6 +43,7 @@ class Tx:
         self.audit = Audit(connection)
         self.chain = AuditChain(connection, self._heads)
         self.overview = OverviewQueries(connection)
+        self.notifications = Notifications(connection)
 
     @property
     def touched(self) -> list[tuple[str, int]]:

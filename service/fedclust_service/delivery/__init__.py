@@ -1,0 +1,103 @@
+"""The channels that notifications leave by, built from the settings."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import Iterator
+from datetime import datetime
+
+from fedclust_service.delivery.smtp import MailServer, SmtpSender
+from fedclust_service.delivery.webhook import WebhookSender
+from fedclust_service.domain.notification import (
+    Body,
+    Channel,
+    DeliveryFailed,
+    Outgoing,
+    Sender,
+)
+from fedclust_service.orchestration.notification_texts import with_address
+from fedclust_service.settings import Settings, SettingsError
+
+
+def outgoing(settings: Settings) -> Outgoing:
+    """Return what the settings say about notifications; SettingsError if a file is unusable."""
+    senders: dict[Channel, Sender] = {}
+    if settings.smtp_host is not None or settings.webhook_url is not None:
+        context = _client_context(settings)
+    if settings.smtp_host is not None:
+        password = settings.smtp_password
+        senders[Channel.EMAIL] = SmtpSender(
+            MailServer(
+                host=settings.smtp_host,
+                port=settings.mail_port,
+                security=settings.smtp_security,
+                user=settings.smtp_user,
+                password=None if password is None else password.get_secret_value(),
+                sender=settings.smtp_from or "",
+            ),
+            context,
+        )
+    if settings.webhook_url is not None and settings.webhook_secret is not None:
+        senders[Channel.WEBHOOK] = WebhookSender(
+            settings.webhook_url.get_secret_value(),
+            settings.webhook_secret.get_secret_value().encode(),
+            context,
+        )
+    return Outgoing(
+        senders,
+        frozenset(settings.notify_kinds),
+        settings.operator_emails,
+        settings.public_url,
+    )
+
+
+def _client_context(settings: Settings) -> ssl.SSLContext:
+    """Return a client's TLS context with the system's authorities and those of ``notify_ca``."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.notify_ca is not None:
+        try:
+            context.load_verify_locations(str(settings.notify_ca))
+        except OSError as error:  # ssl.SSLError is one
+            raise SettingsError(
+                f"notify_ca cannot be used: {error.strerror or 'no PEM certificates'}"
+            ) from None
+    return context
+
+
+def try_channels(settings: Settings, to: str | None, now: datetime) -> Iterator[tuple[bool, str]]:
+    """Send a test through every configured channel; yield whether it was delivered, and a line.
+
+    The mail goes to ``to``, or to each address of ``operator_emails`` by itself.
+    """
+    sent = outgoing(settings)
+    for channel, sender in sent.senders.items():
+        if channel is Channel.WEBHOOK:
+            yield _try_channel(sender, f"webhook {settings.shown()['webhook_url']}", (), sent, now)
+            continue
+        addresses = sent.operator_emails if to is None else (to,)
+        if not addresses:
+            yield False, "e-mail: set operator_emails, or give --to ADDRESS"
+        for address in addresses:
+            yield _try_channel(sender, f"e-mail to {address}", (address,), sent, now)
+
+
+def _try_channel(
+    sender: Sender, name: str, addresses: tuple[str, ...], sent: Outgoing, now: datetime
+) -> tuple[bool, str]:
+    body: Body = {
+        "id": secrets.token_hex(16),
+        "kind": "test",
+        "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        **dict.fromkeys(("session", "round", "state", "account", "expires_at", "link")),
+        "sites": [],
+        "text": with_address(
+            "A test of this coordinator's notifications\n\nNobody needs to do anything.\n",
+            sent.public_url,
+        ),
+    }
+    try:
+        return True, f"{name}: delivered ({sender.send(body, addresses, now)})"
+    except DeliveryFailed as failed:
+        return False, f"{name}: not delivered: {failed.reason}"

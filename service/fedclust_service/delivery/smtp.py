@@ -1,0 +1,151 @@
+"""Sends mail through one SMTP server, with the standard library."""
+
+from __future__ import annotations
+
+import contextlib
+import smtplib
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from email import policy
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Literal
+
+from fedclust_service.domain.notification import Body, DeliveryFailed
+
+#: Longest wait for each answer of the server.
+TIMEOUT_S = 15.0
+Security = Literal["starttls", "tls", "none"]
+
+
+@dataclass(frozen=True)
+class MailServer:
+    """An SMTP server, and the address that mail comes from."""
+
+    host: str
+    port: int
+    security: Security
+    sender: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+class SmtpSender:
+    """Sends one mail for each notification, over a connection of its own."""
+
+    def __init__(self, server: MailServer, context: ssl.SSLContext) -> None:
+        self._server = server
+        self._context = context
+
+    def send(self, body: Body, addresses: Sequence[str], now: datetime) -> str:
+        """Send a notification to addresses; DeliveryFailed if none was accepted."""
+        message = mail(self._server.sender, body, addresses, now)
+        with _explained(self._server):
+            smtp = self._connect()
+            try:
+                refused = smtp.send_message(message, self._server.sender, list(addresses))
+            except BaseException:
+                smtp.close()
+                raise
+            # The server has accepted the mail: a failure of QUIT must not send it again.
+            with contextlib.suppress(smtplib.SMTPException, OSError):
+                smtp.quit()
+            smtp.close()
+        accepted = len(addresses) - len(refused)
+        return f"accepted for {accepted} of {len(addresses)} addresses"
+
+    def _connect(self) -> smtplib.SMTP:
+        server = self._server
+        if server.security == "tls":
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+                server.host, server.port, timeout=TIMEOUT_S, context=self._context
+            )
+        else:
+            smtp = smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S)
+        try:
+            smtp.ehlo_or_helo_if_needed()
+            if server.security == "starttls":
+                if not smtp.has_extn("starttls"):
+                    raise DeliveryFailed(
+                        f"smtp_security: {_server_address(server)} offers no STARTTLS"
+                    )
+                smtp.starttls(context=self._context)
+                smtp.ehlo_or_helo_if_needed()
+            if server.user is not None:
+                if not smtp.has_extn("auth"):
+                    raise DeliveryFailed(f"smtp_user: {_server_address(server)} offers no login")
+                smtp.login(server.user, server.password or "")
+        except BaseException:
+            smtp.close()
+            raise
+        return smtp
+
+
+def mail(sender: str, body: Body, addresses: Sequence[str], now: datetime) -> EmailMessage:
+    """Return a notification as a mail: plain text, its first line as the subject."""
+    message, text, new = EmailMessage(policy=policy.SMTP), str(body["text"]), str(body["id"])
+    message["From"] = sender
+    message["To"] = ", ".join(addresses)
+    message["Subject"] = f"fedclust: {text.splitlines()[0]}"
+    message["Date"] = format_datetime(now)
+    # The same for each attempt: a mail program shows a mail that arrives twice once.
+    message["Message-ID"] = f"<{new}@{sender.rpartition('@')[2]}>"
+    message["Fedclust-Notification-Id"] = new
+    # No automatic reply, such as an absence note, is sent back.
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(text)
+    return message
+
+
+@contextlib.contextmanager
+def _explained(server: MailServer) -> Iterator[None]:
+    """Turn every failure into DeliveryFailed with the setting to look at, without server text."""
+    place = _server_address(server)
+    try:
+        yield
+    except smtplib.SMTPRecipientsRefused as error:
+        codes = sorted({code for code, _ in error.recipients.values()})
+        shown = ", ".join(map(str, codes))
+        raise DeliveryFailed(
+            f"the mail server refuses the recipient ({shown}): correct the address of the account "
+            "or operator_emails",
+            # Codes below 500 ask for another attempt.
+            final=min(codes) >= 500,
+        ) from None
+    except smtplib.SMTPAuthenticationError as error:
+        raise DeliveryFailed(
+            f"smtp_user, smtp_password: the mail server refuses them ({error.smtp_code})"
+        ) from None
+    except smtplib.SMTPSenderRefused as error:
+        raise DeliveryFailed(
+            f"smtp_from: the mail server refuses this sender ({error.smtp_code})"
+        ) from None
+    except smtplib.SMTPResponseException as error:
+        raise DeliveryFailed(f"the mail server refuses the mail ({error.smtp_code})") from None
+    except smtplib.SMTPException as error:
+        raise DeliveryFailed(
+            f"smtp_host, smtp_port, smtp_security: no SMTP with {place} ({type(error).__name__})"
+        ) from None
+    except OSError as error:
+        raise DeliveryFailed(_connection_fault(place, error)) from None
+
+
+def _server_address(server: MailServer) -> str:
+    return f"{server.host} port {server.port}"
+
+
+def _connection_fault(place: str, error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"notify_ca: the certificate of {place} is not trusted"
+    if isinstance(error, ssl.SSLError):
+        return f"smtp_security, smtp_port: no TLS with {place}"
+    if isinstance(error, socket.gaierror):
+        return f"smtp_host: there is no address for {place}"
+    if isinstance(error, ConnectionRefusedError):
+        return f"smtp_host, smtp_port: nothing listens at {place}"
+    if isinstance(error, TimeoutError):
+        return f"smtp_host, smtp_port: no answer from {place} in {TIMEOUT_S:g} s"
+    return f"smtp_host, smtp_port: no connection to {place}"

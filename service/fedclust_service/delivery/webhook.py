@@ -1,0 +1,76 @@
+"""Posts notifications to the webhook, signed. The only file of the service that imports httpx."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ssl
+from collections.abc import Sequence
+from datetime import datetime
+
+import httpx
+
+from fedclust.wire.codec import canonical_json
+from fedclust_service.domain.notification import Body, DeliveryFailed
+
+#: Longest wait for the connection and for each part of the answer.
+TIMEOUT_S = 10.0
+
+
+class WebhookSender:
+    """Posts JSON to one address. It follows no redirect and uses no proxy."""
+
+    def __init__(self, url: str, secret: bytes, context: ssl.SSLContext) -> None:
+        self._url = httpx.URL(url)
+        self._secret = secret
+        self._context = context
+
+    def send(self, body: Body, addresses: Sequence[str], now: datetime) -> str:  # noqa: ARG002
+        """Post a notification; DeliveryFailed unless the status is 2xx."""
+        content, timestamp = canonical_json(body), str(int(now.timestamp()))
+        headers = {
+            "Content-Type": "application/json",
+            "Fedclust-Notification-Id": str(body["id"]),
+            "Fedclust-Timestamp": timestamp,
+            "Fedclust-Signature": signature(self._secret, timestamp, content),
+        }
+        place = f"{self._url.host} port {self._url.port or 443}"
+        try:
+            with (
+                httpx.Client(verify=self._context, trust_env=False, timeout=TIMEOUT_S) as client,
+                # Only the status is read: nobody needs the rest, however long it is.
+                client.stream("POST", self._url, content=content, headers=headers) as reply,
+            ):
+                status = reply.status_code
+        except httpx.TimeoutException:
+            raise DeliveryFailed(
+                f"webhook_url: no answer from {place} in {TIMEOUT_S:g} s"
+            ) from None
+        except httpx.ConnectError as error:
+            if _by_tls(error):
+                raise DeliveryFailed(
+                    f"notify_ca: no TLS with {place}, or its certificate is not trusted"
+                ) from None
+            raise DeliveryFailed(f"webhook_url: no connection to {place}") from None
+        except httpx.HTTPError as error:
+            raise DeliveryFailed(
+                f"webhook_url: no HTTP with {place} ({type(error).__name__})"
+            ) from None
+        if not 200 <= status < 300:
+            raise DeliveryFailed(f"webhook_url: {place} answers with status {status}")
+        return f"status {status}"
+
+
+def _by_tls(error: BaseException | None) -> bool:
+    """Whether TLS caused an error of the connection."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def signature(secret: bytes, timestamp: str, content: bytes) -> str:
+    """Return the header ``Fedclust-Signature`` of a body that is sent at a time."""
+    digest = hmac.new(secret, timestamp.encode() + b"." + content, hashlib.sha256)
+    return f"v1={digest.hexdigest()}"

@@ -1,0 +1,215 @@
+"""Write notifications into the outbox, in the transaction of the change that causes them.
+
+So no change is forgotten if the process dies, and none is notified of twice. Without a configured
+channel nothing is written.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from fedclust_service.domain.access import Principal, Role, Token
+from fedclust_service.domain.notification import (
+    OPERATORS,
+    WEBHOOK,
+    Channel,
+    Notification,
+    NotificationKind,
+)
+from fedclust_service.domain.round import Round
+from fedclust_service.domain.session import ParticipationState, Session, SessionState
+from fedclust_service.orchestration import notification_texts as texts
+from fedclust_service.orchestration.unit_of_work import UnitOfWork
+
+#: A token's owner is warned this long before its end, each time once.
+TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What has happened. ``cause`` tells it from others of the same kind and subject.
+
+    ``text`` is for operators, analysts and the webhook; ``own_text`` for a site of the session, by
+    name, or for the owner of a token.
+    """
+
+    kind: NotificationKind
+    subject: str
+    cause: str
+    text: str
+    own_text: Callable[[str], str]
+    session: str | None = None
+    round: int | None = None
+    sites: Sequence[str] = ()
+    state: str | None = None
+    account: str | None = None
+    expires_at: datetime | None = None
+    #: Who gets a mail: whether the operators do, and the names of accounts.
+    operators: bool = True
+    accounts: dict[Role, Sequence[str]] = field(default_factory=dict)
+
+
+def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> None:
+    """Notify sites of their invitation."""
+    names = sorted(sites)
+    _write_event(
+        uow,
+        _Event(
+            kind=NotificationKind.INVITED,
+            subject=session.name,
+            # A site is invited once, so its name tells this invitation from others.
+            cause=f"invited with {names[0]}",
+            text=texts.invited(session.name, names),
+            own_text=lambda site: texts.invited_site(session.name, site),
+            session=session.name,
+            sites=names,
+            state=session.state.value,
+            operators=False,
+            accounts={Role.SITE: names},
+        ),
+    )
+
+
+def round_overdue(uow: UnitOfWork, session: Session, current: Round) -> None:
+    """Notify operators, the analyst and the late sites that a round was marked overdue."""
+    late: list[str] = []
+    if uow.now >= current.deadline:
+        known = uow.tx.overview.attendance([session.id])[session.id]
+        late = [each.site for each in known.sites if each.asked and not each.answered]
+    at = current.deadline
+    _write_event(
+        uow,
+        _Event(
+            kind=NotificationKind.OVERDUE,
+            subject=session.name,
+            cause=f"round {current.number} overdue since {uow.now.isoformat()}",
+            text=texts.overdue(session.name, current.number, at, late),
+            own_text=lambda site: texts.overdue_site(session.name, current.number, at, site),
+            session=session.name,
+            round=current.number,
+            sites=late,
+            state=session.state.value,
+            accounts={Role.SITE: late, **_creator(session)},
+        ),
+    )
+
+
+def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> None:
+    """Notify operators, the analyst and the session's sites of its end."""
+    kind, name = NotificationKind.FINISHED, session.name
+    text, own_text = texts.completed(name), texts.completed_site(name)
+    if session.state is SessionState.FAILED:
+        kind = NotificationKind.FAILED
+        text = own_text = texts.failed(name)
+    elif session.state is SessionState.CANCELLED:
+        text = own_text = texts.cancelled(name)
+    gone = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
+    sites = [each.site for each in uow.tx.participations.list(session.id) if each.state not in gone]
+    _write_event(
+        uow,
+        _Event(
+            kind=kind,
+            subject=name,
+            cause=session.state.value,
+            text=text,
+            own_text=lambda _: own_text,
+            session=name,
+            round=last_round,
+            sites=sites,
+            state=session.state.value,
+            accounts={Role.SITE: sites, **_creator(session)},
+        ),
+    )
+
+
+def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
+    """Notify operators and the owner of a token that ends soon, once for each warning."""
+    lifetime = token.expires_at - token.created_at
+    left = token.expires_at - uow.now
+    reached = [each for each in TOKEN_WARNINGS if left <= each < lifetime]
+    if not reached:
+        return
+    text = texts.own_token_expiring(owner, token.expires_at)
+    _write_event(
+        uow,
+        _Event(
+            kind=NotificationKind.TOKEN_EXPIRING,
+            subject=owner.key,
+            cause=f"token {token.id} within {reached[0].days} days",
+            text=texts.token_expiring(owner, token.expires_at),
+            own_text=lambda _: text,
+            account=owner.key,
+            expires_at=token.expires_at,
+            # An operator gets the operators' mail.
+            accounts={} if owner.role is Role.OPERATOR else {owner.role: [owner.name]},
+        ),
+    )
+
+
+def _creator(session: Session) -> dict[Role, Sequence[str]]:
+    """Return the analyst who created a session; an operator gets the operators' mail."""
+    role, _, name = session.created_by.partition(":")
+    return {Role.ANALYST: [name]} if role == Role.ANALYST.value else {}
+
+
+def _write_event(uow: UnitOfWork, event: _Event) -> None:
+    outgoing = uow.outgoing
+    if event.kind not in outgoing.kinds:
+        return
+    rows = []
+    if Channel.WEBHOOK in outgoing.senders:
+        rows.append(_outbox_row(uow, event, WEBHOOK, Channel.WEBHOOK, event.text))
+    if Channel.EMAIL in outgoing.senders:
+        for recipient, text in _mails_of(uow, event):
+            rows.append(_outbox_row(uow, event, recipient, Channel.EMAIL, text))
+    uow.tx.notifications.add(rows)
+
+
+def _mails_of(uow: UnitOfWork, event: _Event) -> Iterable[tuple[str, str]]:
+    """Yield the recipients that have an address, each with its text."""
+    if event.operators and (
+        uow.outgoing.operator_emails or uow.tx.principals.emails(Role.OPERATOR)
+    ):
+        yield OPERATORS, event.text
+    for role, names in event.accounts.items():
+        for name in uow.tx.principals.emails(role, names) if names else ():
+            own = role is Role.SITE or event.account is not None
+            yield f"{role.value}:{name}", event.own_text(name) if own else event.text
+
+
+def _outbox_row(
+    uow: UnitOfWork, event: _Event, recipient: str, channel: Channel, text: str
+) -> Notification:
+    new, url = secrets.token_hex(16), uow.outgoing.public_url
+    link = None if url is None or event.session is None else f"{url}/v1/sessions/{event.session}"
+    ends = event.expires_at
+    return Notification(
+        id=new,
+        kind=event.kind,
+        subject=event.subject,
+        cause=event.cause,
+        recipient=recipient,
+        channel=channel,
+        body={
+            "id": new,
+            "kind": event.kind.value,
+            "time": _rfc3339(uow.now),
+            "session": event.session,
+            "round": event.round,
+            "sites": list(event.sites),
+            "state": event.state,
+            "account": event.account,
+            "expires_at": None if ends is None else _rfc3339(ends),
+            "text": texts.with_address(text, url),
+            "link": link,
+        },
+        created_at=uow.now,
+        due_at=uow.now,
+    )
+
+
+def _rfc3339(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

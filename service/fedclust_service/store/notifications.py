@@ -1,0 +1,111 @@
+"""The outbox: notifications that wait to be sent, were sent, or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, bindparam, delete, func, select, update
+
+from fedclust_service.domain.notification import (
+    Channel,
+    DeliveryState,
+    Notification,
+    NotificationKind,
+)
+from fedclust_service.store import tables
+from fedclust_service.store._sql import Repository, Row
+
+_N = tables.notifications.c
+_WAITING = DeliveryState.WAITING.value
+_KEY = ("kind", "subject", "cause", "recipient")
+# This runs every second. Building a statement costs more than running it.
+_DUE = (
+    select(tables.notifications)
+    .where(_N.state == _WAITING, _N.channel == bindparam("channel"), _N.due_at <= bindparam("now"))
+    .order_by(_N.due_at, _N.id)
+    .limit(1)
+)
+
+
+class Notifications(Repository):
+    """Rows of the outbox, by id."""
+
+    def add(self, new: Iterable[Notification]) -> None:
+        """Store those whose kind, subject, cause and recipient are not stored yet."""
+        for each in new:
+            values = {
+                **vars(each),
+                "kind": each.kind.value,
+                "channel": each.channel.value,
+                "state": each.state.value,
+            }
+            self._insert_unless_there(tables.notifications, values, _KEY)
+
+    def get(self, notification_id: str) -> Notification | None:
+        """Return one row."""
+        row = self._row(select(tables.notifications).where(_N.id == notification_id))
+        return _to_notification(row) if row else None
+
+    def due(self, channel: Channel, now: datetime) -> Notification | None:
+        """Return the waiting row that is due longest, if any."""
+        row = self._row(_DUE, channel=channel.value, now=now)
+        return _to_notification(row) if row else None
+
+    def take(self, notification_id: str, token: str, now: datetime, until: datetime) -> bool:
+        """Take a due row until a time; False if another worker has taken or ended it."""
+        one = update(tables.notifications).where(
+            _N.id == notification_id, _N.state == _WAITING, _N.due_at <= now
+        )
+        return self._changed(one.values(lease_token=token, due_at=until, attempts=_N.attempts + 1))
+
+    def postpone(self, notification_id: str, token: str, due_at: datetime, failure: str) -> bool:
+        """Send a taken row again later; False if another worker has it."""
+        return self._update_taken(notification_id, token, due_at=due_at, failure=failure)
+
+    def end(
+        self,
+        notification_id: str,
+        token: str,
+        state: DeliveryState,
+        at: datetime,
+        failure: str | None = None,
+    ) -> bool:
+        """End a taken row as sent or failed; False if another worker has it."""
+        values = {"state": state.value, "ended_at": at, "failure": failure}
+        return self._update_taken(notification_id, token, **values)
+
+    def drop(self, notification_id: str, token: str) -> None:
+        """Remove a taken row whose recipient has no address any more."""
+        self._all(delete(tables.notifications).where(*_taken_by(notification_id, token)))
+
+    def to_remove(self, ended_before: datetime) -> bool:
+        """Whether there are rows for `remove`."""
+        query = select(_N.id).where(_N.ended_at < ended_before).limit(1)
+        return self._all(query).first() is not None
+
+    def remove(self, ended_before: datetime) -> None:
+        """Remove rows that ended before a time."""
+        self._all(delete(tables.notifications).where(_N.ended_at < ended_before))
+
+    def counts(self) -> dict[DeliveryState, int]:
+        """Return how many rows are in each state."""
+        query = select(_N.state, func.count()).group_by(_N.state)
+        return {DeliveryState(state): n for state, n in self._all(query)}
+
+    def _update_taken(self, notification_id: str, token: str, **values: object) -> bool:
+        one = update(tables.notifications).where(*_taken_by(notification_id, token))
+        return self._changed(one.values(lease_token=None, **values))
+
+
+def _taken_by(notification_id: str, token: str) -> tuple[ColumnElement[bool], ...]:
+    return _N.id == notification_id, _N.lease_token == token
+
+
+def _to_notification(row: Row) -> Notification:
+    kinds = {
+        "kind": NotificationKind(row["kind"]),
+        "channel": Channel(row["channel"]),
+        "state": DeliveryState(row["state"]),
+    }
+    return Notification(**{**row, **kinds})

@@ -1,0 +1,145 @@
+"""Mail through a real SMTP server on this machine: TLS, login, failures with their setting."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclust_service.delivery.smtp import MailServer as Configured
+from fedclust_service.delivery.smtp import SmtpSender, mail
+from fedclust_service.domain.notification import DeliveryFailed
+from support.certificates import Authority
+from support.clock import BEGIN
+from support.mail_server import MailServer, mail_server
+
+PASSWORD = "correct-horse-battery-staple"
+OPS = "ops@hospital.example"
+BODY: dict[str, Any] = {"id": "a" * 32, "kind": "overdue", "text": "Round 3 is overdue\n\nAct.\n"}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def server(authority: Authority) -> Iterator[MailServer]:
+    pair = authority.issue("localhost", "127.0.0.1", name="mail")
+    with mail_server(pair, login=("fedclust", PASSWORD)) as running:
+        yield running
+
+
+def sender(server: MailServer, authority: Authority | None, **changes: Any) -> SmtpSender:
+    context = ssl.create_default_context(cafile=str(authority.bundle) if authority else None)
+    configured = Configured(
+        host="localhost",
+        port=server.port,
+        security="starttls",
+        sender="fedclust@hospital.example",
+        user="fedclust",
+        password=PASSWORD,
+    )
+    return SmtpSender(replace(configured, **changes), context)
+
+
+def test_a_mail_arrives_over_starttls_after_login(server: MailServer, authority: Authority) -> None:
+    said = sender(server, authority).send(BODY, [OPS, "two@hospital.example"], BEGIN)
+    assert said == "accepted for 2 of 2 addresses"
+    ((source, recipients, message),) = server.mails
+    assert (source, recipients) == ("fedclust@hospital.example", [OPS, "two@hospital.example"])
+    assert server.encrypted == [True]
+    assert message["Subject"] == "fedclust: Round 3 is overdue"
+    assert message["To"] == f"{OPS}, two@hospital.example"
+    assert message["Date"] == "Mon, 05 Jan 2026 08:00:00 +0000"
+    assert message["Message-ID"] == f"<{'a' * 32}@hospital.example>"
+    assert message["Fedclust-Notification-Id"] == "a" * 32
+    assert message["Auto-Submitted"] == "auto-generated"
+    assert message.get_content_type() == "text/plain"
+    assert message.get_content().splitlines() == BODY["text"].splitlines()
+
+
+def test_a_server_whose_certificate_is_not_trusted_gets_no_password(server: MailServer) -> None:
+    with pytest.raises(DeliveryFailed, match="notify_ca"):
+        sender(server, None).send(BODY, [OPS], BEGIN)
+    assert server.mails == []
+
+
+def test_without_starttls_nothing_is_sent_in_the_clear(authority: Authority) -> None:
+    with (
+        mail_server() as plain,
+        pytest.raises(DeliveryFailed, match=r"smtp_security.*offers no STARTTLS") as caught,
+    ):
+        sender(plain, authority).send(BODY, [OPS], BEGIN)
+    assert plain.mails == []
+    assert not caught.value.final
+
+
+def test_plain_mail_to_this_machine(authority: Authority) -> None:
+    with mail_server() as plain:
+        open_one = sender(plain, authority, security="none", user=None, password=None)
+        open_one.send(BODY, [OPS], BEGIN)
+    assert [recipients for _, recipients, _ in plain.mails] == [[OPS]]
+
+
+@pytest.mark.parametrize(
+    ("replies", "setting", "final"),
+    [
+        ({"AUTH": ["535 who are you, ops@hospital.example"]}, "smtp_password", False),
+        ({"MAIL": ["550 not you"]}, "smtp_from", False),
+        ({"RCPT": ["550 nobody of this name"]}, "address of the account", True),
+        ({"RCPT": ["451 later"]}, "address of the account", False),
+        ({"DATA": ["554 spam"]}, "refuses the mail", False),
+        ({"EHLO": [""], "HELO": [""]}, "smtp_host", False),
+    ],
+)
+def test_a_failure_names_its_setting_and_repeats_no_text_of_the_server(
+    server: MailServer,
+    authority: Authority,
+    replies: dict[str, list[str]],
+    setting: str,
+    final: bool,
+) -> None:
+    server.replies.update(replies)
+    with pytest.raises(DeliveryFailed, match=setting) as caught:
+        sender(server, authority).send(BODY, [OPS], BEGIN)
+    assert caught.value.final is final
+    for text in ("who are you", "nobody of", "spam", PASSWORD, OPS):
+        assert text not in caught.value.reason
+
+
+def test_one_refused_address_does_not_stop_the_others(
+    server: MailServer, authority: Authority
+) -> None:
+    server.replies["RCPT"] = ["550 nobody"]
+    said = sender(server, authority).send(BODY, ["gone@hospital.example", OPS], BEGIN)
+    assert said == "accepted for 1 of 2 addresses"
+    assert [recipients for _, recipients, _ in server.mails] == [[OPS]]
+
+
+def test_a_mail_that_was_accepted_is_not_sent_again_for_a_failed_goodbye(
+    server: MailServer, authority: Authority
+) -> None:
+    server.replies["QUIT"] = [""]
+    assert sender(server, authority).send(BODY, [OPS], BEGIN)
+    assert len(server.mails) == 1
+
+
+def test_hosts_that_are_not_there(authority: Authority, tmp_path: Path) -> None:
+    with mail_server() as ended:
+        pass
+    with pytest.raises(DeliveryFailed, match="nothing listens at localhost port"):
+        sender(ended, authority).send(BODY, [OPS], BEGIN)
+
+
+def test_no_text_adds_a_header() -> None:
+    evil = {**BODY, "text": "Round 3\rBcc: x@example.org\r\nBcc: x@example.org\n"}
+    made = mail("fedclust@hospital.example", evil, [OPS], BEGIN)
+    assert "Bcc" not in made
+    assert b"\nBcc" not in bytes(made).partition(b"\r\n\r\n")[0]
+    with pytest.raises(ValueError, match=r"linefeed|newline|carriage"):
+        mail("fedclust@hospital.example", BODY, [f"{OPS}\nBcc: x@example.org"], BEGIN)

@@ -1,0 +1,131 @@
+"""The webhook over real HTTP: the signature, what counts as delivered, where it does not go."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fedclust_service.delivery import webhook
+from fedclust_service.delivery.webhook import WebhookSender
+from fedclust_service.domain.notification import DeliveryFailed
+from support.certificates import Authority
+from support.clock import BEGIN
+from support.mail_server import webhook_receiver
+
+SECRET = b"s" * 32
+BODY: dict[str, Any] = {"id": "a" * 32, "kind": "overdue", "text": "Round 3 is overdue\n"}
+PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
+
+
+def sender(port: int, scheme: str = "http", context: ssl.SSLContext | None = None) -> WebhookSender:
+    url = f"{scheme}://127.0.0.1:{port}/hook?k=hidden"
+    return WebhookSender(url, SECRET, context or ssl.create_default_context())
+
+
+def test_it_posts_signed_json() -> None:
+    with webhook_receiver() as receiver:
+        assert sender(receiver.port).send(BODY, (), BEGIN) == "status 204"
+    ((headers, content),) = receiver.requests
+    assert json.loads(content) == BODY
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Fedclust-Notification-Id"] == "a" * 32
+    assert headers["Fedclust-Timestamp"] == str(int(BEGIN.timestamp()))
+    expected = webhook.signature(SECRET, headers["Fedclust-Timestamp"], content)
+    assert headers["Fedclust-Signature"] == expected
+    assert re.fullmatch(r"v1=[0-9a-f]{64}", expected)
+
+
+def test_the_documented_check_accepts_what_was_sent_and_nothing_else() -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+    names: dict[str, Any] = {}
+    exec(compile(snippet, str(PAGE), "exec"), names)  # noqa: S102
+    accepts = names["is_genuine"]
+    with webhook_receiver() as receiver:
+        sender(receiver.port).send(BODY, (), BEGIN)
+    ((headers, content),) = receiver.requests
+    now = BEGIN.timestamp() + 60
+    assert accepts(SECRET, headers, content, now)
+    assert not accepts(b"t" * 32, headers, content, now)
+    assert not accepts(SECRET, headers, content + b" ", now)
+    assert not accepts(SECRET, {**headers, "Fedclust-Timestamp": str(int(now))}, content, now)
+    # A replay.
+    assert not accepts(SECRET, headers, content, now + 600)
+
+
+@pytest.mark.parametrize("status", [301, 400, 410, 500, 503])
+def test_any_other_status_is_a_failure_and_no_redirect_is_followed(status: int) -> None:
+    with webhook_receiver() as receiver:
+        receiver.statuses.append(status)
+        with pytest.raises(DeliveryFailed, match=f"status {status}") as caught:
+            sender(receiver.port).send(BODY, (), BEGIN)
+    assert len(receiver.requests) == 1
+    assert "hidden" not in caught.value.reason
+    assert not caught.value.final
+
+
+def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with webhook_receiver() as receiver, webhook_receiver() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        sender(receiver.port).send(BODY, (), BEGIN)
+    assert (len(receiver.requests), len(proxy.requests)) == (1, 0)
+
+
+def test_the_receivers_certificate_is_verified(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("127.0.0.1", name="hook")
+    with webhook_receiver(pair) as receiver:
+        with pytest.raises(DeliveryFailed, match="notify_ca"):
+            sender(receiver.port, "https").send(BODY, (), BEGIN)
+        assert receiver.requests == []
+        trusted = ssl.create_default_context(cafile=str(authority.bundle))
+        sender(receiver.port, "https", trusted).send(BODY, (), BEGIN)
+    assert len(receiver.requests) == 1
+
+
+def test_receivers_that_are_not_there_or_never_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with webhook_receiver() as ended:
+        pass
+    with pytest.raises(DeliveryFailed, match="webhook_url: no connection"):
+        sender(ended.port).send(BODY, (), BEGIN)
+    monkeypatch.setattr(webhook, "TIMEOUT_S", 0.05)
+    silent, done = threading.Event(), threading.Event()
+    with webhook_receiver() as receiver:
+        receiver.statuses = _Hanging(silent, done)
+        try:
+            with pytest.raises(DeliveryFailed, match="no answer"):
+                sender(receiver.port).send(BODY, (), BEGIN)
+        finally:
+            done.set()
+
+
+class _Hanging(list[int]):
+    """Statuses that do not come before ``done``."""
+
+    def __init__(self, silent: threading.Event, done: threading.Event) -> None:
+        super().__init__([200])
+        self._silent, self._done = silent, done
+
+    def pop(self, _: Any = -1) -> int:
+        self._silent.set()
+        self._done.wait()
+        return 200
+
+
+def test_the_sender_is_the_only_file_that_imports_httpx() -> None:
+    service = Path(webhook.__file__).parents[1]
+    users = [
+        path.name
+        for path in service.rglob("*.py")
+        if re.search(r"^\s*(import|from) httpx", path.read_text("utf-8"), re.M)
+    ]
+    assert users == ["webhook.py"]
+    assert httpx.__version__

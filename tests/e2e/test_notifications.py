@@ -1,0 +1,117 @@
+"""An operator gets an e-mail when a site is late: real processes, a real mail server, commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from support.api_caller import ApiCaller
+from support.certificates import Authority
+from support.mail_server import OK, mail_server, webhook_receiver
+from support.server import running_server, service
+from support.timeouts import eventually
+
+OPS = "ops@hospital.example"
+PASSWORD = "correct-horse-battery-staple"
+SECRET = "s" * 40
+
+
+def test_an_operator_gets_a_mail_when_a_site_is_late(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    pair = authority.issue("localhost", "127.0.0.1", name="mail")
+    with (
+        mail_server(pair, login=("fedclust", PASSWORD)) as mails,
+        webhook_receiver(pair) as receiver,
+    ):
+        env = {
+            "FEDCLUST_SMTP_HOST": "localhost",
+            "FEDCLUST_SMTP_PORT": str(mails.port),
+            "FEDCLUST_SMTP_FROM": "fedclust@hospital.example",
+            "FEDCLUST_SMTP_USER": "fedclust",
+            "FEDCLUST_SMTP_PASSWORD": PASSWORD,
+            "FEDCLUST_OPERATOR_EMAILS": OPS,
+            "FEDCLUST_WEBHOOK_URL": f"https://localhost:{receiver.port}/hook",
+            "FEDCLUST_WEBHOOK_HOSTS": "localhost",
+            "FEDCLUST_WEBHOOK_SECRET": SECRET,
+            "FEDCLUST_NOTIFY_CA": str(authority.bundle),
+            "FEDCLUST_NOTIFY_KINDS": "overdue,finished",
+        }
+        with running_server(tmp_path / "coordinator", env=env) as server:
+            api = ApiCaller(server.base_url, server.operator_token)
+            sites = ["north", "south", "west"]
+            api.register("sites", *sites)
+            api.register("analysts", "ada")
+            api.define("ada", "heart", sites)
+            for site in sites:
+                api.join(site, "heart")
+            deadline = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+            api.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline})
+            eventually(lambda: mails.mails, server.output)
+            ((_, recipients, mail),) = mails.mails
+            assert recipients == [OPS]
+            eventually(lambda: receiver.requests, server.output)
+            body = json.loads(receiver.requests[0][1])
+            output = server.output()
+        said = mail.get_content()
+    assert mail["Subject"].endswith("of the session heart is overdue: 3 sites are late")
+    assert "Late: north, south, west" in said
+    assert "fedclust session show heart" in said
+    assert (body["kind"], body["session"], body["sites"]) == ("overdue", "heart", sites)
+    for secret in (PASSWORD, SECRET, OPS, "fcs_", "fca_"):
+        assert secret not in re.sub(r"operator token .*", "", output), secret
+        assert secret not in json.dumps(body)
+    assert "fcs_" not in said
+
+
+def test_notify_test_says_for_each_channel_what_happened(tmp_path: Path) -> None:
+    env = {"FEDCLUST_DATA_DIR": str(tmp_path / "none")}
+    none = service("notify-test", env=env)
+    assert none.returncode == 3
+    assert "smtp_host" in none.stderr
+    with mail_server() as mails, webhook_receiver() as receiver:
+        env |= {
+            "FEDCLUST_SMTP_HOST": "127.0.0.1",
+            "FEDCLUST_SMTP_PORT": str(mails.port),
+            "FEDCLUST_SMTP_SECURITY": "none",
+            "FEDCLUST_SMTP_FROM": "fedclust@hospital.example",
+            "FEDCLUST_OPERATOR_EMAILS": f"{OPS},gone@hospital.example",
+            "FEDCLUST_WEBHOOK_URL": f"http://127.0.0.1:{receiver.port}/hook/hidden",
+            "FEDCLUST_WEBHOOK_HOSTS": "127.0.0.1",
+            "FEDCLUST_WEBHOOK_SECRET": SECRET,
+        }
+        mails.replies["RCPT"] = [OK, "550 gone"]
+        receiver.statuses.append(500)
+        both = service("notify-test", env=env)
+        good = service("notify-test", "--to", "me@hospital.example", env=env)
+        bad = service("notify-test", "--to", "me@hospital.example\nBcc: x@x", env=env)
+    assert both.returncode == 1
+    assert both.stdout.splitlines() == [
+        f"e-mail to {OPS}: delivered (accepted for 1 of 1 addresses)",
+        (
+            "e-mail to gone@hospital.example: not delivered: the mail server refuses the recipient "
+            "(550): correct the address of the account or operator_emails"
+        ),
+        (
+            f"webhook http://127.0.0.1:{receiver.port}/***: not delivered: webhook_url: 127.0.0.1 "
+            f"port {receiver.port} answers with status 500"
+        ),
+    ]
+    assert good.returncode == 0
+    assert [recipients for _, recipients, _ in mails.mails] == [[OPS], ["me@hospital.example"]]
+    assert json.loads(receiver.requests[-1][1])["kind"] == "test"
+    assert (bad.returncode, len(mails.mails)) == (2, 2)
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_authority_that_cannot_be_read_is_named_at_the_start(tmp_path: Path) -> None:
+    env = {
+        "FEDCLUST_DATA_DIR": str(tmp_path / "data"),
+        "FEDCLUST_SMTP_HOST": "localhost",
+        "FEDCLUST_SMTP_FROM": "fedclust@hospital.example",
+        "FEDCLUST_NOTIFY_CA": str(tmp_path / "missing.pem"),
+    }
+    done = service("serve", "--port", "0", env=env)
+    assert done.returncode == 3
+    assert "notify_ca cannot be used" in done.stderr

@@ -1,0 +1,168 @@
+"""The outbox, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from fedclust_service.domain.access import Role, Token
+from fedclust_service.domain.notification import (
+    Channel,
+    DeliveryState,
+    Notification,
+    NotificationKind,
+)
+from fedclust_service.store import Store
+from support.clock import ManualClock
+from support.store_rows import EPOCH, at
+
+MAIL = Channel.EMAIL
+
+
+def notification(new: str = "n1", **changes: Any) -> Notification:
+    made = Notification(
+        id=new,
+        kind=NotificationKind.OVERDUE,
+        subject="heart",
+        cause="round 1",
+        recipient="operators",
+        channel=MAIL,
+        body={"id": new, "text": "late", "sites": ["zurich"]},
+        created_at=EPOCH,
+        due_at=at(10),
+    )
+    return replace(made, **changes)
+
+
+def add(store: Store, *new: Notification) -> None:
+    store.run_tx("add", lambda tx: tx.notifications.add(new))
+
+
+def due(store: Store, seconds: float, channel: Channel = MAIL) -> Notification | None:
+    return store.read("due", lambda tx: tx.notifications.due(channel, at(seconds)))
+
+
+def take(store: Store, new: str, token: str, seconds: float, until: float) -> bool:
+    return store.run_tx(
+        "take", lambda tx: tx.notifications.take(new, token, at(seconds), at(until))
+    )
+
+
+def test_a_cause_is_stored_once_for_each_recipient(store: Store) -> None:
+    first = notification()
+    add(store, first, notification("n2"), notification("n3", recipient="site:zurich"))
+    add(store, notification("n4"), notification("n5", cause="round 2"))
+    kept = {
+        each
+        for each in ("n1", "n2", "n3", "n4", "n5")
+        if store.read("get", lambda tx, each=each: tx.notifications.get(each))
+    }
+    assert kept == {"n1", "n3", "n5"}
+    assert store.read("get", lambda tx: tx.notifications.get("n1")) == first
+
+
+def test_what_is_due_comes_by_channel_and_the_longest_due_first(store: Store) -> None:
+    late = notification("n2", cause="b", due_at=at(5))
+    other = notification("n3", cause="c", channel=Channel.WEBHOOK, due_at=at(1))
+    add(store, notification(), late, other)
+    assert due(store, 4) is None
+    assert due(store, 20) == late
+    assert due(store, 20, Channel.WEBHOOK) == other
+
+
+def test_one_worker_takes_a_row_and_another_only_after_its_time(store: Store) -> None:
+    add(store, notification())
+    assert not take(store, "n1", "a", 9, 300)  # not due yet
+    assert take(store, "n1", "a", 10, 300)
+    assert not take(store, "n1", "b", 10, 300)
+    assert due(store, 299) is None
+    assert take(store, "n1", "b", 300, 600)
+    taken = store.read("get", lambda tx: tx.notifications.get("n1"))
+    assert taken is not None
+    assert (taken.attempts, taken.lease_token) == (2, "b")
+
+    def write(tx: Any) -> tuple[bool, bool, bool]:
+        of = tx.notifications
+        return (
+            of.end("n1", "a", DeliveryState.SENT, at(301)),
+            of.postpone("n1", "b", at(400), "busy"),
+            of.end("n1", "b", DeliveryState.SENT, at(302)),  # given back by `postpone`
+        )
+
+    assert store.run_tx("write", write) == (False, True, False)
+    again = store.read("get", lambda tx: tx.notifications.get("n1"))
+    assert again is not None
+    assert (again.due_at, again.failure, again.state) == (at(400), "busy", DeliveryState.WAITING)
+
+
+def test_ended_rows_are_counted_listed_and_removed(store: Store) -> None:
+    add(store, notification(), notification("n2", cause="b"), notification("n3", cause="c"))
+    for each, state in (("n1", DeliveryState.SENT), ("n2", DeliveryState.FAILED)):
+        assert take(store, each, each, 10, 300)
+        store.run_tx(
+            "end",
+            lambda tx, each=each, state=state: tx.notifications.end(
+                each, each, state, at(20), "refused"
+            ),
+        )
+    counts = store.read("counts", lambda tx: tx.notifications.counts())
+    assert counts == dict.fromkeys(DeliveryState, 1)
+    (concern,) = store.read(
+        "concerns",
+        lambda tx: tx.overview.concerns(
+            now=at(30), failed_since=EPOCH, expiring_by=at(60), limit=5
+        ),
+    )
+    assert (concern.kind, concern.subject, concern.at, concern.detail) == (
+        "notification-failed",
+        "operators",
+        at(20),
+        "refused",
+    )
+    assert not store.read("look", lambda tx: tx.notifications.to_remove(at(20)))
+    assert store.read("look", lambda tx: tx.notifications.to_remove(at(21)))
+    store.run_tx("remove", lambda tx: tx.notifications.remove(at(21)))
+    assert store.read("counts", lambda tx: tx.notifications.counts()) == {DeliveryState.WAITING: 1}
+
+
+def test_a_row_without_an_address_is_dropped_by_who_took_it(store: Store) -> None:
+    add(store, notification())
+    assert take(store, "n1", "a", 10, 300)
+    store.run_tx("drop", lambda tx: tx.notifications.drop("n1", "b"))
+    assert store.read("get", lambda tx: tx.notifications.get("n1")) is not None
+    store.run_tx("drop", lambda tx: tx.notifications.drop("n1", "a"))
+    assert store.read("get", lambda tx: tx.notifications.get("n1")) is None
+
+
+def test_addresses_of_enabled_principals(store: Store) -> None:
+    def work(tx: Any) -> None:
+        tx.principals.add(Role.SITE, "budapest", "", "b@x.example")
+        tx.principals.add(Role.SITE, "zurich", "")
+        gone = tx.principals.add(Role.SITE, "cleveland", "", "c@x.example")
+        tx.principals.update(replace(gone, disabled=True))
+        tx.principals.add(Role.ANALYST, "ada", "", "a@x.example")
+
+    store.run_tx("add", work)
+    read = store.read("emails", lambda tx: tx.principals.emails(Role.SITE))
+    assert read == {"budapest": "b@x.example"}
+    named = store.read("emails", lambda tx: tx.principals.emails(Role.SITE, ["zurich", "none"]))
+    assert named == {}
+    kept = store.read("get", lambda tx: tx.principals.get(Role.SITE, "cleveland"))
+    assert kept is not None
+    assert kept.email == "c@x.example"
+
+
+def test_tokens_that_end_soon_are_the_last_of_somebody(store: Store, clock: ManualClock) -> None:
+    def work(tx: Any) -> None:
+        for name, ends in (("budapest", (5, 40)), ("zurich", (3, 9)), ("cleveland", (-1,))):
+            site = tx.principals.add(Role.SITE, name, "")
+            for days in ends:
+                new = f"{name}{days}".replace("-", "x")
+                tx.tokens.add(Token(new, site.id, "h", EPOCH, EPOCH + timedelta(days=days)))
+        revoked = tx.principals.add(Role.SITE, "revoked", "")
+        tx.tokens.add(Token("r", revoked.id, "h", EPOCH, EPOCH + timedelta(days=4), EPOCH))
+
+    store.run_tx("add", work)
+    found = store.read("expiring", lambda tx: tx.tokens.expiring(EPOCH, EPOCH + timedelta(days=14)))
+    assert [(token.id, owner.key) for token, owner in found] == [("zurich9", "site:zurich")]
