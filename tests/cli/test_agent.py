@@ -17,8 +17,9 @@ import pytest
 from fedclust import errors
 from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
+from fedclust.data.mapping import ReadOptions
 from fedclust.durable_files import write_atomically
-from fedclust.site import Site
+from fedclust.site import DataSource, DataSources, Site
 from fedclust.site.settings import settings_path
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator
 from support.ledgers import body_lines
@@ -141,6 +142,29 @@ def test_an_entry_that_is_replaced_is_served_as_it_is_now(post: Post) -> None:
     assert not (post.place / "labels.csv").exists()
     assert post.known.asks_the_same(other)
     assert post.known.state == "done"
+
+
+def test_a_registered_source_is_read_as_it_is_when_the_session_starts(post: Post) -> None:
+    """Without its source the entry waits; with other options it is read by these."""
+    post.entries.put(post.entry.model_copy(update={"data": "@cohort", "id_column": "mrn"}))
+    moved = post.place / "moved.csv"
+
+    def tell(text: str) -> None:
+        post.said.append(text)
+        if "no data source @cohort (none is registered)" in text:
+            lines = post.data.read_text("utf-8").replace("x,y", "x;y;mrn", 1).splitlines()
+            ids = [line.replace(",", ";") + f";p{n}" for n, line in enumerate(lines[1:])]
+            moved.write_text("\n".join([lines[0], *ids]), "utf-8")
+            source = DataSource(data=str(moved), reading=ReadOptions(delimiter=";"))
+            DataSources().add("cohort", source)
+
+    post.agent._tell = tell
+    post.run()
+    assert post.known.state == "done"
+    assert post.known.data == "@cohort"
+    labels = (post.place / "labels.csv").read_text("utf-8").splitlines()
+    assert labels[0] == "mrn,cluster"
+    assert labels[1].startswith("p0,")
 
 
 def test_a_list_that_cannot_be_read_ends_no_session(post: Post) -> None:

@@ -51,8 +51,8 @@ class Command:
         self.token = tmp_path / "token"
         self.token.write_text("fcs_secret\n", "utf-8")
         self.token.chmod(0o600)
-        self.data = tmp_path / "cohort.csv"
-        with self.data.open("w", encoding="utf-8", newline="") as file:
+        self.data: Path | str = tmp_path / "cohort.csv"
+        with (tmp_path / "cohort.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["mrn", "x", "y"])
             writer.writerows([f"p{i}", *row] for i, row in enumerate(MINE.tolist()))
@@ -86,7 +86,7 @@ class Command:
     def site(self, command: str, *arguments: str) -> int:
         shared = ("--token-file", str(self.token), "--journal-dir", str(self.path / "state"))
         return self.run(
-            command,
+            *command.split(),
             "heart",
             "--data",
             str(self.data),
@@ -107,6 +107,22 @@ def command(
 def table(path: Path) -> list[list[str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
+
+
+def test_participate_and_the_agent_take_a_registered_source(command: Command) -> None:
+    """The agent's entry keeps the name, and only the options that were given."""
+    named = ("--data", str(command.data), "--id-column", "mrn", "--missing", "?")
+    assert command.run("data", "add", "cohort", *named) == 0
+    command.data = "@cohort"
+    state, labels = ("--journal-dir", str(command.path / "state")), command.path / "labels.csv"
+    assert command.site("participate", "--preview-out", str(command.path / "body")) == 0
+    assert command.site("agent add", "--yes", "--missing", "x") == 0, command.err
+    assert command.run("agent", "list", *state, "--json") == 0
+    (entry,) = json.loads(command.out)
+    assert (entry["data"], entry["id_column"]) == ("@cohort", None)
+    assert entry["reading"]["missing"] == ["x"]
+    assert command.site("participate", "--yes", "--labels-out", str(labels)) == 0, command.err
+    assert table(labels)[0] == ["mrn", "cluster"]
 
 
 def test_participate_from_the_consent_screen_to_labels(command: Command) -> None:

@@ -69,7 +69,7 @@ class Visit:
         monkeypatch.setattr(doctor, "Http", reach)
 
     def findings(
-        self, url: str = "http://127.0.0.1:9", data: Path | None = None, **connection: Any
+        self, url: str = "http://127.0.0.1:9", data: str | None = None, **connection: Any
     ) -> tuple[dict[str, tuple[str, str]], int]:
         worst: list[errors.FedclustError] = []
         reach = Connection(url, self.token, **connection)
@@ -138,7 +138,7 @@ def test_a_full_disk_a_missing_file_and_a_missing_proxy(
     visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "_LEAST_DISK", 2**62)
-    lines, code = visit.findings(data=visit.place / "absent.csv")
+    lines, code = visit.findings(data=str(visit.place / "absent.csv"))
     assert (lines["disk"][0], lines["data"][0], code) == ("failed", "failed", 8)
     # The first fault does not hide what is looked at after it.
     assert lines["token"][0] == "ok"

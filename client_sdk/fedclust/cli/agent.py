@@ -99,10 +99,11 @@ def add(
     A recorded approval of exactly these terms (fedclust approve) is the consent.
     """
     known = ((outputs.labels_out, is_labels), (outputs.result_out, is_result))
-    check_outputs(known, (data, *how.inputs))
+    source = how.source(data, persons)
+    check_outputs(known, source.files)
     directory = journal_dir or paths.default_directory()
     with connection.site(journal_dir) as site, ProgressLine() as line:
-        request = site.check(session, how.of(data, line.read), **persons.given)
+        request = site.check(session, source.rows(line.read), **persons.given(source))
         approval = site.approvals.require(request)
     consent_screen(request, approval, full=full)
     question = consent_question(request, "Shall the agent take part for this site?")
@@ -114,7 +115,7 @@ def add(
         session=session,
         definition_sha256=request.definition_sha256,
         consented_at=datetime.now(UTC),
-        data=str(data.resolve()),
+        data=o.absolute_data(data),
         reading=how.options,
         labels_out=o.absolute(outputs.labels_out),
         result_out=o.absolute(outputs.result_out),

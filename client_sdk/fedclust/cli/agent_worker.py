@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedclust import errors
 from fedclust.cli.console import SLOW_S, rows_read
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
-from fedclust.data import Dataset
 from fedclust.data.mapping import OnRead, ReadOptions
-from fedclust.durable_files import FileLock, LockHeld, private_directory, write_atomically
+from fedclust.durable_files import FileLock, LockHeld, private_directory
 from fedclust.schema.model import Model
 from fedclust.site import Progress, Site
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.data_sources import DataSource
 from fedclust.site.journal import state_errors
+from fedclust.site.state_file import StateFile
 from fedclust.wire.models import Sha256, Timestamp
 
-_FILE, _LOCK = "agent.json", "agent.lock"
+_FILE = "agent.json"
 _RUNNING = "agent-running.lock"
 #: Seconds between two readings of the list, with and without a person who waits.
 _LOOK_S, _SOON_S = 5.0, 0.5
@@ -59,6 +59,21 @@ class AgentEntry(Model):
         """Whether two entries are equal except for their state."""
         return self == other.model_copy(update={"state": self.state, "said": self.said})
 
+    def source(self) -> DataSource:
+        """Return its rows; a registered source as it is now, changed by this entry's options.
+
+        Raises
+        ------
+        UsageError
+            The source is no longer registered.
+        """
+        return DataSource(
+            data=self.data,
+            reading=self.reading,
+            id_column=self.id_column,
+            person_column=self.person_column,
+        ).resolved()
+
     @property
     def outputs(self) -> tuple[Path | None, Path | None]:
         """Where labels and result go."""
@@ -74,55 +89,49 @@ class AgentEntries:
     """The list of entries in a state directory; several processes may change it."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self._path = directory, directory / _FILE
+        self.directory = directory
+        remedy = "move it away, and consent to its sessions again (fedclust agent add)"
+        self._file = StateFile(directory / _FILE, _AgentFile, remedy)
 
     def read(self) -> tuple[AgentEntry, ...]:
         """Return all entries, in the order in which they were added."""
-        with state_errors(self.directory):
-            if not self._path.exists():
-                return ()
-            try:
-                return _AgentFile.model_validate_json(self._path.read_bytes()).entries
-            except ValidationError:
-                raise errors.JournalDamaged(
-                    f"{self._path} is damaged, or another version of fedclust wrote it: move it "
-                    "away, and consent to its sessions again (fedclust agent add)"
-                ) from None
+        return self._file.read().entries
 
     def put(self, entry: AgentEntry) -> None:
         """Add an entry, or replace the session's."""
-        with self._changing():
-            others = [each for each in self.read() if each.session != entry.session]
-            self._write([*others, entry])
+
+        def put(file: _AgentFile) -> _AgentFile:
+            others = (each for each in file.entries if each.session != entry.session)
+            return _AgentFile(entries=(*others, entry))
+
+        self._file.update(put)
 
     def drop(self, session: str) -> bool:
         """Remove a session's entry; False where there is none."""
-        with self._changing():
-            known = self.read()
-            self._write([each for each in known if each.session != session])
-            return any(each.session == session for each in known)
+        dropped: list[AgentEntry] = []
+
+        def drop(file: _AgentFile) -> _AgentFile:
+            dropped.extend(each for each in file.entries if each.session == session)
+            kept = (each for each in file.entries if each.session != session)
+            return _AgentFile(entries=tuple(kept))
+
+        self._file.update(drop)
+        return bool(dropped)
 
     def note(self, entry: AgentEntry, state: State, said: str) -> None:
         """Record the state of an entry, unless the entry was replaced meanwhile."""
-        with self._changing():
-            self._write(
+        asked = (entry.session, entry.definition_sha256)
+
+        def note(file: _AgentFile) -> _AgentFile:
+            noted = (
                 each.model_copy(update={"state": state, "said": said})
-                if (each.session, each.definition_sha256)
-                == (entry.session, entry.definition_sha256)
+                if (each.session, each.definition_sha256) == asked
                 else each
-                for each in self.read()
+                for each in file.entries
             )
+            return _AgentFile(entries=tuple(noted))
 
-    def _write(self, entries: Iterable[AgentEntry]) -> None:
-        text = _AgentFile(entries=tuple(entries)).model_dump_json(indent=1)
-        write_atomically(self._path, text.encode())
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with state_errors(self.directory):
-            private_directory(self.directory)
-            with FileLock(self.directory / _LOCK):
-                yield
+        self._file.update(note)
 
 
 class _TakenBack(Exception):
@@ -238,25 +247,25 @@ class Agent:
                     f"handed to the agent of {entry.site} at {entry.coordinator}: run that agent"
                 )
             self._warnings.pop(entry.session, None)
+            source = entry.source()
             try:
                 outputs = (labels_out, is_labels), (result_out, is_result)
-                check_outputs(outputs, (Path(entry.data),))
+                check_outputs(outputs, source.files)
             except errors.UsageError as error:
                 # There is time to fix this: outputs are written at the end of the session.
                 self._warnings[entry.session] = f"{error}: fix this before the session ends"
                 self._out(f"{entry.session}: {self._warnings[entry.session]}")
             result = site.participate(
                 entry.session,
-                Dataset.of(Path(entry.data), entry.reading, self._tell_rows(entry)),
-                person=entry.person_column,
-                id_column=entry.id_column,
+                source.rows(self._tell_rows(entry)),
+                **source.row_options,
                 min_group_size=entry.min_group_size,
                 cohort=entry.cohort,
                 separate_groups=entry.separate_groups,
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),
             )
-        write_outputs(result, labels_out, result_out, entry.id_column)
+        write_outputs(result, labels_out, result_out, source.id_column)
         self._say(entry, "done", f"completed: {len(result.cluster_centers_)} clusters")
 
     def _tell_rows(self, entry: AgentEntry) -> OnRead:

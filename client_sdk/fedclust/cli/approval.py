@@ -42,10 +42,12 @@ def review(
     """
     if out_path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{out_path}: the page is HTML: name a file that ends in .html")
-    check_outputs(((out_path, is_review),), (data, *how.inputs))
+    source = how.source(data, persons)
+    check_outputs(((out_path, is_review),), source.files)
     line = ProgressLine(at_once=False)
     with connection.site(journal_dir) as site, line:
-        found = site.review(session, how.of(data, line.read), out_path, **persons.given)
+        rows = source.rows(line.read)
+        found = site.review(session, rows, out_path, **persons.given(source))
     said = (
         f"{out_path}: print it, for whoever approves. Then: fedclust approve {session} "
         f"--name NAME --code {found.code[:LEAST_DIGITS]}"

@@ -22,6 +22,7 @@ from fedclust.protection.figures import TableFigures
 from fedclust.protection.size_bands import size_band
 from fedclust.site.compute import accepted_plan, count_usable
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.data_sources import DataSource
 from fedclust.wire.models import SessionCreate
 
 app = typer.Typer(rich_markup_mode=None)
@@ -57,9 +58,10 @@ def check(
     if (session is None) == (definition is None):
         raise UsageError("give either the name of a session or --definition FILE")
     line = ProgressLine(at_once=False)
-    rows, request = how.of(data, line.read), None
+    source = how.source(data, persons)
+    rows, given, request = source.rows(line.read), persons.given(source), None
     body = _body(connection, session, definition)
-    text = [name for name in (persons.person_column, persons.id_column) if name is not None]
+    text = [name for name in (source.person_column, source.id_column) if name is not None]
     lacking = body.policy.missing == "mask"
     p = max(body.policy.min_group_size, persons.min_group_size or 0)
     try:
@@ -77,10 +79,10 @@ def check(
             if session is None:
                 plan = plan_of(freeze(body, seed=0))
                 with line:
-                    usable, figures = _table_of(plan, rows, p, persons)
+                    usable, figures = _table_of(plan, rows, p, source)
             else:
                 with connection.site(journal_dir) as site, line:
-                    request = site.check(session, rows, **persons.given)
+                    request = site.check(session, rows, **given)
                 usable, figures = request.persons, request.figures
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
@@ -104,12 +106,12 @@ def _body(connection: o.Connection, session: str | None, definition: Path | None
     return info.definition
 
 
-def _table_of(plan: Plan, rows: Any, p: int, persons: o.Persons) -> tuple[int, TableFigures | None]:
+def _table_of(plan: Plan, rows: Any, p: int, source: DataSource) -> tuple[int, TableFigures | None]:
     """Return how many persons would take part, and the figures of the table that they would form.
 
     DataError or DisclosureError if taking part would be refused.
     """
-    identified: Any = {"person": persons.person_column, "id_column": persons.id_column}
+    identified: Any = source.row_options
     if plan.policy.protection == "none":
         data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
         return count_usable(plan, data), None

@@ -92,11 +92,11 @@ def create(
     asked = wanted.asked()
     store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
     line = ProgressLine(at_once=False)
-    rows = how.of(data, line.read)
+    source = how.source(data, o.Persons(wanted.id_column, wanted.person_column))
     given = SiteRows(
-        rows,
-        wanted.person_column,
-        wanted.id_column,
+        source.rows(line.read),
+        source.person_column,
+        source.id_column,
         separate_groups=wanted.separate_groups,
     )
     with state_errors(ledger.path.parent), line:
@@ -112,7 +112,7 @@ def create(
             )
         except TooFewPersons as error:
             raise PersonsRefused(
-                str(data), "too-few-persons", f"{error}. No groups were formed"
+                Path(source.data).name, "too-few-persons", f"{error}. No groups were formed"
             ) from None
         store.keep(draft, ledger)
     if as_json:

@@ -66,7 +66,12 @@ def doctor(
     connection: o.Connection,
     how: o.Reading,
     data: Annotated[
-        Path | None, o.opt("--data", "Also check whether this file can be read.")
+        str | None,
+        o.opt(
+            "--data",
+            "Also check whether this file, or the registered source @NAME, can be read.",
+            metavar="FILE",
+        ),
     ] = None,
     session: Annotated[
         str | None,
@@ -107,7 +112,7 @@ def _conclusion(found: list[Finding]) -> str:
 def _findings(
     connection: o.Connection,
     how: o.Reading,
-    data: Path | None,
+    data: str | None,
     session: str | None,
     journal_dir: Path | None,
     worst: list[errors.FedclustError],
@@ -293,15 +298,12 @@ def _check_session(client: Client, session: str, known: list[Definition]) -> str
     return f"{definition.name}: {method}, {len(definition.features)} features"
 
 
-def _data(path: Path, definition: Definition | None, how: o.Reading) -> str:
+def _data(data: str, definition: Definition | None, how: o.Reading) -> str:
+    source = how.source(data)
+    name = Path(source.data).name
     if definition is None:
-        try:
-            with path.open("rb") as file:
-                file.read(1)
-        except OSError as error:
-            complaint = f"this file cannot be read ({error.strerror})"
-            raise errors.DataError(path.name, "unreadable", complaint) from None
-        return f"{path.name} can be read; give --session to check its columns"
+        columns = source.columns()
+        return f"{name}: {len(columns)} columns; give --session to compare them"
     lacking = definition.policy.missing == "mask"
-    table = load(how.of(path), definition.features, lacking=lacking)
-    return f"{path.name}: {len(table.X)} rows, {len(table.features)} of the session's features"
+    table = load(source.rows(), definition.features, lacking=lacking)
+    return f"{name}: {len(table.X)} rows, {len(table.features)} of the session's features"

@@ -18,6 +18,7 @@ from fedclust.cli import (
     approval,
     check,
     cohort,
+    data_source,
     doctor,
     ledger,
     participate,
@@ -45,6 +46,7 @@ app.add_typer(participate.app)
 app.add_typer(check.app)
 app.add_typer(approval.app)
 app.add_typer(agent.app, name="agent")
+app.add_typer(data_source.app, name="data")
 app.add_typer(cohort.app, name="cohort")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(doctor.app)

@@ -21,10 +21,11 @@ import typer
 from fedclust._http import ConnectionOptions
 from fedclust.cli.help_text import epilog
 from fedclust.client import Client
-from fedclust.data import Dataset
-from fedclust.data.mapping import OnRead, ReadOptions, read_options
+from fedclust.data.mapping import ReadOptions, read_options
 from fedclust.errors import UsageError
 from fedclust.site import Site
+from fedclust.site.data_sources import MARK, DataSource
+from fedclust.site.prepare import RowOptions
 
 #: How long a command that a person waits for is repeated: a coordinator restarts within it.
 PATIENCE_S: Final = 15.0
@@ -47,10 +48,12 @@ def split_names(text: str) -> list[str]:
 
 Session = Annotated[str, arg("Name of the session.")]
 Data = Annotated[
-    Path,
+    str,
     opt(
         "--data",
-        "CSV or Excel file with a header; Parquet file or directory; .sql file with a query.",
+        "CSV or Excel file with a header; Parquet file or directory; .sql file with a query; @NAME "
+        "for a source that fedclust data add registered.",
+        metavar="FILE",
     ),
 ]
 IdColumn = Annotated[
@@ -320,16 +323,18 @@ class Reading:
             }
         )
 
-    @property
-    def inputs(self) -> tuple[Path, ...]:
-        """The files that are read in addition to the rows; no output may replace one."""
-        return tuple(path for path in (self.mapping, self.sql_url_file) if path is not None)
+    def source(self, data: str, persons: Persons | None = None) -> DataSource:
+        """Return the rows that ``--data`` names: a file, or a registered source.
 
-    def of(self, path: Path, on_read: OnRead | None = None) -> Dataset:
-        """Return a file's rows, read like this."""
-        if str(path) == "-":
-            raise UsageError("rows are read twice, so not from standard input: give a file")
-        return Dataset.of(path, self.options, on_read)
+        Options of this command replace those of a registered source.
+        """
+        who = persons or Persons()
+        return DataSource(
+            data=absolute_data(data),
+            reading=self.options,
+            id_column=who.id_column,
+            person_column=who.person_column,
+        ).resolved()
 
 
 @dataclass(frozen=True)
@@ -355,12 +360,10 @@ class Persons:
     ] = None
     separate_groups: SeparateGroups = None
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """What :class:`fedclust.Site` takes."""
+    def given(self, source: DataSource) -> RowOptions:
+        """Return what :class:`fedclust.Site` takes; the columns are those of ``source``."""
         return {
-            "person": self.person_column,
-            "id_column": self.id_column,
+            **source.row_options,
             "min_group_size": self.min_group_size,
             "cohort": self.cohort,
             "separate_groups": self.separate_groups,
@@ -443,3 +446,10 @@ def field_names(kind: type) -> list[str]:
 def absolute(path: Path | None) -> str | None:
     """Return a path that still holds in another directory."""
     return None if path is None else str(path.resolve())
+
+
+def absolute_data(data: str) -> str:
+    """Return the path of data that still holds in another directory; ``@NAME`` as it is."""
+    if data == "-":
+        raise UsageError("rows are read twice, so not from standard input: give a file")
+    return data if data.startswith(MARK) else str(Path(data).absolute())

@@ -41,6 +41,7 @@ from fedclust.report.tables import bounds_of
 from fedclust.report.wording import listed
 from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.prepare import RowOptions
 from fedclust.site.result import SiteResult
 from fedclust.site.terminal import confirmed, consent_question
 from fedclust.wire import codec
@@ -111,22 +112,23 @@ def participate(
         (result_out, is_result),
         (interaction.preview_out, is_submission),
     )
-    check_outputs((*known, (report, is_report)), (data, *how.inputs))
+    source = how.source(data, persons)
+    check_outputs((*known, (report, is_report)), source.files)
     check_report(report)
     line = ProgressLine()
-    rows = how.of(data, line.read)
+    rows, given = source.rows(line.read), persons.given(source)
     with connection.site(
         interaction.journal_dir, interaction.give_up_after, json_bodies=interaction.json_bodies
     ) as site:
         if interaction.preview or interaction.preview_out is not None:
             with line:
-                found = site.preview(session, rows, **persons.given)
+                found = site.preview(session, rows, **given)
             _show_preview(found, interaction.preview_out, as_json)
             return
         with line:
-            result = _take_part(site, session, rows, persons, interaction, line)
+            result = _take_part(site, session, rows, given, interaction, line)
     try:
-        write_outputs(result, labels_out, result_out, persons.id_column)
+        write_outputs(result, labels_out, result_out, source.id_column)
         if report is not None:
             result.save_report(report)
     except UsageError as error:
@@ -148,7 +150,7 @@ def _take_part(
     site: Site,
     session: str,
     rows: Dataset,
-    persons: o.Persons,
+    given: RowOptions,
     interaction: _Interaction,
     line: ProgressLine,
 ) -> SiteResult:
@@ -168,7 +170,7 @@ def _take_part(
         return site.participate(
             session,
             rows,
-            **persons.given,
+            **given,
             consent=consent,
             ask=ask_each if interaction.ask == "each" else None,
             on_progress=line.tell,
@@ -194,13 +196,14 @@ def predict(
     as_json: o.AsJson = False,
 ) -> None:
     """Label new rows with a saved result; nothing is sent."""
-    check_outputs(((out_path, is_labels),), (data, result, *how.inputs))
+    source = how.source(data, o.Persons(id_column=id_column))
+    check_outputs(((out_path, is_labels),), (result, *source.files))
     loaded = SiteResult.load(result)
     if k is not None:
         loaded = loaded.at(k)
     with ProgressLine(at_once=False) as line:
-        labels, ids = loaded.label(loaded.new_rows(how.of(data, line.read), id_column))
-    write_labels(out_path, labels, ids, id_column)
+        labels, ids = loaded.label(loaded.new_rows(source.rows(line.read), source.id_column))
+    write_labels(out_path, labels, ids, source.id_column)
     value = {"rows": len(labels), "labels": str(out_path)}
     conclude(f"{len(labels)} rows labelled: {out_path}", value, as_json)
 

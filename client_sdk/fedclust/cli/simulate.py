@@ -11,7 +11,7 @@ import typer
 from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters
-from fedclust.cli.console import ProgressLine, print_json
+from fedclust.cli.console import ProgressLine, err, print_json, show
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -27,6 +27,7 @@ from fedclust.data.table import read_text_column
 from fedclust.report.tables import bounds_of
 from fedclust.simulate import SimulationResult
 from fedclust.simulate import simulate as run
+from fedclust.site.data_sources import DataSource
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -63,7 +64,7 @@ class _SimulatedSession:
 def simulate(
     how: o.Reading,
     algorithm: Annotated[str, o.arg("The method.")],
-    site: Annotated[list[str], o.opt("--site", "NAME=FILE, once for each site.")],
+    site: Annotated[list[str], o.opt("--site", "NAME=FILE or NAME=@SOURCE, once for each site.")],
     session: _SimulatedSession,
     labels_dir: Annotated[
         Path | None, o.opt("--labels-dir", "Write each site's labels to NAME.csv in this folder.")
@@ -77,40 +78,46 @@ def simulate(
 ) -> None:
     """Run a method on files as if each were a site; a session gives the same result."""
     line = ProgressLine(at_once=False)
-    files, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
-    rows = {
-        name: replace(how, mapping=mappings.get(name, how.mapping)).of(path, line.read)
-        for name, path in files.items()
+    given, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
+    persons = o.Persons(id_column=session.id_column)
+    sources = {
+        name: _reading(how, mappings.get(name)).source(data, persons)
+        for name, data in given.items()
     }
-    for name in sorted(mappings.keys() - files.keys()):
+    files = [path for source in sources.values() for path in source.files]
+    rows = {name: source.rows(line.read) for name, source in sources.items()}
+    for name in sorted(mappings.keys() - given.keys()):
         raise errors.UsageError(f"--site-mapping {name}: there is no --site of that name")
     options, rules = (
         _read_object(session.config, "--config"),
         _read_object(session.policy, "--policy"),
     )
+    for name, source in sources.items():
+        if source.person_column is not None:
+            show(err, f"{name}: a simulation counts each row as a person")
     if session.clusters is not None:
         options["n_clusters"] = read_clusters(session.clusters)
-    check_outputs(((report, is_report),), list(files.values()))
+    check_outputs(((report, is_report),), files)
     check_report(report)
     if labels_dir is not None:
         try:
             labels_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise errors.UsageError(f"{labels_dir}: {error.strerror}") from None
-        outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
-        check_outputs(outputs, list(files.values()))
+        outputs = [(labels_dir / f"{name}.csv", is_labels) for name in given]
+        check_outputs(outputs, files)
     try:
         with line:
             ids = {
-                name: read_text_column(each, session.id_column) if session.id_column else None
-                for name, each in rows.items()
+                name: read_text_column(rows[name], source.id_column) if source.id_column else None
+                for name, source in sources.items()
             }
             found = run(
                 algorithm,
                 rows,
                 config=options,
                 policy=rules,
-                features=_wanted_features(session, rows, rules),
+                features=_wanted_features(session, sources, rows, rules),
                 seed=session.seed,
             )
     except ValueError as error:
@@ -118,7 +125,7 @@ def simulate(
         raise errors.UsageError(str(error)) from None
     if labels_dir is not None:
         for name, labels in found.labels_.items():
-            write_labels(labels_dir / f"{name}.csv", labels, ids[name], session.id_column)
+            write_labels(labels_dir / f"{name}.csv", labels, ids[name], sources[name].id_column)
     if report is not None:
         found.save_report(report)
     if as_json:
@@ -128,14 +135,19 @@ def simulate(
 
 
 def _wanted_features(
-    session: _SimulatedSession, rows: dict[str, Dataset], policy: dict[str, Any]
+    session: _SimulatedSession,
+    sources: dict[str, DataSource],
+    rows: dict[str, Dataset],
+    policy: dict[str, Any],
 ) -> list[Any]:
+    named = {each.id_column for each in sources.values()}
     if session.features is None:
-        kept_out = () if session.id_column is None else (session.id_column,)
-        return numeric_features(rows, leave_out=kept_out, lacking=policy.get("missing") == "mask")
+        kept_out = {*named, *(each.person_column for each in sources.values())} - {None}
+        lacking = policy.get("missing") == "mask"
+        return numeric_features(rows, leave_out=map(str, kept_out), lacking=lacking)
     wanted = o.split_names(session.features)
-    if session.id_column in wanted:
-        raise errors.UsageError(f"{session.id_column} is the --id-column, so it is no feature")
+    for name in named.intersection(wanted):
+        raise errors.UsageError(f"{name} is the --id-column, so it is no feature")
     return wanted
 
 
@@ -158,15 +170,20 @@ def _simulation_facts(found: SimulationResult) -> dict[str, Any]:
     return facts
 
 
-def _files(given: list[str], option: str) -> dict[str, Path]:
-    files: dict[str, Path] = {}
+def _reading(how: o.Reading, mapping: str | None) -> o.Reading:
+    """Return how a site's file is read: with its own mapping file, if it has one."""
+    return how if mapping is None else replace(how, mapping=Path(mapping))
+
+
+def _files(given: list[str], option: str) -> dict[str, str]:
+    files: dict[str, str] = {}
     for text in given:
         name, separator, path = text.partition("=")
         if not (name and separator and path):
             raise errors.UsageError(f"{option} {text}: give NAME=FILE, for example north=north.csv")
         if name in files:
             raise errors.UsageError(f"{option} {name} is given twice")
-        files[name] = Path(path)
+        files[name] = path
     return files
 
 

@@ -257,3 +257,8 @@ class Decoder:
             hint += f"; a file with decimals after a {other} is read with --decimal "
             hint += "." if comma else ","
         return f"text in a number column; {hint}"
+
+
+def looks_like_a_value(text: str) -> bool:
+    """Return whether a text is a number or a date, and hardly the name of a column."""
+    return number_or_none(text) is not None or _DATE.fullmatch(text) is not None

@@ -11,9 +11,10 @@ from fedclust.data.arrays import ArrayReader
 from fedclust.data.chunks import Origin, Reader
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.daskdata import DaskArrayReader, DaskFrameReader, is_dask
+from fedclust.data.decode import looks_like_a_value
 from fedclust.data.excel import ExcelReader
 from fedclust.data.frame import FrameReader, is_frame
-from fedclust.data.mapping import ColumnsFile
+from fedclust.data.mapping import ColumnsFile, Dataset, check_mapping
 from fedclust.data.parquet import ParquetReader
 from fedclust.data.sql import SqlQuery, SqlReader
 
@@ -86,3 +87,38 @@ def open_reader(
         message = "this kind of spreadsheet is not read; save it as .xlsx, or a sheet as CSV UTF-8"
         raise Origin(path.name).fault("spreadsheet", message)
     return CsvReader(path, written, wanted)
+
+
+def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
+    """Open a source, and return the names of its columns; no row is read.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of a table, whose columns have names.
+    text : sequence of str
+        Columns that it must have.
+
+    Raises
+    ------
+    DataError
+        The source cannot be read, lacks one of these columns, or begins with a row, which holds
+        values instead of names.
+    """
+    options, file = dataset.options, dataset.options.resolved()
+    check_mapping(file, (), options.mapping_name)
+    rules = file.features.items()
+    known = {*text, *(rule.column or name for name, rule in rules if not rule.lacking)}
+    reader = open_reader(dataset.source, file, (), sorted(known), text, options.sql_url_file)
+    try:
+        reader.origin.columns(reader.header, (), text)
+        found = [name for name in reader.header if name]
+        given = bool(file.columns) or not known.isdisjoint(found)
+        if not given and any(map(looks_like_a_value, found)):
+            message = "its first row holds numbers or dates; name the columns (--columns) if it is "
+            message += "no header, else give --id-column or a mapping file"
+            raise reader.origin.fault("no-header", message)
+        return found
+    finally:
+        if isinstance(reader, SqlReader):
+            reader.close()

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from fedclust.site.data_sources import DataSource, DataSources, data_source
 from fedclust.site.participate import Site
 from fedclust.site.progress import Preview, Progress, SessionStatus
 from fedclust.site.result import SiteResult
 
-__all__ = ["Preview", "Progress", "SessionStatus", "Site", "SiteResult"]
+__all__ = [
+    "DataSource",
+    "DataSources",
+    "Preview",
+    "Progress",
+    "SessionStatus",
+    "Site",
+    "SiteResult",
+    "data_source",
+]

@@ -1,0 +1,123 @@
+"""``fedclust data``: register where this site's rows are and how they are read."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from fedclust.cli import options as o
+from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
+from fedclust.errors import DataError
+from fedclust.site.data_sources import MARK, DataSource, DataSources
+
+app = typer.Typer(
+    help="Register data sources: then --data @NAME stands for a file and all its options.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, o.arg("Name of the data source, without @.")]
+
+
+@o.command(
+    app,
+    "add",
+    "fedclust data add cohort --data cohort.csv --id-column mrn --mapping columns.toml",
+    "fedclust data add visits --data visits.sql --sql-url-file address.txt --person-column mrn",
+    "fedclust participate heart-2026 --data @cohort",
+)
+def add(
+    how: o.Reading,
+    name: Name,
+    data: o.Data,
+    id_column: o.IdColumn = None,
+    person_column: o.PersonColumn = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a source of the same name.")
+    ] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Register a data source, after reading the names of its columns. No row is stored."""
+    given = DataSource(
+        data=o.absolute_data(data),
+        reading=how.options,
+        id_column=id_column,
+        person_column=person_column,
+    )
+    sources = DataSources()
+    columns = sources.add(name, given, replace=replace)
+    source = sources.get(name)
+    _warn_of_unmatched(source.unmatched(columns))
+    said = f"{MARK}{name}: {len(columns)} columns; next: fedclust check SESSION --data {MARK}{name}"
+    conclude(said, _facts(name, source, columns), as_json)
+
+
+@o.command(app, "list", "fedclust data list --json")
+def show_all(as_json: o.AsJson = False) -> None:
+    """List the registered data sources."""
+    known = DataSources().read()
+    if as_json:
+        print_json([_facts(name, source) for name, source in known.items()])
+        return
+    show_table(
+        ["name", "data", "id column", "person column"],
+        [
+            (f"{MARK}{name}", source.data, source.id_column or "", source.person_column or "")
+            for name, source in known.items()
+        ],
+        none="no data sources; to register one: fedclust data add NAME --data FILE",
+    )
+
+
+@o.command(app, "show", "fedclust data show cohort")
+def show_one(name: Name, as_json: o.AsJson = False) -> None:
+    """Show a data source, its options and the names of its columns; no value."""
+    source = DataSources().get(name)
+    columns: list[str] | None = None
+    unreadable: DataError | None = None
+    try:
+        columns = source.columns()
+    except DataError as error:
+        unreadable = error
+    facts = _facts(name, source, columns)
+    if as_json:
+        print_json(facts)
+    else:
+        options = {option: _text(value) for option, value in facts.pop("reading").items()}
+        facts.pop("unmatched", None)
+        show_facts({**facts, "columns": ", ".join(columns or ()), **options})
+    if unreadable is not None:
+        raise unreadable
+    _warn_of_unmatched(source.unmatched(columns or []))
+
+
+@o.command(app, "remove", "fedclust data remove cohort")
+def remove(name: Name, as_json: o.AsJson = False) -> None:
+    """Forget a data source. Its data stay as they are.
+
+    A session that the agent answers with it waits until a source of that name is registered again.
+    """
+    DataSources().remove(name)
+    conclude(f"{MARK}{name} is no longer registered", {"name": name, "state": "removed"}, as_json)
+
+
+def _facts(name: str, source: DataSource, columns: list[str] | None = None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": name, **source.model_dump(mode="json")}
+    facts["reading"] = source.reading.model_dump(mode="json", exclude_defaults=True)
+    if columns is not None:
+        facts |= {"columns": columns, "unmatched": source.unmatched(columns)}
+    return facts
+
+
+def _text(value: Any) -> str:
+    """Return an option's value in one line."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _warn_of_unmatched(names: list[str]) -> None:
+    if names:
+        show(err, f"warning: the mapping names columns that are not there: {', '.join(names)}")

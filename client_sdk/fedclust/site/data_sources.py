@@ -1,0 +1,224 @@
+"""Data sources that a site has registered: where its rows are, and how they are read.
+
+The list is ``data-sources.json`` in the state directory. It holds paths, options and names of
+columns, but no rows and no password of a database.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Final, TypedDict
+
+from pydantic import Field
+
+from fedclust.data import Dataset
+from fedclust.data.mapping import OnRead, ReadOptions
+from fedclust.data.sources import read_columns
+from fedclust.errors import UsageError
+from fedclust.schema.model import Model, Slug
+from fedclust.site.paths import state_directory
+from fedclust.site.state_file import StateFile
+
+#: The first character of a source's name where a file may be given instead.
+MARK: Final = "@"
+_FILE = "data-sources.json"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+class PersonColumns(TypedDict):
+    """Which columns say whose the rows are, as :meth:`fedclust.Site.participate` calls them."""
+
+    person: str | None
+    id_column: str | None
+
+
+class DataSource(Model):
+    """Rows, how they are read, and which columns say whose they are.
+
+    Attributes
+    ----------
+    data : str
+        Path of a file or directory; or ``@NAME`` for a registered source, see :meth:`resolved`.
+    reading : ReadOptions
+    id_column, person_column : str or None
+        As in :meth:`fedclust.Site.participate`, where ``person_column`` is ``person``.
+    """
+
+    data: str
+    reading: ReadOptions = ReadOptions()
+    id_column: str | None = None
+    person_column: str | None = None
+
+    @property
+    def row_options(self) -> PersonColumns:
+        """The columns, as arguments of :meth:`fedclust.Site.participate`."""
+        return {"person": self.person_column, "id_column": self.id_column}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that are read; no output may replace one."""
+        mapping = self.reading.mapping
+        known = (self.data, mapping, self.reading.sql_url_file)
+        return tuple(Path(path) for path in known if isinstance(path, str))
+
+    def rows(self, on_read: OnRead | None = None) -> Dataset:
+        """Return the rows, to be read with these options."""
+        return Dataset.of(Path(self.data), self.reading, on_read)
+
+    def resolved(self) -> DataSource:
+        """Return the registered source that ``data`` names, changed by what is given here.
+
+        Each option that is not left at its default replaces the one of the registered source. A
+        source whose ``data`` is a path is returned as it is.
+
+        Raises
+        ------
+        UsageError
+            No source of that name is registered.
+        """
+        if not self.data.startswith(MARK):
+            return self
+        found = data_source(self.data.removeprefix(MARK))
+        given = {name: getattr(self.reading, name) for name in _changed(self.reading)}
+        columns = {name: getattr(self, name) for name in _changed(self) - {"data", "reading"}}
+        reading = found.reading.model_copy(update=given)
+        return found.model_copy(update={"reading": reading, **columns})
+
+    def columns(self) -> list[str]:
+        """Return the names of the columns of a source that is a path.
+
+        Raises
+        ------
+        DataError
+            It cannot be read, or lacks one of the columns that say whose the rows are.
+        """
+        named = (self.id_column, self.person_column)
+        return read_columns(self.rows(), [name for name in named if name is not None])
+
+    def unmatched(self, columns: list[str]) -> list[str]:
+        """Return the columns that the mapping names and that are not among ``columns``."""
+        rules = self.reading.resolved().features.values()
+        named = {rule.column for rule in rules if rule.column is not None and not rule.lacking}
+        return sorted(named.difference(columns))
+
+
+class _DataSourcesFile(Model):
+    sources: Annotated[dict[Slug, DataSource], Field(max_length=10_000)] = Field(
+        default_factory=dict
+    )
+
+
+class DataSources:
+    """The sources that are registered in a state directory; several processes may change them."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        remedy = "move it away, and register its sources again (fedclust data add)"
+        self._file = StateFile((directory or state_directory()) / _FILE, _DataSourcesFile, remedy)
+
+    def read(self) -> dict[str, DataSource]:
+        """Return all sources by name, in the order of their names."""
+        return dict(sorted(self._file.read().sources.items()))
+
+    def get(self, name: str) -> DataSource:
+        """Return a source; UsageError lists the known ones."""
+        known = self.read()
+        if name not in known:
+            names = ", ".join(MARK + each for each in known) or "none is registered"
+            raise UsageError(
+                f"there is no data source {MARK}{name} ({names}): fedclust data add {name} "
+                "--data FILE registers it"
+            )
+        return known[name]
+
+    def add(self, name: str, source: DataSource, *, replace: bool = False) -> list[str]:
+        """Register a source after reading its header, and return the names of its columns.
+
+        Parameters
+        ----------
+        name : str
+        source : DataSource
+            ``data`` is a path. Relative paths are stored as absolute ones.
+        replace : bool
+            Whether another source of this name may be replaced.
+
+        Raises
+        ------
+        UsageError
+            The name is not valid, or is that of another source.
+        DataError
+            See :meth:`DataSource.columns`.
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot be the name of a data source: use up to 63 small letters, "
+                "digits and hyphens"
+            )
+        if source.data.startswith(MARK):
+            raise UsageError(f"{source.data} is a registered source: give a file or a directory")
+        absolute = _absolute(source)
+        columns = absolute.columns()
+
+        def put(file: _DataSourcesFile) -> _DataSourcesFile:
+            known = file.sources.get(name, absolute)
+            if known != absolute and not replace:
+                raise UsageError(
+                    f"{MARK}{name} is registered with other data or options (fedclust data show "
+                    f"{name}): give --replace, or another name"
+                )
+            return _DataSourcesFile(sources={**file.sources, name: absolute})
+
+        self._file.update(put)
+        return columns
+
+    def remove(self, name: str) -> None:
+        """Forget a source; its data are not changed. UsageError where there is none."""
+        self.get(name)
+
+        def drop(file: _DataSourcesFile) -> _DataSourcesFile:
+            kept = {key: each for key, each in file.sources.items() if key != name}
+            return _DataSourcesFile(sources=kept)
+
+        self._file.update(drop)
+
+
+def data_source(name: str) -> DataSource:
+    """Return a registered data source; UsageError lists the known ones.
+
+    Examples
+    --------
+    ``fedclust data add cohort --data ...`` registered the source:
+
+    >>> cohort = data_source("cohort")
+    >>> result = site.participate("heart-2026", cohort.rows(), **cohort.row_options)
+    """
+    return DataSources().get(name)
+
+
+def _changed(options: Model) -> set[str]:
+    """Return the fields that differ from their defaults."""
+    fields = type(options).model_fields.items()
+    return {
+        name
+        for name, field in fields
+        if getattr(options, name) != field.get_default(call_default_factory=True)
+    }
+
+
+def _absolute(source: DataSource) -> DataSource:
+    """Return a source whose paths still hold in another directory.
+
+    Symbolic links stay: a link may lead to another file every month.
+    """
+    reading = source.reading
+    paths = {
+        name: str(Path(path).absolute())
+        for name, path in (("mapping", reading.mapping), ("sql_url_file", reading.sql_url_file))
+        if isinstance(path, str)
+    }
+    return source.model_copy(
+        update={
+            "data": str(Path(source.data).absolute()),
+            "reading": reading.model_copy(update=paths),
+        }
+    )

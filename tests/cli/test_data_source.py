@@ -1,0 +1,131 @@
+"""``fedclust data``, and ``--data @NAME`` in the commands that read rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.command_line import CommandLine
+from support.fake_coordinator import FakeCoordinator
+from support.purpose import PURPOSE
+
+N = 60
+
+
+class Office(CommandLine):
+    """A site with a file, which is registered as ``cohort``."""
+
+    def __init__(
+        self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        super().__init__(patch, capsys)
+        patch.chdir(place)
+        patch.setenv("FEDCLUST_JOURNAL_DIR", str(place / "journal"))
+        self.write("cohort.csv")
+        Path("columns.toml").write_text('[features.x]\ncolumn = "Ex"\nsentinels = [-9]\n', "utf-8")
+        features = [{"name": "x"}, {"name": "y"}]
+        body = {"name": "heart", "purpose": PURPOSE, "algorithm": "lloyd", "features": features}
+        body |= {"config": {"n_clusters": 2}, "sites": ["a", "b", "me"]}
+        Path("heart.json").write_text(json.dumps(body), "utf-8")
+        named = ("--id-column", "mrn", "--mapping", "columns.toml", "--missing", "?")
+        assert self.run("data", "add", "cohort", "--data", "cohort.csv", *named) == 0, self.err
+
+    def write(self, name: str, n: int = N) -> None:
+        rng = np.random.default_rng(0)
+        rows = rng.normal(size=(n, 2)) + 6 * rng.integers(0, 2, (n, 1))
+        with Path(name).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter=";")
+            writer.writerow(["mrn", "Ex", "y"])
+            writer.writerows([f"SECRET{i}", *row] for i, row in enumerate(rows.tolist()))
+            writer.writerow(["SECRETlast", "-9", "?"])
+
+
+@pytest.fixture
+def office(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Office:
+    return Office(tmp_path, monkeypatch, capsys)
+
+
+def test_sources_are_added_shown_and_removed(office: Office) -> None:
+    assert "@cohort: 3 columns; next: fedclust check SESSION --data @cohort" in office.err
+    assert office.run("data", "list") == 0
+    assert "@cohort" in office.out
+    assert office.run("data", "show", "cohort") == 0
+    for text in ("cohort.csv", "mrn, Ex, y", "columns.toml", "missing          ?"):
+        assert text in office.out
+    assert office.run("data", "show", "cohort", "--json") == 0
+    facts = json.loads(office.out)
+    assert facts["columns"] == ["mrn", "Ex", "y"]
+    assert set(facts["reading"]) == {"mapping", "missing"}
+    assert "SECRET" not in office.out
+    Path("cohort.csv").rename("moved.csv")
+    assert office.run("data", "show", "cohort") == 3
+    assert "columns.toml" in office.out
+    assert office.run("data", "add", "cohort", "--data", "moved.csv") == 2
+    assert "--replace" in office.err
+    assert office.run("data", "add", "cohort", "--data", "moved.csv", "--replace", "--json") == 0
+    assert json.loads(office.out)["id_column"] is None
+    assert office.run("data", "remove", "cohort") == 0
+    assert office.run("data", "list") == 0
+    assert office.out.strip() == "name  data  id column  person column"
+    assert "fedclust data add NAME" in office.err
+
+
+def test_columns_of_the_mapping_that_are_not_there_are_warned_of(office: Office) -> None:
+    Path("columns.toml").write_text('[features.x]\ncolumn = "EX"\n', "utf-8")
+    assert office.run("data", "show", "cohort") == 0
+    assert "not there: EX" in office.err
+
+
+def test_commands_read_a_registered_source(office: Office) -> None:
+    assert office.run("check", "--definition", "heart.json", "--data", "@cohort", "--json") == 0
+    facts = json.loads(office.out)
+    assert facts["rows"] == N + 1
+    assert [column["column"] for column in facts["columns"]] == ["Ex", "y"]
+    assert [column["n"] for column in facts["columns"]] == [N, N]
+    definition = ("--definition", "heart.json")
+    assert office.run("cohort", "create", "--data", "@cohort", *definition, "--json") == 0
+    assert json.loads(office.out)["ids"] is True
+    assert office.run("doctor", "--data", "@cohort") != 0
+    assert "cohort.csv: 3 columns" in " ".join(office.out.split())
+    sites = [word for name in "ab" for word in ("--site", f"{name}=@cohort")]
+    policy = ("--policy", '{"min_sites": 2}')
+    assert office.run("simulate", "lloyd", "--clusters=2", "--features=x,y", *sites, *policy) == 0
+
+
+def test_options_beside_the_name_replace_those_of_the_source(office: Office) -> None:
+    check = ("check", "--definition", "heart.json", "--data", "@cohort", "--json")
+    assert office.run(*check, "--id-column", "y") == 3
+    assert json.loads(office.out)["refused"]["rule"] == "reserved-column"
+    Path("other.toml").write_text('[features.x]\ncolumn = "Ex"\n', "utf-8")
+    assert office.run(*check, "--mapping", "other.toml") == 0
+    assert json.loads(office.out)["columns"][0]["minimum"] == -9
+
+
+def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
+    for command in (("check", "--definition", "heart.json"), ("doctor",)):
+        assert office.run(*command, "--data", "@cohrt") != 0
+        said = " ".join((office.out + office.err).split())
+        assert "no data source @cohrt (@cohort): fedclust data add cohrt" in said
+    Path("@cohort").write_text("mrn;Ex;y\na;1;2\n", "utf-8")
+    assert office.run("check", "--definition", "heart.json", "--data", "./@cohort", "--json") == 3
+    assert json.loads(office.out)["refused"]["message"].startswith("@cohort")
+
+
+def test_new_rows_of_a_registered_source_are_labelled(office: Office) -> None:
+    rng = np.random.default_rng(1)
+    fake = FakeCoordinator({name: rng.normal(size=(N, 2)) for name in ("alpha", "beta")})
+    with fake.site("journal") as site:
+        site.participate("heart", rng.normal(size=(N, 2)), consent=True).save("heart.fedclust")
+    labels = ("--out", "labels.csv")
+    assert office.run("predict", "heart.fedclust", "--data", "@cohort", *labels) == 0, office.err
+    lines = Path("labels.csv").read_text("utf-8").splitlines()
+    assert (lines[0], len(lines)) == ("mrn,cluster", N + 2)
+    assert lines[-1] == "SECRETlast,"
+    assert office.run("predict", "heart.fedclust", "--data", "@cohort", "--out", "cohort.csv") == 2
+    assert "would be overwritten" in office.err
