@@ -82,6 +82,39 @@ def test_columns_of_the_mapping_that_are_not_there_are_warned_of(office: Office)
     assert "not there: EX" in office.err
 
 
+def test_the_address_of_a_database_is_not_stored(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("rows.db").touch()
+    Path("rows.sql").write_text("SELECT 1 AS x, 2 AS y", "utf-8")
+    monkeypatch.setenv("FEDCLUST_SQL_URL", f"sqlite:///{Path('rows.db').absolute()}")
+    assert office.run("data", "add", "rows", "--data", "rows.sql") == 0
+    assert "FEDCLUST_SQL_URL is not stored" in office.err
+    Path("address.txt").write_text(f"sqlite:///{Path('rows.db').absolute()}", "utf-8")
+    monkeypatch.delenv("FEDCLUST_SQL_URL")
+    assert office.run("data", "show", "rows") == 3
+    url = ("--sql-url-file", "address.txt", "--replace")
+    assert office.run("data", "add", "rows", "--data", "rows.sql", *url, "--json") == 0
+    assert json.loads(office.out)["columns"] == ["x", "y"]
+    assert "rows.db" not in office.out + office.err
+
+
+def test_a_simulation_names_rows_by_the_columns_of_its_sources(office: Office) -> None:
+    """Columns of identifiers and persons are no features, and differ from site to site."""
+    office.write("other.csv")
+    plain = Path("other.csv").read_text("utf-8").replace("mrn", "case", 1)
+    Path("other.csv").write_text(plain, "utf-8")
+    named = ("--person-column", "case", "--mapping", "columns.toml", "--missing", "?")
+    assert office.run("data", "add", "other", "--data", "other.csv", *named) == 0
+    sites = ("--site", "a=@cohort", "--site", "b=@other", "--labels-dir", "labels")
+    policy = ("--policy", '{"min_sites": 2}', "--json")
+    assert office.run("simulate", "lloyd", "--clusters=2", *sites, *policy) == 0, office.err
+    assert json.loads(office.out)["columns"] == ["x", "y"]
+    assert "b: a simulation counts each row as a person" in office.err
+    heads = [Path("labels", f"{name}.csv").read_text("utf-8")[:12] for name in "ab"]
+    assert heads == ["mrn,cluster\n", "row,cluster\n"]
+
+
 def test_commands_read_a_registered_source(office: Office) -> None:
     assert office.run("check", "--definition", "heart.json", "--data", "@cohort", "--json") == 0
     facts = json.loads(office.out)

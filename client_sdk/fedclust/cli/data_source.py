@@ -9,6 +9,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
+from fedclust.data.sql import URL_VARIABLE
 from fedclust.errors import DataError
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 
@@ -50,6 +51,8 @@ def add(
     columns = sources.add(name, given, replace=replace)
     source = sources.get(name)
     _warn_of_unmatched(source.unmatched(columns))
+    if source.data.endswith(".sql") and source.reading.sql_url_file is None:
+        show(err, f"warning: the address in {URL_VARIABLE} is not stored: --sql-url-file is")
     said = f"{MARK}{name}: {len(columns)} columns; next: fedclust check SESSION --data {MARK}{name}"
     conclude(said, _facts(name, source, columns), as_json)
 

@@ -140,11 +140,11 @@ def _wanted_features(
     rows: dict[str, Dataset],
     policy: dict[str, Any],
 ) -> list[Any]:
-    named = {each.id_column for each in sources.values()}
+    named = {each.id_column for each in sources.values() if each.id_column is not None}
     if session.features is None:
-        kept_out = {*named, *(each.person_column for each in sources.values())} - {None}
+        persons = {each.person_column for each in sources.values() if each.person_column}
         lacking = policy.get("missing") == "mask"
-        return numeric_features(rows, leave_out=map(str, kept_out), lacking=lacking)
+        return numeric_features(rows, leave_out=named | persons, lacking=lacking)
     wanted = o.split_names(session.features)
     for name in named.intersection(wanted):
         raise errors.UsageError(f"{name} is the --id-column, so it is no feature")

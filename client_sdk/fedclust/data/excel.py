@@ -61,9 +61,9 @@ class ExcelReader:
             with self._open() as book:
                 self._sheet = self._choose_sheet(book, written.sheet)
             self._top, names = self._find_header(written.header_row)
-        self._below = self._top
+        self._below, self._named = self._top, bool(written.columns)
         self.header: Sequence[str] = names
-        if written.columns:
+        if self._named:
             self.header = tuple(name.strip() for name in written.columns)
             if names == list(self.header) and written.header_row is None:
                 message = f"row {self._top} is a header, and columns are given too: give none"
@@ -121,8 +121,11 @@ class ExcelReader:
     ) -> None:
         for place, name in unnamed.items():
             if not _is_blank(_cell(record, place)):
-                message = "the column to its right has values and no name, as below a merged cell; "
-                message += "unmerge the header, and name each column"
+                message = "the column to its right has values and no name"
+                if self._named:
+                    message += "; name all columns"
+                    raise DataError(self._path.name, "field-count", message, column=name)
+                message += ", as below a merged cell; unmerge the header, and name each column"
                 raise DataError(self._path.name, "merged-header", message, column=name)
         for name, place in places.items():
             if _cell(record, place) is _NO_RESULT:
