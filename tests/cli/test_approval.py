@@ -14,7 +14,7 @@ import pytest
 
 from fedclust.cli import main as cli
 from fedclust.cli import options
-from fedclust.cli.agent_worker import Entries
+from fedclust.cli.agent_worker import AgentEntries
 from fedclust.site.settings import settings_path
 from support.fake_coordinator import URL, FakeCoordinator
 
@@ -149,10 +149,10 @@ def test_a_withdrawal_needs_no_coordinator_and_is_shown(desk: Desk) -> None:
 def test_the_agent_takes_only_what_is_approved(desk: Desk) -> None:
     assert desk.take_part(("agent", "add"), "--yes") == 4
     assert "no recorded approval" in desk.err
-    assert Entries(desk.state).read() == ()
+    assert AgentEntries(desk.state).read() == ()
     assert desk.approve("--code", desk.reviewed()) == 0
     assert desk.take_part(("agent", "add")) == 0
-    assert [entry.session for entry in Entries(desk.state).read()] == ["heart"]
+    assert [entry.session for entry in AgentEntries(desk.state).read()] == ["heart"]
 
 
 def test_a_review_replaces_only_a_review(desk: Desk) -> None:
