@@ -17,7 +17,6 @@ from fedclust.client import Client
 from fedclust.data import Source
 from fedclust.data.site_data import session_rows
 from fedclust.definition import LEAST_GROUP
-from fedclust.durable_files import write_atomically
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan
@@ -26,9 +25,9 @@ from fedclust.site.journal import Journal, state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import coordinator_directory, default_directory
 from fedclust.site.prepare import RowOptions, SiteRows, consent_request, declare, prepare
-from fedclust.site.progress import Preview, Progress, SessionStatus
+from fedclust.site.progress import Preview, Progress, SessionStatus, session_status
 from fedclust.site.result import SiteResult
-from fedclust.site.review import review_page
+from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
 from fedclust.wire.models import PROTOCOL_VERSION, SessionEntry
 from fedclust.wire.submissions import BINARY, JSON
@@ -169,11 +168,8 @@ class Site:
         Sends nothing about the rows. Parameters as in :meth:`participate`, and ``out``, the file
         to write. UsageError if it cannot be written.
         """
-        request, now = self.check(session, data, **rows), self._now()
-        page = review_page(request, now).encode()
-        with errors.writing(out):
-            write_atomically(Path(out), page)
-        return self.approvals.record_review(request, page, now)
+        request = self.check(session, data, **rows)
+        return write_review(request, Path(out), self.approvals, self._now())
 
     def last_review(self, session: str) -> Review:
         """Return the last review of a session, to approve it (``approvals.approve``).
@@ -254,16 +250,7 @@ class Site:
     def status(self, session: str | None = None) -> list[SessionStatus]:
         """Return the status of this site's sessions, or of one."""
         infos = [self._client.session(session)] if session else self._client.sessions()
-        rows = []
-        for info in infos:
-            state = next((s.state for s in info.sites if s.name == self.name), "invited")
-            journal = self._journal(info)
-            sent, in_flight = len(journal.outcomes), len(journal.unsettled())
-            reason = info.failure or info.stopped_because
-            rows.append(
-                SessionStatus(info.name, info.state, state, info.round, sent, in_flight, reason)
-            )
-        return rows
+        return [session_status(info, self.name, self._journal(info)) for info in infos]
 
     def leave(self, session: str) -> None:
         """Leave a session; what was sent still counts."""

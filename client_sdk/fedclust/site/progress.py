@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedclust.site.journal import WrittenAnswer
+from fedclust.site.journal import Journal, WrittenAnswer
+from fedclust.wire.models import SessionEntry
 from fedclust.wire.submissions import BINARY
 
 
@@ -56,6 +57,19 @@ class SessionStatus:
     sent: int
     in_flight: int
     reason: str | None
+
+
+def session_status(info: SessionEntry, site: str, journal: Journal) -> SessionStatus:
+    """Return the status of a session at its coordinator and in a site's journal."""
+    return SessionStatus(
+        session=info.name,
+        state=info.state,
+        site_state=next((each.state for each in info.sites if each.name == site), "invited"),
+        round=info.round,
+        sent=len(journal.outcomes),
+        in_flight=len(journal.unsettled()),
+        reason=info.failure or info.stopped_because,
+    )
 
 
 def as_preview(answer: WrittenAnswer, note: str = "") -> Preview:

@@ -85,6 +85,15 @@ class SiteResult(ResultAttributes):
         """Persons of this site in each cluster; None without evaluation."""
         return self.result_.site_sizes.get(self.site)
 
+    def with_labels(
+        self, rows: Table | LabelRows, features: tuple[str, ...], memory: Memory | None
+    ) -> SiteResult:
+        """Return the result with these rows and their labels; the site has these ``features``."""
+        if isinstance(rows, LabelRows):
+            rows = replace(rows, held=features)
+        labels, ids = self.label(rows, memory)
+        return replace(self, labels_=labels, ids_=ids, memory=memory, table=rows)
+
     def at(self, n_clusters: int) -> SiteResult:
         """Return the clustering for one K of a sweep; UsageError names every K there is."""
         document = document_at(self.document, n_clusters)

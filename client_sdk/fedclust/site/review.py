@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from datetime import datetime
 from html import escape
 from itertools import groupby
+from pathlib import Path
 
+from fedclust.durable_files import write_atomically
+from fedclust.errors import writing
 from fedclust.protection.figures import TableFigures
 from fedclust.report.markup import html_document, html_table
-from fedclust.site.approvals import LEAST_DIGITS
+from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest, feature_text
 
 _STYLE = """
@@ -63,6 +66,16 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
         ]
     )
     return html_document(f"{request.session}: review at {request.site}", body, _STYLE)
+
+
+def write_review(
+    request: ConsentRequest, path: Path, approvals: Approvals, now: datetime
+) -> Review:
+    """Write the page to a file and record it in the ledger; UsageError if it cannot be written."""
+    page = review_page(request, now).encode()
+    with writing(path):
+        write_atomically(path, page)
+    return approvals.record_review(request, page, now)
 
 
 def _code_line(request: ConsentRequest) -> str:

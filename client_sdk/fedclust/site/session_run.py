@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
-from fedclust.site.approvals import Approval, Approvals
+from fedclust.site.approvals import Approvals
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute_answer, first_task, refuse_foreign
 from fedclust.site.consent import ConsentRequest
@@ -27,7 +26,7 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Prepared
 from fedclust.site.progress import Preview, Progress, as_preview
 from fedclust.site.result import SiteResult
-from fedclust.site.terminal import ask_consent
+from fedclust.site.terminal import decide_consent
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
 from fedclust.wire.submissions import BINARY
 
@@ -143,7 +142,7 @@ class SessionRun:
                 )
             record = record if same else None
         if record is None:
-            self.consent(consent, approval)
+            decide_consent(self.request, consent, approved=approval is not None)
             record = SessionRecord(
                 coordinator=self.request.coordinator,
                 site=self.request.site,
@@ -158,14 +157,6 @@ class SessionRun:
         if invited:
             self.client.join(self.session, record.participation)
             self.report(Progress("joined"))
-
-    def consent(
-        self, consent: Callable[[ConsentRequest], bool] | bool | None, approval: Approval | None
-    ) -> None:
-        if consent is None:
-            consent = approval is not None or ask_consent
-        if not (consent if isinstance(consent, bool) else consent(self.request)):
-            raise errors.ConsentDeclined(f"not consented to session {self.session}")
 
     def keep_table(self) -> None:
         """Store the groups and their releases before anything of them leaves."""
@@ -205,12 +196,7 @@ class SessionRun:
         except ValidationError:
             raise errors.ProtocolError("the result cannot be read by this SDK") from None
         self.report(Progress("done"))
-        memory = self.journal.memory or None
-        rows = self.rows
-        if isinstance(rows, LabelRows):
-            rows = replace(rows, held=self.request.features)
-        labels, ids = result.label(rows, memory)
-        return replace(result, labels_=labels, ids_=ids, memory=memory, table=rows)
+        return result.with_labels(self.rows, self.request.features, self.journal.memory or None)
 
     # --- one round --------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ import contextlib
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 
-from fedclust.errors import ConsentNeeded
+from fedclust.errors import ConsentDeclined, ConsentNeeded
 from fedclust.site.consent import ConsentRequest
 
 #: Widest and narrowest text, in columns.
@@ -54,6 +55,33 @@ def confirmed(question: str, instead: str) -> bool:
         answer = sys.stdin.readline().strip().casefold()
         if answer in ("", "n", "no", "y", "yes"):
             return answer in ("y", "yes")
+
+
+def decide_consent(
+    request: ConsentRequest,
+    consent: Callable[[ConsentRequest], bool] | bool | None,
+    *,
+    approved: bool,
+) -> None:
+    """Raise ConsentDeclined unless the site consents to a request.
+
+    Parameters
+    ----------
+    request : ConsentRequest
+    consent : callable or bool, optional
+        As for :meth:`fedclust.Site.participate`.
+    approved : bool
+        Whether an approval of exactly this request is recorded: without ``consent`` it is enough.
+
+    Raises
+    ------
+    ConsentNeeded
+        There is neither ``consent`` nor an approval, nor a terminal to ask on.
+    """
+    if consent is None:
+        consent = approved or ask_consent
+    if not (consent if isinstance(consent, bool) else consent(request)):
+        raise ConsentDeclined(f"not consented to session {request.session}")
 
 
 def ask_consent(request: ConsentRequest) -> bool:
