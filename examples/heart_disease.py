@@ -38,7 +38,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust.client import Client
 from fedclust.errors import UsageError
-from fedclust.report import Plots, facts_of_document
 
 HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
 HOSPITALS["long-beach"] = "va"
@@ -254,9 +253,8 @@ def agreement(labels: NDArray[np.int64], sick: NDArray[np.bool_]) -> dict[str, A
 def figures(url: str, token: str, session: str, directory: Path) -> None:
     """Write the report's figures, one file each."""
     with Client(url, token) as analyst:
-        found = facts_of_document(analyst.result(session), analyst.session(session).definition)
+        plots = analyst.result(session).plot
     directory.mkdir(parents=True, exist_ok=True)
-    plots = Plots(found)
     for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
         # A result may lack a figure: a line needs two rounds.
         with suppress(UsageError):

@@ -1,7 +1,7 @@
 """A typed client of protocol version 1, for operators, analysts and sites.
 
-Every method is one request; the coordinator refuses what a role may not do.
-:class:`fedclust.site.Site` uses it to take part in a session.
+Every method is one request, :meth:`Client.result` two; the coordinator refuses what a role may not
+do. :class:`fedclust.site.Site` uses it to take part in a session.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from fedclust._http import ConnectionOptions, Http, Reply, Take
 from fedclust.errors import ProtocolError
+from fedclust.report.session_result import SessionResult, read_result
 from fedclust.schema.model import Model
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON
@@ -42,8 +43,8 @@ class Client:
 
     >>> with Client(url, token) as client:
     ...     session = client.session("heart-2026")
-    ...     document = client.result("heart-2026")
-    >>> session.state, len(document.result["centroids"])
+    ...     result = client.result("heart-2026")
+    >>> session.state, len(result.cluster_centers_)
     ('completed', 2)
     """
 
@@ -192,8 +193,12 @@ class Client:
         path = _path("sessions", session, "rounds", str(number), "close")
         return self._send(models.RoundInfo, "POST", path)
 
-    def result(self, session: str) -> models.ResultDocument:
-        """Return a completed session's result, limited to what this token may see."""
+    def result(self, session: str) -> SessionResult:
+        """Return a completed session's result: tables, figures, reports. Two requests."""
+        return read_result(self.result_document(session), self.session(session).definition)
+
+    def result_document(self, session: str) -> models.ResultDocument:
+        """Return a completed session's result as it travels, limited to what the token may see."""
         path = _path("sessions", session, "result")
         return _read_reply(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
 

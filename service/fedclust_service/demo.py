@@ -147,7 +147,8 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
         out.print(f"{seconds:.1f} s, mostly to start four Python processes")
 
     out.rule("[bold]4. compared with k-means on all rows together")
-    _compare(place, hospitals, {name: analyst.result(name).result for name in SESSIONS}, out)
+    results = {name: analyst.result_document(name).result for name in SESSIONS}
+    _compare(place, hospitals, results, out)
     out.rule("[bold]5. what to look at")
     for line in place.left():
         out.print(line, soft_wrap=True)

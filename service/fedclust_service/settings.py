@@ -32,6 +32,7 @@ CLIENT_VARIABLES = frozenset(
         "COORDINATOR",
         "DEBUG",
         "JOURNAL_DIR",
+        "PROGRESS",
         "PROXY",
         "SQL_URL",
         "STATE_DIR",

@@ -144,3 +144,17 @@ def test_the_text_warns_if_there_is_no_protection(capsys: pytest.CaptureFixture[
     said = " ".join(shown(capsys, asked).split())
     assert "The coordinator can compute single records from what you send" in said
     assert "groups of at least" not in said
+
+
+def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
+    names = [{"name": f"x{j}", "unit": "<b>"} for j in range(300)]
+    asked = request(features=names, purpose="A & B: <i>which</i> patients do we share?")
+    lines = repr(asked).splitlines()
+
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "ConsentRequest of session heart-2026"
+    page = asked._repr_html_()
+    assert "A &amp; B: &lt;i&gt;which&lt;/i&gt;" in page
+    assert "<b>" not in page
+    assert asked.promise.split(";")[0] in page

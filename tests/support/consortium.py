@@ -81,7 +81,7 @@ class Consortium:
     def result(self, session: str) -> ResultDocument:
         """Return the result as the analyst reads it."""
         with self.analyst() as analyst:
-            return analyst.result(session)
+            return analyst.result_document(session)
 
     def run(
         self, session: str, data: Mapping[str, Any], journals: Path, **options: Any

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedclust import errors
-from fedclust.cli.console import SLOW_S, rows_read
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.durable_files import FileLock, LockHeld, private_directory
+from fedclust.live_line import SLOW_S, rows_read
 from fedclust.schema.model import Model
 from fedclust.site import Progress, Site
 from fedclust.site.consent import ConsentRequest

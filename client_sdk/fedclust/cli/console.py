@@ -14,14 +14,15 @@ from typing import Any, NoReturn
 from pydantic import BaseModel
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 from fedclust import errors, site
 from fedclust.data import DataWarning
+from fedclust.live_line import terminal_line
 from fedclust.site import Preview
 from fedclust.site.approvals import APPROVAL, REVIEW, WITHDRAWAL, Approval
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.progress import ProgressText
 from fedclust.site.terminal import WIDEST, consent_text, printable
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
@@ -190,12 +191,6 @@ def preview_screen(preview: Preview) -> None:
         write_out(f"{start:08x}  {preview.body[start : start + 32].hex(' ')}\n")
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 class Retries(logging.Handler):
     """Show repeated requests, each at most every ten minutes."""
 
@@ -240,23 +235,9 @@ class ProgressLine:
     def __init__(
         self, monotonic: Callable[[], float] = time.monotonic, *, at_once: bool = True
     ) -> None:
-        self._bar: Progress | None = None
-        self._event: site.Progress | None = None
+        self._text = ProgressText(monotonic)
         self._said, self._at_once = "", at_once
-        self._monotonic = monotonic
-        #: How far a source has been read, and when that began.
-        self._reading = ""
-        self._reading_since: float | None = None
-        #: When this run saw its first round, and the number of that round.
-        self._began: tuple[float, int] | None = None
-        # FORCE_COLOR does not make a pipe a terminal, and TERM=dumb cannot redraw a line.
-        if err.file.isatty() and err.is_terminal and not err.is_dumb_terminal:
-            # "line" is ASCII, which every terminal can show.
-            columns: list[ProgressColumn] = [SpinnerColumn("line"), _LiveText(self._fitting)]
-            if err.width >= _BAR_FROM:
-                columns.append(BarColumn(_BAR))
-            self._bar = Progress(*columns, console=err, transient=True, refresh_per_second=4)
-            self._task = self._bar.add_task("", total=None)
+        self._bar = terminal_line(self._text.parts, err)
 
     def __enter__(self) -> ProgressLine:
         if self._bar is not None and self._at_once:
@@ -273,90 +254,21 @@ class ProgressLine:
 
     def tell(self, event: site.Progress) -> None:
         """Show what has just happened."""
-        self._event = event
-        self._reading, self._reading_since = "", None
-        if self._began is None and event.round is not None:
-            self._began = self._monotonic(), event.round
+        self._text.tell(event)
         if self._bar is not None:
             self._bar.start()
-            total, answered = event.addressed or None, event.answered or 0
-            self._bar.update(self._task, total=total, completed=answered)
+            self._bar.update(event.answered or 0, event.addressed or None)
             return
-        said, *more = self._parts()
+        said, *more = self._text.parts()
         if said != self._said:
             show(err, said + "".join(more))
         self._said = said
 
     def read(self, source: str, done: int, total: int | None) -> None:
         """Show how many rows of a source were read: see :class:`fedclust.data.Dataset`."""
-        if self._bar is None:
-            return
-        now = self._monotonic()
-        if self._reading_since is None:
-            self._reading_since = now
-        if now - self._reading_since >= SLOW_S:
-            self._reading = rows_read(source, done, total)
+        if self._bar is not None and self._text.read(source, done, total):
             self._bar.start()
-            self._bar.update(self._task, total=total, completed=done)
-
-    def _parts(self) -> list[str]:
-        """Return the last event, the time spent and the longest time left."""
-        event = self._event
-        if self._reading:
-            return [self._reading]
-        if event is None:
-            return ["connecting"]
-        text: str = event.event
-        if event.round is not None:
-            text = f"round {event.round} {event.phase or ''}: {text}".replace(" :", ":")
-        elif event.event == "waiting":
-            text += " for the first round"
-        if event.addressed and event.event == "waiting":
-            missing = event.addressed - (event.answered or 0)
-            text += f" for {missing} of {event.addressed} sites"
-        parts = [printable(text)]
-        if event.round is None or event.most_rounds is None or self._began is None:
-            return parts
-        since, first = self._began
-        spent, done = self._monotonic() - since, event.round - first
-        parts.append(f", {_duration(spent)}")
-        if done > 0:
-            left = (event.most_rounds - event.round + 1) * spent / done
-            parts.append(f", at most {_duration(left)} more")
-        return [*parts, f" (of at most {event.most_rounds} rounds)"]
-
-    def _fitting(self) -> str:
-        """Return as many parts as fit on the terminal, the most important first."""
-        room = err.width - (_BAR + 4 if err.width >= _BAR_FROM else 3)
-        text, *more = self._parts()
-        for part in more:
-            if cell_len(text + part) > room:
-                break
-            text += part
-        return text
-
-
-def rows_read(source: str, done: int, total: int | None) -> str:
-    """Return how far a source has been read."""
-    of_all = "" if total in (None, done) else f" of {total:,}"
-    return printable(f"{source}: {done:,}{of_all} rows read")
-
-
-#: Seconds after which reading a source is shown.
-SLOW_S = 2.0
-#: Columns of the bar, and the least width of a terminal that shows it.
-_BAR, _BAR_FROM = 10, 60
-
-
-class _LiveText(ProgressColumn):
-    """Text computed at each redraw, so that its clock runs between two events."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self._text = text
-
-    def render(self, task: Task) -> Text:  # noqa: ARG002  # the signature is rich's
-        return Text(self._text(), no_wrap=True, overflow="crop")
+            self._bar.update(done, total)
 
 
 def print_json(value: Any) -> None:

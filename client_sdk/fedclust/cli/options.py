@@ -195,6 +195,7 @@ class Connection:
             proxy=self.proxy,
             give_up_after_s=give_up_after_s,
             json_bodies=json_bodies,
+            progress=False,  # commands show it themselves
         )
 
     def client(self, give_up_after_s: float = PATIENCE_S) -> Client:

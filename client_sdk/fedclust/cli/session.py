@@ -23,10 +23,10 @@ from fedclust.cli.result_output import show_result
 from fedclust.cli.session_options import SessionOptions, read_time
 from fedclust.cli.watch import Watcher
 from fedclust.report import facts_of_document
+from fedclust.report.session_result import document_at
 from fedclust.report.tables import centroid_table, write_report
 from fedclust.schema.result import Result
 from fedclust.site.consent import feature_text
-from fedclust.site.result import document_at
 from fedclust.wire import codec
 from fedclust.wire.models import (
     Definition,
@@ -242,7 +242,7 @@ def result(
     check_report(report)
     shape = _result_form(form, path, as_json=as_json)
     with connection.client() as client:
-        document = client.result(session)
+        document = client.result_document(session)
         if k is not None:
             document = document_at(document, k)
         if report is not None:

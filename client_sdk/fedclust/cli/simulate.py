@@ -11,7 +11,7 @@ import typer
 from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters
-from fedclust.cli.console import ProgressLine, err, print_json, show
+from fedclust.cli.console import err, print_json, show
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -22,8 +22,10 @@ from fedclust.cli.output_files import (
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import read_json
 from fedclust.data import Dataset
+from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
+from fedclust.live_line import SlowWork
 from fedclust.report.tables import bounds_of
 from fedclust.simulate import SimulationResult
 from fedclust.simulate import simulate as run
@@ -77,7 +79,6 @@ def simulate(
     as_json: o.AsJson = False,
 ) -> None:
     """Run a method on files as if each were a site; a session gives the same result."""
-    line = ProgressLine(at_once=False)
     given, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
     persons = o.Persons(id_column=session.id_column)
     sources = {
@@ -85,7 +86,7 @@ def simulate(
         for name, data in given.items()
     }
     files = [path for source in sources.values() for path in source.files]
-    rows = {name: source.rows(line.read) for name, source in sources.items()}
+    rows = {name: source.rows() for name, source in sources.items()}
     for name in sorted(mappings.keys() - given.keys()):
         raise errors.UsageError(f"--site-mapping {name}: there is no --site of that name")
     options, rules = (
@@ -107,19 +108,18 @@ def simulate(
         outputs = [(labels_dir / f"{name}.csv", is_labels) for name in given]
         check_outputs(outputs, files)
     try:
-        with line:
+        with SlowWork("reading files") as work:
+            watched = {name: watch_reading(each, work.read) for name, each in rows.items()}
             ids = {
-                name: read_text_column(rows[name], source.id_column) if source.id_column else None
+                name: read_text_column(watched[name], source.id_column)
+                if source.id_column
+                else None
                 for name, source in sources.items()
             }
-            found = run(
-                algorithm,
-                rows,
-                config=options,
-                policy=rules,
-                features=_wanted_features(session, sources, rows, rules),
-                seed=session.seed,
-            )
+            wanted = _wanted_features(session, sources, watched, rules)
+        found = run(
+            algorithm, rows, config=options, policy=rules, features=wanted, seed=session.seed
+        )
     except ValueError as error:
         # Messages about the definition, the method and the data contain no values.
         raise errors.UsageError(str(error)) from None

@@ -199,6 +199,10 @@ class Dataset:
         self.options = read_options(given)
         self.on_read = on_read
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is called belongs to this process.
+        return {**vars(self), "on_read": None}
+
     def __repr__(self) -> str:
         # The source's own repr would show rows.
         return f"Dataset({type(self.source).__name__})"
@@ -209,6 +213,15 @@ class Dataset:
         made = cls(source, on_read=on_read)
         made.options = options
         return made
+
+
+def watch_reading(source: Any, on_read: OnRead) -> Dataset:
+    """Return a source whose reading is reported; a data set that reports it already is kept."""
+    if not isinstance(source, Dataset):
+        return Dataset(source, on_read=on_read)
+    return (
+        source if source.on_read is not None else Dataset.of(source.source, source.options, on_read)
+    )
 
 
 def read_options(given: Mapping[str, Any]) -> ReadOptions:

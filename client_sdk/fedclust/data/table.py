@@ -96,7 +96,8 @@ class LabelRows:
 
     def digest(self) -> str:
         """Return the SHA-256 of these rows."""
-        digest = hashlib.sha256(repr(self.session).encode())
+        declared = "\n".join(feature.model_dump_json() for feature in self.session)
+        digest = hashlib.sha256(declared.encode())
         for X, _ in self.blocks():
             digest.update(_canonical_bytes(X))
         return digest.hexdigest()

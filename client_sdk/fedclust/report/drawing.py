@@ -50,6 +50,7 @@ class Figure:
     def __init__(
         self, parts: Iterable[str], height: float, title: str, description: str = ""
     ) -> None:
+        self.title, self.size = title, (round(WIDTH), round(height))
         name = title.lower().replace(" ", "-")
         # Words stay readable where a notebook's own background is dark.
         ground = tag("path", d=f"M0 0H{WIDTH:.0f}V{height:.0f}H0z", fill="#ffffff")
@@ -64,6 +65,10 @@ class Figure:
             aria_labelledby=f"{name}-title {name}-desc",
             font_family=_FONTS,
         )
+
+    def __repr__(self) -> str:
+        across, down = self.size
+        return f"Figure({self.title!r}, {across} x {down})"
 
     def _repr_svg_(self) -> str:
         return self.svg

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from fedclust.errors import UsageError
 from fedclust.report.drawing import (
@@ -24,7 +25,7 @@ from fedclust.report.drawing import (
 )
 from fedclust.report.facts import ClusterColumn, Facts
 
-__all__ = ["MOST_COLUMNS", "Plots", "mean_of"]
+__all__ = ["MOST_COLUMNS", "Plots", "difference_colour", "mean_of", "ranked_columns"]
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
@@ -44,6 +45,15 @@ class Plots:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+
+    def __repr__(self) -> str:
+        """List the figures that this result has."""
+        found = []
+        for name in ("profile", "sizes", "centroids", "convergence", "choice", "bounds"):
+            with suppress(UsageError):
+                getattr(self, name)()
+                found.append(f"{name}()")
+        return f"Plots of {self._facts.definition.name}: {', '.join(found) or 'none'}"
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
@@ -99,7 +109,7 @@ class Plots:
     def profile(self) -> Figure:
         """Draw a heat map: standardised differences as colours, means as numbers."""
         facts = self._facts
-        shown = _ranked(facts)
+        shown = ranked_columns(facts, MOST_COLUMNS)
         if not shown:
             raise UsageError("no differences are known: the session had no closing evaluation")
         left, top, count = 210.0, 34.0, len(facts.clusters)
@@ -117,7 +127,7 @@ class Plots:
             parts.append(text(left - 8, at + 17, _clipped(facts.columns[place].name, 30), "end"))
             for k, cluster in enumerate(facts.clusters):
                 entry, x = cluster.entries[place], left + wide * k
-                fill, ink = _colour(entry.difference)
+                fill, ink = difference_colour(entry.difference)
                 parts.append(tag("rect", x=x, y=at, width=wide - 2, height=_STEP - 2, fill=fill))
                 if wide >= 34:
                     middle = x + wide / 2 - 1
@@ -197,18 +207,21 @@ def mean_of(entry: ClusterColumn) -> str:
     return short(entry.mean)
 
 
-def _ranked(facts: Facts) -> list[int]:
-    """Return the columns of a heat map in their order: all, or those that differ most."""
+def ranked_columns(facts: Facts, most: int) -> list[int]:
+    """Return the columns in their order: all, or so many of them, those that differ most.
+
+    Empty where no differences are known.
+    """
     widest = [
         max((abs(cluster.entries[j].difference or 0.0) for cluster in facts.clusters), default=0.0)
         for j in range(len(facts.columns))
     ]
     if not any(widest):
         return []
-    return sorted(sorted(range(len(widest)), key=lambda j: (-widest[j], j))[:MOST_COLUMNS])
+    return sorted(sorted(range(len(widest)), key=lambda j: (-widest[j], j))[:most])
 
 
-def _colour(difference: float | None) -> tuple[str, str]:
+def difference_colour(difference: float | None) -> tuple[str, str]:
     """Return the fill of a standardised difference, blue below and red above, and the ink on it."""
     if difference is None:
         return "#eeeeee", "#222222"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.report import Facts, Plots
+from fedclust.report.overview import TableName, frame, html_overview, text_overview
 from fedclust.report.tables import write_report
 from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class ResultAttributes:
@@ -20,6 +25,12 @@ class ResultAttributes:
 
     def _facts(self) -> Facts:
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return text_overview(type(self).__name__, self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_overview(type(self).__name__, self._facts())
 
     @property
     def cluster_centers_(self) -> NDArray[np.float64]:
@@ -79,6 +90,25 @@ class ResultAttributes:
         SVG, or with the extra ``[plot]`` as PNG.
         """
         return Plots(self._facts())
+
+    def to_frame(self, table: TableName = "clusters") -> DataFrame:
+        """Return a table of the result as a pandas DataFrame (the extra ``[data]``).
+
+        Parameters
+        ----------
+        table : {"clusters", "sites", "k", "history"}
+            ``clusters``: a row for each cluster, with its size in persons and its centroid in the
+            data's own units, NaN where unknown. ``sites``: persons in each cluster by site, as far
+            as the reader may see them. ``k``: a row for each number of clusters of a sweep, with
+            the measures that are compared. ``history``: a row for each round.
+
+        Raises
+        ------
+        UsageError
+            pandas is not installed, or the result has no such table.
+        """
+        found: DataFrame = frame(self._facts(), table)
+        return found
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write a report of the result: profiles, sizes, quality, provenance.

@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from fedclust.schema.display import html_fields, short_repr
+
 __all__ = ["EmailAddress", "Memory", "Model", "Slug", "Tree", "Visible"]
 
 #: What codecs carry: None, bool, int, float, str, bytes, arrays, and tuples and str-keyed dicts
@@ -65,3 +67,17 @@ class Model(BaseModel):
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, arbitrary_types_allowed=True
     )
+
+    def __repr__(self) -> str:
+        return short_repr(type(self).__name__, self._shown())
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return html_fields(type(self).__name__, self._shown())
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        """Return the fields that are shown: not those that are None."""
+        shown = [name for name, field in type(self).model_fields.items() if field.repr]
+        fields = [(name, getattr(self, name)) for name in shown]
+        return [(name, value) for name, value in fields if value is not None]

@@ -19,6 +19,7 @@ from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.protection.figures import TableFigures
 from fedclust.report.wording import named_values
+from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
 from fedclust.schema.feature import Feature
 from fedclust.schema.task import Phase
 from fedclust.wire.codec import canonical_json, sha256
@@ -30,7 +31,7 @@ _MOST_COLUMNS = 3
 _LEAST_SHARE = 0.005
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConsentRequest:
     """What a site's data manager needs to know to decide on a session.
 
@@ -72,6 +73,16 @@ class ConsentRequest:
     features: tuple[str, ...]
     figures: TableFigures | None = None
     fences: bool = True
+
+    def __repr__(self) -> str:
+        lines = [cut(f"{heading:<11} {line}", COLUMNS) for heading, line in self.text()]
+        more = len(lines) - (LINES - 2)
+        if more > 0:
+            lines = [*lines[: LINES - 2], f"... {more} more lines: text()"]
+        return "\n".join([cut(f"ConsentRequest of session {self.session}", COLUMNS), *lines])
+
+    def _repr_html_(self) -> str:
+        return html_fields("Request for consent", self.text())
 
     @functools.cached_property
     def mask(self) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from fedclust import engine, errors
 from fedclust._http import ConnectionOptions, Http
 from fedclust.client import Client
 from fedclust.data import Source
+from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
 from fedclust.definition import LEAST_GROUP
 from fedclust.site.approvals import Approvals, Review
@@ -25,7 +26,7 @@ from fedclust.site.journal import Journal, state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import coordinator_directory, default_directory
 from fedclust.site.prepare import RowOptions, SiteRows, consent_request, declare, prepare
-from fedclust.site.progress import Preview, Progress, SessionStatus, session_status
+from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
 from fedclust.site.result import SiteResult
 from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
@@ -56,6 +57,9 @@ class Site:
         session can be resumed afterwards.
     json_bodies : bool
         Send JSON, which people can read, instead of the smaller binary form.
+    progress : bool
+        Whether to show on terminals and in notebooks what takes over two seconds. The variable
+        FEDCLUST_PROGRESS=0 turns it off in all of Python.
 
     Examples
     --------
@@ -84,6 +88,7 @@ class Site:
         proxy: str | None = None,
         give_up_after_s: float = 86_400.0,
         json_bodies: bool = False,
+        progress: bool = True,
         http: Http | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -98,6 +103,7 @@ class Site:
         self._media = JSON if json_bodies else BINARY
         self.directory = Path(journal_dir) if journal_dir else default_directory()
         self._name: str | None = None
+        self._progress = progress
 
     def __repr__(self) -> str:
         return f"Site({self._http.url!r})"
@@ -153,7 +159,8 @@ class Site:
         Reads the session; sends nothing about the rows and does not join. Parameters as in
         :meth:`participate`.
         """
-        return self._open(session, SiteRows(data, **rows)).request
+        with SessionWork(shown=self._progress) as work:
+            return self._open(session, SiteRows(watch_reading(data, work.read), **rows)).request
 
     @property
     def approvals(self) -> Approvals:
@@ -217,6 +224,7 @@ class Site:
             Called with the :class:`Preview` of every submission before it is first sent. If it
             returns False, the call stops, and nothing of that round has left.
         on_progress : callable, optional
+            Called with every :class:`Progress`, instead of showing it.
 
         Raises
         ------
@@ -227,17 +235,17 @@ class Site:
             The session failed, was cancelled or continues without this site.
         CoordinatorError, TransportError, JournalError
         """
-        run = self._open(session, SiteRows(data, **rows))
-        run.ask = ask
-        if on_progress is not None:
-            most, report = engine.most_rounds(run.plan), on_progress
+        with SessionWork(shown=self._progress and on_progress is None) as work:
+            run = self._open(session, SiteRows(watch_reading(data, work.read), **rows))
+            run.ask, run.asking = ask, work.paused
+            most, report = engine.most_rounds(run.plan), on_progress or work.tell
             run.report = lambda event: report(replace(event, most_rounds=most))
-        with state_errors(self.directory):
-            run.journal.lock()
-            try:
-                return run.complete(consent)
-            finally:
-                run.journal.unlock()
+            with state_errors(self.directory):
+                run.journal.lock()
+                try:
+                    return run.complete(consent)
+                finally:
+                    run.journal.unlock()
 
     def preview(self, session: str, data: Source, **rows: Unpack[RowOptions]) -> Preview:
         """Return the exact bytes of the next submission, without joining or sending anything.
@@ -245,7 +253,8 @@ class Site:
         Before the session starts, its first task is derived from the definition as the
         coordinator will derive it. Parameters as in :meth:`participate`.
         """
-        return self._open(session, SiteRows(data, **rows)).preview()
+        with SessionWork(shown=self._progress) as work:
+            return self._open(session, SiteRows(watch_reading(data, work.read), **rows)).preview()
 
     def status(self, session: str | None = None) -> list[SessionStatus]:
         """Return the status of this site's sessions, or of one."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from fedclust.live_line import SLOW_S, SlowWork, duration, rows_read
+from fedclust.schema.display import COLUMNS, cut, html_fields, short_repr
 from fedclust.site.journal import Journal, WrittenAnswer
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.submissions import BINARY
@@ -25,7 +29,7 @@ class Progress:
     most_rounds: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Preview:
     """The next submission, byte for byte, before it is sent.
 
@@ -37,13 +41,26 @@ class Preview:
     round: int | None = None
     phase: str | None = None
     media: str = BINARY
-    body: bytes | None = field(default=None, repr=False)
+    body: bytes | None = None
     fields: dict[str, str] | None = None
     smallest_count: int | None = None
     note: str = ""
 
+    def __repr__(self) -> str:
+        return short_repr("Preview", self._shown().items())
 
-@dataclass(frozen=True)
+    def _repr_html_(self) -> str:
+        fields = ", ".join(f"{name}: {shape}" for name, shape in (self.fields or {}).items())
+        return html_fields("The next submission", {**self._shown(), "fields": fields}.items())
+
+    def _shown(self) -> dict[str, Any]:
+        """Return all but the body, of which only the size is shown."""
+        shown = {**vars(self), "bytes": None if self.body is None else len(self.body)}
+        del shown["body"]
+        return shown
+
+
+@dataclass(frozen=True, repr=False)
 class SessionStatus:
     """The status of a session at its coordinator and in this site's journal.
 
@@ -57,6 +74,12 @@ class SessionStatus:
     sent: int
     in_flight: int
     reason: str | None
+
+    def __repr__(self) -> str:
+        return short_repr("SessionStatus", vars(self).items())
+
+    def _repr_html_(self) -> str:
+        return html_fields("Session", vars(self).items())
 
 
 def session_status(info: SessionEntry, site: str, journal: Journal) -> SessionStatus:
@@ -84,3 +107,81 @@ def as_preview(answer: WrittenAnswer, note: str = "") -> Preview:
         smallest_count=answer.smallest_count,
         note=note,
     )
+
+
+class ProgressText:
+    """The progress of a session in words: the last event, the time spent, the longest time left."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._event: Progress | None = None
+        #: How far a source has been read, and when that began.
+        self._reading = ""
+        self._reading_since: float | None = None
+        #: When this run saw its first round, and the number of that round.
+        self._began: tuple[float, int] | None = None
+
+    def tell(self, event: Progress) -> None:
+        """Note what has just happened."""
+        self._event = event
+        self._reading, self._reading_since = "", None
+        if self._began is None and event.round is not None:
+            self._began = self._monotonic(), event.round
+
+    def read(self, source: str, done: int, total: int | None) -> bool:
+        """Note how far a source was read; return whether that takes long enough to be shown."""
+        now = self._monotonic()
+        if self._reading_since is None:
+            self._reading_since = now
+        if now - self._reading_since < SLOW_S:
+            return False
+        self._reading = rows_read(source, done, total)
+        return True
+
+    def parts(self) -> list[str]:
+        """Return the texts of a line, the most important first."""
+        event = self._event
+        if self._reading:
+            return [self._reading]
+        if event is None:
+            return ["connecting"]
+        text: str = event.event
+        if event.round is not None:
+            text = f"round {event.round} {event.phase or ''}: {text}".replace(" :", ":")
+        elif event.event == "waiting":
+            text += " for the first round"
+        if event.addressed and event.event == "waiting":
+            missing = event.addressed - (event.answered or 0)
+            text += f" for {missing} of {event.addressed} sites"
+        parts = [cut(text, COLUMNS)]
+        if event.round is None or event.most_rounds is None or self._began is None:
+            return parts
+        since, first = self._began
+        spent, done = self._monotonic() - since, event.round - first
+        parts.append(f", {duration(spent)}")
+        if done > 0:
+            left = (event.most_rounds - event.round + 1) * spent / done
+            parts.append(f", at most {duration(left)} more")
+        return [*parts, f" (of at most {event.most_rounds} rounds)"]
+
+
+class SessionWork(SlowWork):
+    """Shows a site's part in a session in Python: see :class:`fedclust.live_line.SlowWork`."""
+
+    def __init__(self, *, shown: bool) -> None:
+        super().__init__(shown=shown)
+        self._text = ProgressText()
+
+    def parts(self) -> list[str]:
+        """Return the texts of the line, the most important first."""
+        return self._text.parts()
+
+    def tell(self, event: Progress) -> None:
+        """Show what has just happened."""
+        self._text.tell(event)
+        self.advance(event.answered or 0, event.addressed or None)
+
+    def read(self, source: str, done: int, total: int | None) -> None:
+        """Show how far a source is read."""
+        self._text.read(source, done, total)
+        self.advance(done, total)

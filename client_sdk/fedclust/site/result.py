@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from fedclust import engine
 from fedclust.data import LabelRows, Source, Table
+from fedclust.data.mapping import watch_reading
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import FileDamaged, read_sealed, write_sealed
 from fedclust.errors import UsageError, writing
-from fedclust.report import Facts, facts_of_document
-from fedclust.report.result_attributes import ResultAttributes
+from fedclust.live_line import SlowWork
+from fedclust.report.session_result import SessionResult
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Result
@@ -32,8 +33,8 @@ class _ResultFile(Model):
     site: str
 
 
-@dataclass(frozen=True)
-class SiteResult(ResultAttributes):
+@dataclass(frozen=True, repr=False)
+class SiteResult(SessionResult):
     """A completed session as one site sees it.
 
     Attributes
@@ -65,20 +66,11 @@ class SiteResult(ResultAttributes):
     True
     """
 
-    document: ResultDocument
-    definition: Definition
     site: str
-    labels_: NDArray[np.int64] | None = field(default=None, repr=False)
-    ids_: tuple[str, ...] | None = field(default=None, repr=False)
-    memory: Memory | None = field(default=None, repr=False)
-    table: Table | LabelRows | None = field(default=None, repr=False)
-    result_: Result = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "result_", Result.model_validate(self.document.result))
-
-    def _facts(self) -> Facts:
-        return facts_of_document(self.document, self.definition)
+    labels_: NDArray[np.int64] | None = None
+    ids_: tuple[str, ...] | None = None
+    memory: Memory | None = None
+    table: Table | LabelRows | None = None
 
     @property
     def own_sizes_(self) -> tuple[int, ...] | None:
@@ -96,8 +88,7 @@ class SiteResult(ResultAttributes):
 
     def at(self, n_clusters: int) -> SiteResult:
         """Return the clustering for one K of a sweep; UsageError names every K there is."""
-        document = document_at(self.document, n_clusters)
-        other = replace(self, document=document, labels_=None)
+        other = replace(super().at(n_clusters), labels_=None)
         if self.table is None:
             return other
         return replace(other, labels_=other.label(self.table, self.memory)[0])
@@ -118,7 +109,9 @@ class SiteResult(ResultAttributes):
             -1 where missing values forbid a label, and for every row of a loaded result if the
             method needs the eigenvectors of a site that took part.
         """
-        return self.label(self.new_rows(rows), self.memory, new=True)[0]
+        with SlowWork("labelling rows") as work:
+            given = self.new_rows(watch_reading(rows, work.read))
+            return self.label(given, self.memory, new=True)[0]
 
     def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
         """Return rows to label, which are read only then."""
@@ -191,12 +184,3 @@ def _consistent(result: Result, definition: Definition) -> bool:
         and all(len(sizes) == n_clusters for sizes in all_sizes)
         and (profile is None or profile.means.shape == (n_clusters, d))
     )
-
-
-def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
-    """Return a sweep's result for one K; UsageError names every K there is."""
-    try:
-        found = Result.model_validate(document.result).at(n_clusters)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return document.model_copy(update={"result": codec.to_tree(found)})

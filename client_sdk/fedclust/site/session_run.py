@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -69,6 +70,8 @@ class SessionRun:
         The clock, and the form in which answers are sent.
     ask, report
         As ``ask`` and ``on_progress`` of :meth:`fedclust.Site.participate`.
+    asking
+        Entered while a person is asked.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class SessionRun:
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.media = BINARY
         self.ask: Callable[[Preview], bool] | None = None
+        self.asking: Callable[[], AbstractContextManager[None]] = nullcontext
         self.report: Callable[[Progress], None] = lambda _progress: None
         self.n_sent: Counter[int] = Counter()
 
@@ -142,7 +146,8 @@ class SessionRun:
                 )
             record = record if same else None
         if record is None:
-            decide_consent(self.request, consent, approved=approval is not None)
+            with self.asking():
+                decide_consent(self.request, consent, approved=approval is not None)
             record = SessionRecord(
                 coordinator=self.request.coordinator,
                 site=self.request.site,
@@ -188,7 +193,7 @@ class SessionRun:
             raise errors.SessionFailed(
                 self.session, f"failed: {info.failure or info.stopped_because}", info.failure
             )
-        document = self.client.result(self.session)
+        document = self.client.result_document(self.session)
         if document.provenance.definition_sha256 != self.request.definition_sha256:
             raise errors.ProtocolError("the result is of another definition")
         try:
@@ -214,8 +219,9 @@ class SessionRun:
                 self.refuse_gaps()
             self.report(Progress("computing", number, document.phase))
             answer = self.compute(number, document)
-            if self.ask is not None and not self.ask(as_preview(answer)):
-                raise errors.ConsentDeclined(f"round {number} was not sent")
+            with self.asking():
+                if self.ask is not None and not self.ask(as_preview(answer)):
+                    raise errors.ConsentDeclined(f"round {number} was not sent")
             # Again: computing and asking take time.
             self.approvals.require(self.request)
             self.journal.commit(answer)

@@ -1,0 +1,96 @@
+"""How objects show themselves: a few lines of text, or a small table in a notebook."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from html import escape
+from typing import Any
+
+import numpy as np
+
+__all__ = ["COLUMNS", "LINES", "STYLE", "brief", "cut", "html_fields", "short_repr"]
+
+#: Most columns and lines of a repr.
+COLUMNS, LINES = 100, 20
+#: Most characters of one field in a repr, and of one in a notebook's table.
+_FIELD, _CELL = 72, 600
+#: Most elements of a sequence or mapping that are looked at.
+_ELEMENTS = 16
+#: For a notebook with light or dark background: no colour of text or ground.
+STYLE = """<style>
+.fedclust table{border-collapse:collapse;margin:.4em 0;color:inherit;font-size:inherit}
+.fedclust th,.fedclust td{padding:.15em .6em;text-align:right;vertical-align:top;
+border-bottom:1px solid rgba(128,128,128,.35)}
+.fedclust th:first-child,.fedclust td.text{text-align:left}
+.fedclust caption{text-align:left;opacity:.75}
+.fedclust p{margin:.3em 0}
+.fedclust .warning{border-left:4px solid #d55e00;padding-left:.6em}
+.fedclust .wide{overflow-x:auto}
+</style>"""
+
+
+def short_repr(name: str, fields: Iterable[tuple[str, Any]]) -> str:
+    """Return ``name(field=value, ...)`` in at most 20 lines of 100 columns.
+
+    Arrays are their shape, objects in an object their class, and what is long is cut.
+    """
+    text = ", ".join(f"{field}={brief(value)}" for field, value in fields)
+    lines = textwrap.wrap(
+        f"{name}({text})", COLUMNS, subsequent_indent="    ", break_on_hyphens=False
+    )
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], "    ...)"]
+    return "\n".join(lines)
+
+
+def brief(value: Any) -> str:
+    """Return a value in at most 72 characters on one line."""
+    if isinstance(value, np.ndarray):
+        return f"<{' x '.join(map(str, value.shape))} array>"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if hasattr(value, "model_fields_set"):
+        # A site or feature in a list is known by its name, a site also by its state.
+        known = [getattr(value, field) for field in ("name", "state") if hasattr(value, field)]
+        return f"{type(value).__name__}({', '.join(map(brief, known)) or '...'})"
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, str):
+        return repr(cut(value, _FIELD - 2))
+    if isinstance(value, Mapping):
+        pairs = [f"{brief(key)}: {brief(value[key])}" for key in [*value][:_ELEMENTS]]
+        return _joined("{", pairs, "}", f"<{len(value)} entries>", len(value))
+    if isinstance(value, (tuple, list)):
+        each = [brief(item) for item in value[:_ELEMENTS]]
+        last = ",)" if isinstance(value, tuple) and len(value) == 1 else ")"
+        kind = type(value[0]).__name__ if len(value) else ""
+        return _joined("(", each, last, f"<{len(value)} {kind}>", len(value))
+    return cut(repr(value), _FIELD)
+
+
+def _joined(begin: str, parts: list[str], end: str, instead: str, count: int) -> str:
+    text = f"{begin}{', '.join(parts)}{end}"
+    return text if count <= _ELEMENTS and len(text) <= _FIELD else instead
+
+
+def cut(text: str, most: int) -> str:
+    """Return printable text on one line, at most so many characters."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def html_fields(title: str, fields: Iterable[tuple[str, Any]]) -> str:
+    """Return a notebook's table of names and values, escaped; those that are None are left out."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>'
+        f'<td class="text">{escape(cut(value, _CELL) if isinstance(value, str) else brief(value))}'
+        "</td></tr>"
+        for name, value in fields
+        if value is not None
+    )
+    caption = f"<caption>{escape(title)}</caption>"
+    return f'<div class="fedclust">{STYLE}<table>{caption}<tbody>{rows}</tbody></table></div>'

@@ -1,0 +1,37 @@
+"""The page on notebooks: its code runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from support.site_rows import blobs
+
+PAGE = Path(__file__).parents[2] / "docs" / "result.md"
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = PAGE.read_text("utf-8").partition("## In a notebook")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 4
+    sites = blobs(CENTRES, [40, 50, 45], spread=0.5)
+    names: dict[str, Any] = {
+        "rows": dict(zip(("berlin", "oslo", "porto"), sites.values(), strict=True))
+    }
+    for block in blocks:
+        exec(block, names)  # noqa: S102
+
+    assert names["three"].cluster_centers_.shape == (3, 2)
+    for figure in ("sizes.svg", "choice.svg"):
+        ElementTree.parse(tmp_path / figure)  # noqa: S314
+    assert (tmp_path / "clusters.html").stat().st_size > 1000
+    shown = {name for name in dir(names["three"].plot) if not name.startswith("_")}
+    for name in shown:
+        assert f"`{name}`" in section

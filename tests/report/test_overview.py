@@ -1,0 +1,310 @@
+"""What results show of themselves: in a terminal, in a notebook, as tables of pandas."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fedclust import simulate
+from fedclust.errors import UsageError
+from fedclust.report.session_result import SessionResult
+from fedclust.schema.result import (
+    Bounds,
+    ClusterProfile,
+    HistoryEntry,
+    Quality,
+    Result,
+    SweepEntry,
+)
+from fedclust.site import SessionStatus
+from fedclust.site.progress import Preview
+from fedclust.site.result import SiteResult
+from fedclust.wire import codec
+from fedclust.wire.models import (
+    Definition,
+    Provenance,
+    ProvenanceEntry,
+    ResultDocument,
+    SessionEntry,
+    SitePresence,
+)
+from support.site_rows import blobs
+
+HOSTILE = "<script>alert(1)</script>&'\""
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+class _Fragment(HTMLParser):
+    """Collects tags and words of a fragment; fails on tags that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self._open: list[str] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        assert not [name for name, _ in attrs if name.startswith("on") or name in ("src", "href")]
+        self.tags.append(tag)
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def definition(d: int, name: str = "x", n_sites: int = 3) -> Definition:
+    body = {
+        "name": "heart-2026",
+        "algorithm": "fkm",
+        "method_version": 1,
+        "config": {"n_clusters": 2},
+        "seed": 7,
+        "features": [{"name": f"{name}{j}", "unit": "mg/dl"} for j in range(d)],
+        "sites": [f"site-{number}" for number in range(n_sites)],
+    }
+    return Definition.model_validate_json(json.dumps(body))
+
+
+def outcome(n_clusters: int, d: int, n_sites: int = 3, **changes: Any) -> Result:
+    rng = np.random.default_rng(n_clusters)
+    means = rng.normal(size=(n_clusters, d)) * 100
+    every = np.ones(means.shape, dtype=np.bool_)
+    given: dict[str, Any] = {
+        "centroids": means,
+        "centroids_original": means,
+        "columns": tuple(f"x{j}" for j in range(d)),
+        "center": np.zeros(d),
+        "scale": np.ones(d),
+        "sizes": (30 * n_sites,) * n_clusters,
+        "site_sizes": {f"site-{number}": (30,) * n_clusters for number in range(n_sites)},
+        "quality": Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=99),
+        "profile": ClusterProfile(
+            known=every,
+            means=means,
+            deviations=np.ones(means.shape),
+            overall_means=means.mean(axis=0),
+            overall_deviations=np.full(d, 50.0),
+        ),
+        "history": tuple(
+            HistoryEntry(round=number, phase="step", n_sites=3, inertia=20.0 / number)
+            for number in range(1, 40)
+        ),
+        "n_rounds": 39,
+        "stopped_because": "max_rounds",
+    }
+    return Result(**{**given, **changes})
+
+
+def wordy(n_clusters: int, d: int) -> Result:
+    """Return a result that has everything that a result can say."""
+    one = outcome(n_clusters, d, 30)
+    bounds = {"certified": True, "statement": "Proven.", "n_clusters": n_clusters}
+    counts = {"iterations": 3, "limited": 0, "splits": 1}
+    return one.model_copy(
+        update={
+            "warnings": tuple(f"warning {number}: {HOSTILE} {'long ' * 80}" for number in range(9)),
+            "bounds": Bounds(lower=9.0, upper=10.0, **bounds, **counts),
+            "sweep": tuple(
+                SweepEntry(n_clusters=k, inertia=100.0 / k, stability=1.0, result=one)
+                for k in range(2, 30)
+            ),
+            "n_clusters": n_clusters,
+            "recommendation": f"K = 2: {HOSTILE}",
+        }
+    )
+
+
+def site_result(found: Result, declared: Definition) -> SiteResult:
+    provenance = Provenance(
+        definition_sha256="0" * 64,
+        algorithm="fkm",
+        method_version=1,
+        seed=7,
+        sites=declared.sites,
+        server_version="0.1.0",
+        platform={"numpy": "2"},
+        submissions=tuple(
+            ProvenanceEntry(round=number, site="site-0", sha256="0" * 64) for number in range(90)
+        ),
+    )
+    document = ResultDocument(
+        session=declared.name,
+        completed_at=NOW,
+        features=declared.features,
+        result=codec.to_tree(found),
+        provenance=provenance,
+    )
+    return SiteResult(
+        document,
+        declared,
+        "site-0",
+        labels_=np.zeros(100_000, dtype=np.int64),
+        ids_=tuple(f"patient {number}" for number in range(1000)),
+    )
+
+
+def entry() -> SessionEntry:
+    sites = tuple(SitePresence(name=f"site-{number}", state="joined") for number in range(200))
+    return SessionEntry(
+        name="heart-2026",
+        state="running",
+        created_by=HOSTILE,
+        created_at=NOW,
+        round=3,
+        failure="long " * 500,
+        definition=definition(50),
+        definition_sha256="0" * 64,
+        sites=sites,
+    )
+
+
+BIG = site_result(wordy(64, 50), definition(50, n_sites=30))
+SHOWN = {
+    "site": BIG,
+    "analyst": SessionResult(BIG.document, BIG.definition),
+    "document": BIG.document,
+    "result": BIG.result_,
+    "one K": wordy(64, 50).sweep[0],  # type: ignore[index]
+    "definition": BIG.definition,
+    "long names": site_result(wordy(64, 50), definition(50, "ü" * 100)),
+    "entry": entry(),
+    "status": SessionStatus("heart", "failed", "joined", 3, 2, 0, "reason " * 300),
+    "preview": Preview(
+        "heart",
+        1,
+        body=bytes(10**5),
+        fields={f"{HOSTILE} {k}": "(3, 4)" for k in range(99)},
+        note="-" * 300,
+    ),
+    "profile": BIG.result_.profile,
+    "task": BIG.result_.quality,
+}
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_a_repr_fits_a_screen(kind: str) -> None:
+    for text in (repr(SHOWN[kind]), str(SHOWN[kind])):
+        lines = text.splitlines()
+        assert 1 <= len(lines) <= 20, text
+        assert max(map(len, lines)) <= 100, text
+        assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["site", "analyst", "entry", "status", "preview"])
+def test_a_notebook_gets_escaped_markup_and_no_colour_of_text(kind: str) -> None:
+    text = SHOWN[kind]._repr_html_()
+    page = _Fragment(text)
+
+    assert "script" not in page.tags
+    assert len(text) < 150_000
+    assert "fedclust" in text
+    assert "body{" not in text
+    assert kind not in ("site", "analyst", "entry", "preview") or HOSTILE in page.words
+
+
+def test_no_result_shows_labels_or_identifiers() -> None:
+    for text in (repr(BIG), BIG._repr_html_()):
+        assert "patient" not in text
+        assert "labels" not in text
+
+
+@pytest.fixture(scope="module")
+def swept() -> Any:
+    sites = blobs(np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]]), [40, 50, 45], spread=0.5)
+    return simulate("lloyd", sites, config={"n_clusters": [2, 3]}, features=["u", "size"])
+
+
+def test_a_result_says_what_was_found(swept: Any) -> None:
+    first, *lines = repr(swept).splitlines()
+    assert first.startswith("SimulationResult: 3 clusters by lloyd, 2 columns, 3 sites")
+    head = next(
+        i for i, line in enumerate(lines) if line.split() == ["cluster", "persons", "u", "size"]
+    )
+    for k, line in enumerate(lines[head + 1 : head + 4]):
+        number, size, *values = line.split()
+        assert (int(number), int(size)) == (k, swept.sizes_[k])
+        np.testing.assert_allclose(
+            [float(value) for value in values], swept.cluster_centers_[k], atol=0.01
+        )
+    assert "K = 3 is recommended of 2 numbers of clusters from 2 to 3" in repr(swept)
+    assert "recommended" not in repr(swept.at(2))
+    words = _Fragment(swept._repr_html_()).words
+    assert "Persons by site" in words
+    assert "Numbers of clusters that were compared" in words
+
+
+def test_every_warning_and_an_unknown_entry_are_shown() -> None:
+    known = np.array([[True, False], [True, True]])
+    found = outcome(2, 2, mask=known, warnings=("first <b>", "second"), profile=None)
+    result = site_result(found, definition(2))
+    text, page = repr(result), _Fragment(result._repr_html_())
+
+    for warning in ("first <b>", "second"):
+        assert f"warning: {warning}" in text
+        assert f"Warning: {warning}" in page.words
+    row = next(line for line in text.splitlines() if line.split()[:1] == ["0"])
+    assert row.split()[-1] == "–"
+    assert np.isnan(result.to_frame()["x1"][0])
+
+
+def test_without_evaluation_a_result_says_so() -> None:
+    bare = outcome(2, 2, sizes=None, site_sizes={}, quality=None, profile=None, history=())
+    result = site_result(bare, definition(2))
+    assert "no closing evaluation" in repr(result)
+    assert "Blue" not in result._repr_html_()
+    assert result.to_frame()["size"].isna().all()
+    with pytest.raises(UsageError, match="no closing evaluation"):
+        result.to_frame("sites")
+    assert len(result.to_frame("history")) == 0
+    assert repr(result.plot) == "Plots of heart-2026: centroids()"
+
+
+def test_frames_hold_what_the_result_does(swept: Any) -> None:
+    clusters = swept.to_frame()
+    assert clusters.index.name == "cluster"
+    # A feature has the name size.
+    assert list(clusters.columns) == ["size_", "u", "size"]
+    np.testing.assert_array_equal(clusters[["u", "size"]], swept.cluster_centers_)
+    assert clusters["size_"].tolist() == list(swept.sizes_)
+    by_k = swept.to_frame("k")
+    assert by_k.index.tolist() == [2, 3]
+    assert by_k["inertia"].tolist() == [each.inertia for each in swept.sweep_]
+    assert by_k["stability"].dtype == float
+    sites = swept.to_frame("sites")
+    assert {name: tuple(sites[name]) for name in sites} == swept.result_.site_sizes
+    history = swept.to_frame("history")
+    assert history.index.tolist() == [each.round for each in swept.history_]
+    assert history["lower_bound"].isna().all()
+
+
+def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="nothing to compare"):
+        swept.at(2).to_frame("k")
+    with pytest.raises(UsageError, match="clusters, sites, k, history"):
+        swept.to_frame("rows")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install 'fedclust\[data\]'"):
+        swept.to_frame()
+
+
+def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
+    names = ["profile", "sizes", "centroids", "convergence", "choice", "bounds"]
+    assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
+    assert "choice()" in repr(swept.plot)
+    assert "bounds()" not in repr(swept.plot)
+    figure = swept.plot.choice()
+    assert repr(figure) == str(figure) == "Figure('Choosing the number of clusters', 720 x 260)"
+    ElementTree.fromstring(figure._repr_svg_())  # noqa: S314
