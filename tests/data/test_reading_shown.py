@@ -17,6 +17,7 @@ from rich.console import Console
 from fedclust.cli import console
 from fedclust.cli import main as cli
 from fedclust.cli.options import Connection
+from fedclust.site import progress
 from support.fake_coordinator import FakeCoordinator
 from support.purpose import PURPOSE
 
@@ -49,7 +50,6 @@ class Terminal(io.StringIO):
         "participate heart --data rows.csv --preview --json",
         "participate heart --data rows.csv --yes",
         "agent add heart --data rows.csv --yes",
-        "simulate lloyd --clusters 2 --site a=rows.csv --site b=rows.csv --features x,y",
     ],
 )
 def test_reading_is_shown(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_reading_is_shown(command: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "journal"))
     monkeypatch.setattr(Connection, "site", site)
     monkeypatch.setattr(Connection, "client", client)
-    monkeypatch.setattr(console, "SLOW_S", 0.0)
+    monkeypatch.setattr(progress, "SLOW_S", 0.0)
     terminal = Console(file=(file := Terminal()), force_terminal=True, width=80, no_color=True)
     monkeypatch.setattr(console, "err", terminal)
     monkeypatch.setattr(sys, "argv", ["fedclust", *command.split()])
