@@ -24,7 +24,8 @@ class SiteSettings(Model):
     Attributes
     ----------
     require_approval : bool
-        Whether a session needs a recorded approval (``fedclust approve``) before this site joins.
+        Whether this site joins a session, and sends in it, only with a recorded approval
+        (``fedclust approve``).
     """
 
     require_approval: bool = Field(default=False, description="true or false")
