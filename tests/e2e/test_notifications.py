@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from support import processes
 from support.api_caller import ApiCaller
 from support.certificates import Authority
+from support.local_coordinator import local_coordinator
 from support.mail_server import OK, mail_server, webhook_receiver
+from support.processes import COMMAND, clean_environment
 from support.server import running_server, service
-from support.timeouts import eventually
+from support.timeouts import TIMEOUT_S, eventually
 
 OPS = "ops@hospital.example"
 PASSWORD = "correct-horse-battery-staple"
@@ -63,6 +67,33 @@ def test_an_operator_gets_a_mail_when_a_site_is_late(tmp_path: Path) -> None:
         assert secret not in re.sub(r"operator token .*", "", output), secret
         assert secret not in json.dumps(body)
     assert "fcs_" not in said
+
+
+def test_an_agent_without_sessions_runs_the_sites_command(tmp_path: Path) -> None:
+    state, got = tmp_path / "state", tmp_path / "got.json"
+    state.mkdir()
+    keep = f"import pathlib,sys; pathlib.Path({str(got)!r}).write_text(sys.stdin.read())"
+    command = json.dumps([sys.executable, "-S", "-c", keep])
+    (state / "site.toml").write_text(f"[agent]\nnotify_command = {command}\n", "utf-8")
+    with local_coordinator(tmp_path) as local:
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", "north", "south", "west")
+        api.register("analysts", "ada")
+        api.define("ada", "heart", ["north", "south", "west"])
+        settings = {
+            "FEDCLUST_COORDINATOR": local.base_url,
+            "FEDCLUST_TOKEN": api.tokens["north"],
+            "FEDCLUST_JOURNAL_DIR": str(tmp_path / "journal"),
+            "FEDCLUST_STATE_DIR": str(state),
+        }
+        arguments = [sys.executable, "-c", COMMAND, "agent", "--until-done"]
+        first = processes.run(arguments, env=clean_environment(settings), timeout=TIMEOUT_S)
+        body = json.loads(got.read_text("utf-8"))
+        got.unlink()
+        again = processes.run(arguments, env=clean_environment(settings), timeout=TIMEOUT_S)
+    assert (body["kind"], body["session"], body["sites"]) == ("invited", "heart", ["north"])
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert not got.exists()
 
 
 def test_notify_test_says_for_each_channel_what_happened(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_an_empty_file_is_the_defaults(content: bytes) -> None:
 def test_a_setting_is_read_also_after_a_byte_order_mark(start: bytes) -> None:
     write(start + b"require_approval = true\r\n")
     assert read_settings().require_approval
-    assert read_settings().lines() == ["require_approval = true"]
+    assert read_settings().lines() == ["require_approval = true", "agent.notify_command = []"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -22,9 +24,15 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
+from fedclust.client import Client
 from fedclust.errors import ConsentDeclined, UsageError
 from fedclust.site import Site, paths
+from fedclust.site.notifications import SiteNotifier
+from fedclust.site.settings import read_settings
 from fedclust.site.terminal import confirmed, consent_question, printable
+
+#: Seconds for which a look for notifications waits for a coordinator that is away.
+_NOTIFY_PATIENCE_S = 10.0
 
 app = typer.Typer(
     help="Take part in all sessions that this site has consented to, until they end.",
@@ -71,8 +79,42 @@ def agent(
     # sends no request; it only reports wrong settings now.
     connect().close()
     _print_line(f"agent of {connection.url}; its list of sessions is in {directory}")
-    Agent(AgentEntries(directory), connect, _print_line).run(stopping, until_done=until_done)
+    entries = AgentEntries(directory)
+    with _notifying(connection, entries, stopping):
+        Agent(entries, connect, _print_line).run(stopping, until_done=until_done)
     _print_line("stopped; the next run sends what is already written")
+
+
+@contextlib.contextmanager
+def _notifying(
+    connection: o.Connection, entries: AgentEntries, stopping: threading.Event
+) -> Iterator[None]:
+    """Run the site's notify_command, if it has one, in a thread as long as the agent runs."""
+    command = read_settings().agent.notify_command
+    if not command:
+        yield
+        return
+
+    def connect() -> Client:
+        return connection.client(_NOTIFY_PATIENCE_S)
+
+    def handed() -> frozenset[str]:
+        return frozenset(entry.session for entry in entries.read())
+
+    notifier = SiteNotifier(entries.directory, command, _print_line, handed)
+    ended = threading.Event()
+    # A daemon thread: a slow command must not keep the process from ending.
+    thread = threading.Thread(target=notifier.run, args=(connect, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+        if not stopping.is_set():
+            # No session is left: the last look notifies of their ends.
+            ended.set()
+            thread.join()
+            notifier.look_once(connect)
+    finally:
+        ended.set()
 
 
 @o.command(

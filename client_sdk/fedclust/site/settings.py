@@ -16,6 +16,20 @@ from fedclust.site.paths import state_directory
 _FILE = "site.toml"
 
 
+class AgentSettings(Model):
+    """What applies to the agent of this site.
+
+    Attributes
+    ----------
+    notify_command : tuple of str
+        The program, and its arguments, that the agent runs when somebody has to act. Empty: none.
+    """
+
+    notify_command: tuple[str, ...] = Field(
+        default=(), description='a list of texts: ["/usr/local/bin/tell", "it@hospital.example"]'
+    )
+
+
 class SiteSettings(Model):
     """What applies to every session of this site, whoever runs it.
 
@@ -26,9 +40,11 @@ class SiteSettings(Model):
     require_approval : bool
         Whether this site joins a session, and sends in it, only with a recorded approval
         (``fedclust approve``).
+    agent : AgentSettings
     """
 
     require_approval: bool = Field(default=False, description="true or false")
+    agent: AgentSettings = AgentSettings()
 
     def lines(self) -> list[str]:
         """Return each setting in use, as the file would say it."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from fedclust import notification_texts as sdk_texts
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.notification import (
     OPERATORS,
@@ -63,7 +64,7 @@ def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> No
             # A site is invited once, so its name tells this invitation from others.
             cause=f"invited with {names[0]}",
             text=texts.invited(session.name, names),
-            own_text=lambda site: texts.invited_site(session.name, site),
+            own_text=lambda site: sdk_texts.site_invited(session.name, site),
             session=session.name,
             sites=names,
             state=session.state.value,
@@ -87,7 +88,7 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round) -> None:
             subject=session.name,
             cause=f"round {current.number} overdue since {uow.now.isoformat()}",
             text=texts.overdue(session.name, current.number, at, late),
-            own_text=lambda site: texts.overdue_site(session.name, current.number, at, site),
+            own_text=lambda site: sdk_texts.site_late(session.name, current.number, site, at),
             session=session.name,
             round=current.number,
             sites=late,
@@ -100,12 +101,12 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round) -> None:
 def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> None:
     """Notify operators, the analyst and the session's sites of its end."""
     kind, name = NotificationKind.FINISHED, session.name
-    text, own_text = texts.completed(name), texts.completed_site(name)
+    text, own_text = texts.completed(name), sdk_texts.site_completed(name)
     if session.state is SessionState.FAILED:
         kind = NotificationKind.FAILED
-        text = own_text = texts.failed(name)
+        text = own_text = sdk_texts.failed(name)
     elif session.state is SessionState.CANCELLED:
-        text = own_text = texts.cancelled(name)
+        text = own_text = sdk_texts.cancelled(name)
     gone = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
     sites = [each.site for each in uow.tx.participations.list(session.id) if each.state not in gone]
     _write_event(
@@ -132,7 +133,7 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
     reached = [each for each in TOKEN_WARNINGS if left <= each < lifetime]
     if not reached:
         return
-    text = texts.own_token_expiring(owner, token.expires_at)
+    text = sdk_texts.own_token_expiring(owner.role.value, owner.name, token.expires_at)
     _write_event(
         uow,
         _Event(
