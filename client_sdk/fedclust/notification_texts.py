@@ -79,3 +79,8 @@ def own_token_expiring(role: str, name: str, ends: datetime) -> str:
         + ".",
         "To see until when your token is valid:\n\n    fedclust doctor",
     )
+
+
+def with_address(text: str, public_url: str | None) -> str:
+    """Add the coordinator's address to a text, if it is known."""
+    return text if public_url is None else f"{text}\nCoordinator: {public_url}\n"

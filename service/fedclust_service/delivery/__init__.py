@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator
 from datetime import datetime
 
+from fedclust.notification_texts import with_address
 from fedclust_service.delivery.smtp import MailServer, SmtpSender
 from fedclust_service.delivery.webhook import WebhookSender
 from fedclust_service.domain.notification import (
@@ -16,7 +17,6 @@ from fedclust_service.domain.notification import (
     Outgoing,
     Sender,
 )
-from fedclust_service.orchestration.notification_texts import with_address
 from fedclust_service.settings import Settings, SettingsError
 
 

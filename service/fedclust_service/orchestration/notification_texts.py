@@ -59,11 +59,6 @@ def token_expiring(owner: Principal, ends: datetime) -> str:
     )
 
 
-def with_address(text: str, public_url: str | None) -> str:
-    """Add the coordinator's address to a text, if it is known."""
-    return text if public_url is None else f"{text}\nCoordinator: {public_url}\n"
-
-
 def _sites_are(names: Sequence[str]) -> str:
     """Return sites with their verb: one by its name, more as a number."""
     return f"{names[0]} is" if len(names) == 1 else f"{len(names)} sites are"

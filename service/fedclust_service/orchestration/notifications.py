@@ -204,7 +204,7 @@ def _outbox_row(
             "state": event.state,
             "account": event.account,
             "expires_at": None if ends is None else _rfc3339(ends),
-            "text": texts.with_address(text, url),
+            "text": sdk_texts.with_address(text, url),
             "link": link,
         },
         created_at=uow.now,
