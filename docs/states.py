@@ -28,6 +28,9 @@ _SESSION = """\
 A session starts when the last invited site has joined (`when_all_joined`; declined and excluded
 sites do not count) or when its analyst starts it (`manual`). At least `quorum` sites must have
 joined, or `min_sites` if there is no quorum. A session ends once, and its definition never changes.
+
+A session that no site ever joined can be deleted, in any state. It is then as if it had never
+existed, except in the audit trail, and its name can be used again.
 """
 
 _PARTICIPATION = """\

@@ -273,6 +273,8 @@ class _Comparison:
     def _fields(
         self, old: dict[str, Any], new: dict[str, Any], at: str, sent: bool
     ) -> Iterator[str]:
+        if sent and "properties" not in new and ("anyOf" in new or "oneOf" in new):
+            return  # compared with each choice
         before, after = old.get("properties", {}), new.get("properties", {})
         for name in before.keys() - after.keys():
             yield f"{at}: field {name} removed"
@@ -297,7 +299,13 @@ class _Comparison:
             # Everything that was taken has to be taken; everything answered has to be known.
             given, found = (before, after) if sent else (after, before)
             for choice in given:
-                if not any(self._fits(choice, other, sent) for other in found):
+                if any(self._fits(choice, other, sent) for other in found):
+                    continue
+                inner = self._resolved(choice, self.old)
+                if sent and choice in found and "discriminator" in inner:
+                    # A choice within the choice, such as SessionCreate: say what changed in it.
+                    yield from self._schema(choice, choice, at, sent=sent)
+                else:
                     name = choice.get("title") or choice.get("$ref") or choice.get("type", key)
                     verb = "no longer taken" if sent else "may be answered"
                     yield f"{at}: {str(name).split('/')[-1]} {verb}"

@@ -17,6 +17,7 @@ from support.local_coordinator import local_coordinator
 
 SITES = ("north", "south", "west")
 SESSION = "heart-2026"
+STUDY = "heart"
 TOKEN_ID = "AAAAAAAAAAAA"
 SHOWN_TOKEN = f"fcs_{TOKEN_ID}_shown-once-and-never-again"
 #: Of the overview, what no two machines have alike.
@@ -34,6 +35,14 @@ PLACES = {"bytes_in": -3, "size": -2}
 def definition() -> dict[str, Any]:
     """Return the body of the session."""
     return ApiCaller("", "").definition(SESSION, list(SITES))
+
+
+def study() -> dict[str, Any]:
+    """Return the body of the study."""
+    body = definition()
+    kept = ("purpose", "features", "sites")
+    defaults = {"algorithm": body["algorithm"], "policy": body["policy"]}
+    return {"name": STUDY, **{key: body[key] for key in kept}, "defaults": defaults}
 
 
 def record_operations(place: Path) -> dict[str, Any]:
@@ -65,6 +74,7 @@ class _Recorder:
         self._do("create_operator", "operator", {"name": "grace", "title": "Grace"})
         self._do("issue_operator_token", "operator", {"expires_in_days": 30})
         self._do("change_operator", "operator", {"title": "Grace, on call"})
+        self._do("create_study", "ada", study())
         self._do("create_session", "ada", definition())
         self._do("join_session", "north", api.participation("north", SESSION))
         for site in ("south", "west"):
@@ -82,6 +92,9 @@ class _Recorder:
         self._read_all()
         api.define("ada", "given-up", list(SITES))
         self._do("cancel_session", "ada", session="given-up")
+        api.define("ada", "mistaken", list(SITES))
+        self._do("delete_session", "ada", session="mistaken")
+        self._do("delete_study", "ada")
         return dict(sorted(self.bodies.items()))
 
     def _read_all(self) -> None:
@@ -105,6 +118,7 @@ class _Recorder:
         method, template = self._routes[operation]
         path = template.format(
             session=session,
+            study=STUDY,
             number=1,
             name=next((name for kind, name in _NAMES.items() if f"/{kind}/" in template), ""),
             site="west",
@@ -115,6 +129,8 @@ class _Recorder:
         keywords = {} if body is None else {"json": body}
         response = self.api.request(method, path, caller, **keywords)
         assert response.is_success, f"{operation}: {response.status_code} {response.text}"
+        if not response.content:
+            return ""
         answer = response.json()
         self.bodies[operation] = {"responses": {str(response.status_code): _same(answer)}}
         if body is not None:

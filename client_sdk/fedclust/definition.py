@@ -123,7 +123,8 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
     DefinitionError
         With all faults found.
     """
-    errors = _check_sites(definition, simulated) + _check_features(definition)
+    errors = _check_sites(definition, simulated)
+    errors += check_features(definition.features, definition.policy.scaling)
     least, most = PURPOSE_CHARACTERS
     if not simulated and len(definition.purpose) < least:
         message = (
@@ -190,10 +191,7 @@ def _options(definition: SessionCreate) -> MethodOptions:
 
 def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]:
     n, policy = len(definition.sites), definition.policy
-    errors = [
-        _error(f"/sites/{index}", "unique", "each site is named once")
-        for index in _repeated(definition.sites)
-    ]
+    errors = check_once(definition.sites)
     if policy.min_group_size < LEAST_GROUP:
         message = f"at least {LEAST_GROUP}; 5 is the default. protection: none works on exact rows"
         errors.append(_error("/policy/min_group_size", "smallest-count", message))
@@ -213,8 +211,15 @@ def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]
     return errors
 
 
-def _check_features(definition: SessionCreate) -> list[FieldError]:
-    features = definition.features
+def check_once(sites: Sequence[str]) -> list[FieldError]:
+    """Return an error for each site that is named a second time."""
+    return [
+        _error(f"/sites/{index}", "unique", "each site is named once") for index in _repeated(sites)
+    ]
+
+
+def check_features(features: tuple[Feature, ...], scaling: str = "none") -> list[FieldError]:
+    """Return what is wrong with the features of a session with this ``scaling``."""
     errors = [
         _error(f"/features/{index}/name", "unique", "each feature is named once")
         for index in _repeated([feature.name for feature in features])
@@ -225,7 +230,7 @@ def _check_features(definition: SessionCreate) -> list[FieldError]:
             _error(at + pointer, rule, message)
             for pointer, rule, message in _feature_faults(feature)
         ]
-        needs_bounds = definition.policy.scaling == "bounds" and feature.kind == "numeric"
+        needs_bounds = scaling == "bounds" and feature.kind == "numeric"
         if needs_bounds and (feature.lower is None or feature.upper is None):
             errors.append(_error(at, "bounds", "scaling by bounds needs lower and upper"))
     return errors or _check_columns(features)

@@ -42,6 +42,7 @@ def test_a_role_without_permission_is_forbidden(action: str) -> None:
 
 _OF_ANY_ROLE = {
     "session.read",
+    "study.read",
     "round.read",
     "event.read",
     "result.read",

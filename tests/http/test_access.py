@@ -76,12 +76,17 @@ EXPECTED: dict[str, Access | str] = {
     "change_operator": _OPERATORS_ONLY,
     "issue_operator_token": _OPERATORS_ONLY,
     "revoke_operator_token": _OPERATORS_ONLY,
+    "create_study": Access(_NOBODY, _NO_OBJECT, _NO_OBJECT),
+    "list_studies": _ANY_TOKEN,
+    "get_study": _SEEN,
+    "delete_study": _MANAGED,
     "create_session": Access(_NOBODY, _NO_OBJECT, _NO_OBJECT),
     "list_sessions": _ANY_TOKEN,
     "get_session": _SEEN,
     "change_session": _MANAGED,
     "start_session": _MANAGED,
     "cancel_session": _MANAGED,
+    "delete_session": _MANAGED,
     "join_session": _SITES_OWN,
     "leave_session": _SITES_OWN,
     "exclude_site": _MANAGED,
@@ -105,6 +110,7 @@ BODIES: dict[str, Any] = {
     "change_site": {"title": "changed"},
     "change_analyst": {"title": "changed"},
     "change_operator": {"title": "changed"},
+    "create_study": {"name": "incomplete"},
     "create_session": {"name": "incomplete"},
     "change_session": {},
     "join_session": {
@@ -144,7 +150,8 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
         api.register("operators", "grace")
         sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
         for analyst, sites in sessions.items():
-            api.define(analyst, f"of-{analyst}", sites)
+            api.study(analyst, f"of-{analyst}", sites)
+            api.define(analyst, f"of-{analyst}", sites, study=f"of-{analyst}")
             for site in sites:
                 api.join(site, f"of-{analyst}")
         # The thread that does this does not run here.
@@ -190,6 +197,7 @@ def _path(route: APIRoute, which: str, ids: dict[str, str]) -> str:
     owners = {OWN: "of-ada", FOREIGN: "of-bob", ABSENT: "of-nobody"}
     names = {
         "session": owners[which],
+        "study": owners[which],
         "number": "1",
         "site": {OWN: "west", FOREIGN: "rome", ABSENT: "nowhere"}[which],
         "name": "nobody" if which == ABSENT else _OTHERS[kind],

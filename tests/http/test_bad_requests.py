@@ -287,7 +287,13 @@ def test_every_path_names_the_methods_that_it_takes(running: Running) -> None:
         by_path.setdefault(route.path, set()).update(route.methods or set())
     for template, methods in by_path.items():
         path = template.format(
-            session="heart", number="1", site="west", name="north", token_id="x", algorithm="lloyd"
+            session="heart",
+            study="heart",
+            number="1",
+            site="west",
+            name="north",
+            token_id="x",
+            algorithm="lloyd",
         )
         allowed = methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
         for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE"} - methods:

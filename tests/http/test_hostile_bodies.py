@@ -76,7 +76,7 @@ def _targets(api: ApiCaller, session: str) -> list[tuple[str, str, str, str, Any
                 continue
             # Nobody whose token the rest depends on is changed.
             who = OTHERS[path.split("/")[2]] if "{name}" in path else ""
-            filled = path.format(session=session, number=1, name=who, site=site)
+            filled = path.format(session=session, study="none", number=1, name=who, site=site)
             caller = (
                 site
                 if name in SITE_OPERATIONS

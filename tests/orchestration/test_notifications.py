@@ -191,6 +191,17 @@ def test_sites_are_invited_at_creation_and_later(
     assert "fedclust check heart --data FILE" in text
 
 
+def test_a_name_that_is_used_again_is_notified_of_again(notifying: DirectApi, mails: Box) -> None:
+    notifying.register(*SITES)
+    notifying.define(sites=("north", "west", "east"))
+    sessions.delete_session(notifying.co, ANALYST, "heart")
+    send_all(notifying.co)
+    assert mails.kinds == [], "nobody is invited to a session that is gone"
+    notifying.define(sites=("north", "west", "east"))
+    send_all(notifying.co)
+    assert mails.kinds == [("invited", "north@x.example")]
+
+
 def test_ends_are_notified_as_finished_or_failed(
     notifying: DirectApi, clock: ManualClock, mails: Box, posts: Box
 ) -> None:

@@ -82,6 +82,22 @@ def test_a_commit_is_heard(ear: Ear, writer: Store) -> None:
     assert ear.listener.missed == 0
 
 
+def test_a_deleted_session_is_heard_and_found_by_reading_again(ear: Ear, writer: Store) -> None:
+    ear.start()
+
+    def delete(tx: Tx) -> None:
+        session = tx.sessions.lock("heart")
+        assert session is not None
+        tx.sessions.delete(session.id)
+
+    writer.run_tx("delete", delete)
+    assert ear.changed.get(timeout=TIMEOUT_S) == ("heart", 2)
+    # As if the notification had been lost.
+    ear.waited_for = {"heart": 1}
+    ear.listener._read_again()
+    assert ear.changed.get(timeout=TIMEOUT_S) == ("heart", 2)
+
+
 def test_nothing_is_heard_of_what_was_rolled_back(ear: Ear, writer: Store) -> None:
     ear.start()
 

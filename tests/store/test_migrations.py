@@ -33,6 +33,8 @@ def schema(engine: Engine) -> dict[str, Any]:
     """Return all that a database knows of its tables, in comparable form."""
     found: dict[str, Any] = {}
     look = inspect(engine)
+    # SQLite's key of an added column has a name that SQLAlchemy does not read.
+    unnamed = {"name": None} if engine.dialect.name == "sqlite" else {}
     for table in sorted(set(look.get_table_names()) - {"alembic_version"}):
         found[table] = {
             "columns": [
@@ -40,7 +42,9 @@ def schema(engine: Engine) -> dict[str, Any]:
                 for c in look.get_columns(table)
             ],
             "primary key": look.get_pk_constraint(table),
-            "foreign keys": sorted(look.get_foreign_keys(table), key=str),
+            "foreign keys": sorted(
+                ({**key, **unnamed} for key in look.get_foreign_keys(table)), key=str
+            ),
             "unique": sorted(look.get_unique_constraints(table), key=str),
             "checks": sorted(look.get_check_constraints(table), key=str),
             "indices": sorted(look.get_indexes(table), key=str),

@@ -17,6 +17,7 @@ from support.clock import ManualClock
 from support.store_rows import (
     SITES,
     add_session,
+    add_study,
     addressees,
     at,
     lease,
@@ -219,6 +220,63 @@ def test_of_a_sites_first_tables_one_is_joined_with(two: list[Store]) -> None:
         return store.run_tx("join", work)
 
     assert len(crowd(two, step)) == 1
+
+
+def test_a_session_is_deleted_or_joined_but_not_both(two: list[Store]) -> None:
+    """Whoever has the lock first wins; the other sees what became of the session."""
+
+    def arrange(tx: Tx) -> None:
+        for number in range(CROWD // 2):
+            tx.participations.add(participation(add_session(tx, f"s{number}"), "zurich"))
+
+    two[0].run_tx("arrange", arrange)
+
+    def join(tx: Tx, name: str) -> bool:
+        session = tx.sessions.lock(name)
+        if session is None:
+            return False
+        joined = replace(participation(session, "zurich"), joined_at=at(1))
+        tx.participations.update(joined)
+        return True
+
+    def delete(tx: Tx, name: str) -> bool:
+        session = tx.sessions.lock(name)
+        assert session is not None
+        if any(each.joined_at for each in tx.participations.list(session.id)):
+            return False
+        tx.sessions.delete(session.id)
+        return True
+
+    def step(store: Store, number: int) -> bool:
+        work, name = (join, delete)[number % 2], f"s{number // 2}"
+        return store.run_tx("step", lambda tx: work(tx, name))
+
+    # Members of a pair use different stores.
+    assert sorted(number // 2 for number in crowd(two, step)) == list(range(CROWD // 2))
+
+
+def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> None:
+    two[0].run_tx("arrange", lambda tx: [add_study(tx, f"s{n}") for n in range(CROWD // 2)])
+
+    def extend(tx: Tx, name: str) -> bool:
+        if tx.studies.lock(name) is None:
+            return False
+        add_session(tx, name, study=name)
+        return True
+
+    def delete(tx: Tx, name: str) -> bool:
+        study = tx.studies.lock(name)
+        assert study is not None
+        if tx.studies.sessions([name])[name]:
+            return False
+        tx.studies.delete(study.id)
+        return True
+
+    def step(store: Store, number: int) -> bool:
+        work, name = (extend, delete)[number % 2], f"s{number // 2}"
+        return store.run_tx("step", lambda tx: work(tx, name))
+
+    assert sorted(number // 2 for number in crowd(two, step)) == list(range(CROWD // 2))
 
 
 def test_readers_do_not_wait_for_a_writer(store: Store) -> None:

@@ -100,6 +100,11 @@ class ApiCaller:
         body = self.definition(name, sites, **changes)
         return self.ok("POST", "/v1/sessions", owner, json=body)
 
+    def study(self, owner: str, name: str, sites: list[str], **more: Any) -> Any:
+        """Create a study."""
+        body = {"name": name, "purpose": PURPOSE, "sites": sites, **more}
+        return self.ok("POST", "/v1/studies", owner, json=body)
+
     def participation(self, site: str, session: str) -> dict[str, Any]:
         """Return what a site joins with."""
         info = self.ok("GET", f"/v1/sessions/{session}", site)

@@ -28,14 +28,17 @@ MARK = "Zx9SecretValueZx9"
 #: Columns that change without anybody having done something that the audit trail is for.
 _QUIET = {"last_seen_at", "last_used_at"}
 #: What of a session moves is in its version; a lease is no change that anybody asked for.
-_WATCHED = ("principals", "tokens", "sessions", "participations")
+_WATCHED = ("principals", "tokens", "studies", "study_sites", "sessions", "participations")
 _COUNTED = ("rounds", "addressees", "submissions", "results")
 SITE_OPERATIONS = {"join_session", "leave_session", "get_task", "put_submission"}
 ANALYST_OPERATIONS = {
+    "create_study",
+    "delete_study",
     "create_session",
     "change_session",
     "start_session",
     "cancel_session",
+    "delete_session",
     "exclude_site",
     "close_round",
     "get_result",

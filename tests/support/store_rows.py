@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from fedclust.wire.codec import canonical_json, sha256
 from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
+from fedclust_service.domain.study import Study
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import Store, StoredState, Tx
 
@@ -19,7 +21,16 @@ def at(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
-def add_session(tx: Tx, name: str = "heart", created_by: str = "ana") -> Session:
+def add_study(tx: Tx, name: str = "hearts", created_by: str = "ana") -> Study:
+    """Add a study that names `SITES`."""
+    definition = canonical_json({"name": name})
+    new = Study(0, name, definition, sha256(definition), created_by, EPOCH)
+    return tx.studies.add(new, SITES)
+
+
+def add_session(
+    tx: Tx, name: str = "heart", created_by: str = "ana", study: str | None = None
+) -> Session:
     """Add a recruiting session."""
     return tx.sessions.add(
         Session(
@@ -34,6 +45,7 @@ def add_session(tx: Tx, name: str = "heart", created_by: str = "ana") -> Session
             state=SessionState.RECRUITING,
             version=1,
             created_at=EPOCH,
+            study=study,
         )
     )
 

@@ -195,6 +195,8 @@ class ConsentRequest:
         definition, policy = self.definition, self.definition.policy
         title = definition.title
         yield "session", f"{title} ({self.session})" if title else self.session
+        if definition.study is not None:
+            yield "study", definition.study
         yield "purpose", definition.purpose or "not stated"
         contact = f"; contact: {definition.contact}" if definition.contact else ""
         yield "asked by", f"{self.analyst}{contact}; coordinator: {self.coordinator}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints
+from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, model_serializer
 from pydantic_core import PydanticCustomError
 
 from fedclust.schema.feature import Feature
@@ -170,9 +170,12 @@ class SessionCreate(Model):
         Why the sites should take part, in one to five sentences; only a simulation needs none.
     expires : datetime or None
         No site joins from then on.
+    study : str or None
+        The study that the session belongs to.
     """
 
     name: Slug
+    study: Slug | None = None
     title: Line = ""
     purpose: Purpose = ""
     contact: Line = ""
@@ -185,6 +188,11 @@ class SessionCreate(Model):
     sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
     start: Literal["when_all_joined", "manual"] = "when_all_joined"
     policy: Policy = Policy()
+
+    @model_serializer(mode="wrap")
+    def _without_no_study(self, write: Any) -> dict[str, Any]:
+        # A session without a study keeps the canonical form and the hash of one that knows none.
+        return {k: v for k, v in write(self).items() if (k, v) != ("study", None)}
 
 
 class Definition(SessionCreate):
@@ -221,6 +229,7 @@ class SessionEntry(Model):
     failure: str | None = None
     cannot_start: str | None = None
     round: int | None = None
+    study: Slug | None = None
     definition: Definition | None
     definition_sha256: Sha256
     sites: tuple[SitePresence, ...]

@@ -101,6 +101,9 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "session.read": frozenset(Role),
     "session.manage": frozenset({Role.OPERATOR, Role.ANALYST}),
     "session.join": frozenset({Role.SITE}),
+    "study.create": frozenset({Role.OPERATOR, Role.ANALYST}),
+    "study.read": frozenset(Role),
+    "study.manage": frozenset({Role.OPERATOR, Role.ANALYST}),
     "task.read": frozenset({Role.SITE}),
     "submission.put": frozenset({Role.SITE}),
     "round.read": frozenset(Role),
@@ -134,6 +137,16 @@ def sees_session(actor: Actor, created_by: str, *, takes_part: bool) -> bool:
     if actor.role is Role.ANALYST:
         return created_by == actor.key
     return takes_part
+
+
+def sees_study(actor: Actor, created_by: str, *, named: bool) -> bool:
+    """Operators see every study, analysts those they created, sites those that name them."""
+    return sees_session(actor, created_by, takes_part=named)
+
+
+def sees_whole_study(actor: Actor) -> bool:
+    """Whether the actor sees more of a study than what its own sessions say anyway."""
+    return actor.role is not Role.SITE
 
 
 def reads_result(own: Participation | None) -> bool:

@@ -54,7 +54,7 @@ class Session:
 
     ``definition`` is the canonical JSON that was frozen at creation, ``definition_sha256`` its
     hash, and ``request_sha256`` the hash of the request, before the seed was drawn. ``version``
-    increases with every change that a request may wait for.
+    increases with every change that a request may wait for. ``study`` is the name of its study.
     """
 
     id: int
@@ -68,6 +68,7 @@ class Session:
     state: SessionState
     version: int
     created_at: datetime
+    study: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     stopped_because: str | None = None

@@ -121,6 +121,8 @@ StateOf = Annotated[SessionState | None, Query(description="Only sessions in thi
 #: The form of names in paths and queries.
 NAME = rf"^{SLUG}$"
 SessionName = Annotated[str, Path(pattern=NAME, description="The session's name.")]
+StudyName = Annotated[str, Path(pattern=NAME, description="The study's name.")]
+StudyOf = Annotated[str | None, Query(pattern=NAME, description="Only sessions of this study.")]
 SiteName = Annotated[str, Path(pattern=NAME, description="The site's name.")]
 RoundNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The round's number, from 1.")]
 TokenId = Annotated[

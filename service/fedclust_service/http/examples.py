@@ -21,6 +21,7 @@ _PARAMETERS: dict[str, Any] = {
     "number": 1,
     "session": "heart-2026",
     "site": "west",
+    "study": "heart",
     "token_id": "AAAAAAAAAAAA",
 }
 _BODY = "$response.body#/"
@@ -40,6 +41,7 @@ _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         )
         for one in ("site", "analyst", "operator")
     },
+    "create_study": ({"study": f"{_BODY}name"}, ("get_study", "delete_study")),
     "create_session": (
         {"session": f"{_BODY}name"},
         (
@@ -49,6 +51,7 @@ _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             "leave_session",
             "start_session",
             "cancel_session",
+            "delete_session",
             "get_task",
             "list_rounds",
             "get_result",

@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fedclust_service.domain.access import SLUG, Actor, Role, absent, sees_session
+from fedclust_service.domain.access import (
+    SLUG,
+    Actor,
+    Role,
+    absent,
+    sees_session,
+    sees_study,
+)
 from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Participation, ParticipationState, Session
+from fedclust_service.domain.study import Study
 from fedclust_service.store import Tx
 
 #: Both databases can store numbers up to this one.
@@ -50,6 +58,24 @@ def own_session(
     if own is None:
         raise absent("session")
     return session, own
+
+
+def study_for(tx: Tx, actor: Actor, name: str, *, lock: bool = False) -> Study:
+    """Return a study; Refusal ``not-found`` if there is none or the actor may not see it."""
+    study = None
+    if is_slug(name):
+        study = tx.studies.lock(name) if lock else tx.studies.get(name)
+    if study is not None:
+        named = actor.role is Role.SITE and tx.studies.names(study.id, actor.name)
+        if sees_study(actor, study.created_by, named=named):
+            return study
+    raise absent("study")
+
+
+def deleted_before(tx: Tx, actor: Actor, action: str, subject: str) -> bool:
+    """Whether the last one of a name was deleted by this actor, who may ask for it again."""
+    last = tx.audit.list(1, subject=subject, action=action)
+    return bool(last) and last[0].actor == actor.key
 
 
 def round_numbered(tx: Tx, session: Session, number: int) -> Round | None:

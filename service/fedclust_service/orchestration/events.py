@@ -14,6 +14,8 @@ from fedclust_service.store import Tx
 Value: TypeAlias = str | int | float | bool | None
 
 PAGE = 100
+#: Entries before it are about an earlier session of the same name.
+_DELETED = "session.deleted"
 #: The last event of a session; later entries are only in the audit trail.
 END = frozenset({"session.completed", "session.failed", "session.cancelled"})
 #: Events that a site reads about all sites.
@@ -73,10 +75,14 @@ def read_events(co: Coordinator, token: str, session: str, after: int) -> EventB
         actor = authenticate_again(co, tx, token)
         require(actor, "event.read")
         found, _ = session_for(tx, actor, session)
-        end = tx.chain.last_of(found.name, END)
+        known = tx.chain.last_of(found.name, END | {_DELETED})
+        begun = known.pop(_DELETED, 0)
+        if begun is None:  # nothing of this session is sealed yet
+            return EventBatch((), after, more=False, ended=False)
+        end = max((n for n in known.values() if n is not None and n > begun), default=None)
         if end is not None and after >= end:
             return EventBatch((), after, more=False, ended=True)
-        rows = tx.chain.about(found.name, after, PAGE)
+        rows = tx.chain.about(found.name, max(after, begun), PAGE)
         kept = [row for row in rows if end is None or (row.number or 0) <= end]
         last = kept[-1].number or after if kept else after
         shown = tuple(event for row in kept if (event := _event_of(actor, row)) is not None)

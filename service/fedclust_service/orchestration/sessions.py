@@ -32,8 +32,14 @@ from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
+from fedclust_service.domain.study import Study
 from fedclust_service.orchestration import notifications
-from fedclust_service.orchestration.access_queries import joined, session_for
+from fedclust_service.orchestration.access_queries import (
+    deleted_before,
+    is_slug,
+    joined,
+    session_for,
+)
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
@@ -45,25 +51,19 @@ from fedclust_service.orchestration.session_start import (
     unsuitable,
     with_start,
 )
+from fedclust_service.orchestration.studies import completed, require_registered
 from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import DataDamaged, Tx
+
+#: The entry of the audit trail about a deletion. A later session of the name continues its version,
+#: so that whoever waits for a change of the name waits rightly.
+DELETED = "session.deleted"
 
 
 def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[SessionInfo, bool]:
     """Create a session (analysts, operators). False if the same request created it before."""
     require(actor, "session.create")
-    # Drawn outside the transaction, which may run again and must write the same definition.
-    seed = secrets.randbelow(MAX_SEED + 1)
-    try:
-        definition = freeze(body, seed)
-        engine.check_installed(plan_of(definition), "coordinator")
-    except DefinitionError as error:
-        raise Refusal(
-            "invalid", "Change the fields that are named here and send it again.", error.errors
-        ) from None
-    except RuleViolation as violation:
-        lacking = FieldError(pointer="/algorithm", rule=violation.rule, message=violation.message)
-        raise Refusal("invalid", "This coordinator cannot run the method.", [lacking]) from None
+    study, definition = _definition(co, actor, body)
     frozen, request = canonical(definition), request_hash(body)
 
     def work(uow: UnitOfWork) -> tuple[SessionInfo, bool]:
@@ -74,11 +74,14 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
                 raise Refusal(
                     "name-taken",
                     "A session of this name was created with another definition or by somebody "
-                    "else. Names are never reused: choose another one.",
+                    "else. Choose another name; only a session that no site has joined can be "
+                    "deleted by its creator, and its name used again.",
                 )
             return _session_info(tx, there, uow.now), False
-        _require_registered(tx, body.sites, "/sites")
-        if body.expires is not None and body.expires <= uow.now:
+        if study is not None and tx.studies.lock(study.name) != study:
+            raise Refusal("unavailable", "The study was deleted at this moment.", retry_after_s=1)
+        require_registered(tx, definition.sites, "/sites")
+        if definition.expires is not None and definition.expires <= uow.now:
             past = FieldError(
                 pointer="/expires", rule="expires", message="this time has passed: give a later one"
             )
@@ -87,24 +90,55 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
             Session(
                 id=0,
                 name=body.name,
-                algorithm=body.algorithm,
+                algorithm=definition.algorithm,
                 method_version=definition.method_version,
                 definition=frozen,
                 definition_sha256=codec.sha256(frozen),
                 request_sha256=request,
                 created_by=actor.key,
                 state=SessionState.RECRUITING,
-                version=1,
+                version=_first_version(tx, body.name),
                 created_at=uow.now,
+                study=definition.study,
             )
         )
-        for site in body.sites:
+        for site in definition.sites:
             tx.participations.add(_invitation(session, site, uow.now))
         uow.audit(actor, "session.created", session.name, definition=session.definition_sha256)
-        notifications.sites_invited(uow, session, body.sites)
+        notifications.sites_invited(uow, session, definition.sites)
         return _session_info(tx, session, uow.now), True
 
     return commit(co, "session.create", work)
+
+
+def _definition(
+    co: Coordinator, actor: Actor, body: SessionCreate
+) -> tuple[Study | None, Definition]:
+    """Return what is frozen, with the study that completes it; Refusal ``invalid``.
+
+    Called outside the transaction, which may run again and must write the same seed.
+    """
+    seed = secrets.randbelow(MAX_SEED + 1)
+    study, wanted = completed(co, actor, body)
+    try:
+        definition = freeze(wanted, seed)
+        engine.check_installed(plan_of(definition), "coordinator")
+    except DefinitionError as error:
+        left_out = "" if study is None else " The study gave what the request left out."
+        raise Refusal(
+            "invalid",
+            f"Change the fields that are named here and send it again.{left_out}",
+            error.errors,
+        ) from None
+    except RuleViolation as violation:
+        lacking = FieldError(pointer="/algorithm", rule=violation.rule, message=violation.message)
+        raise Refusal("invalid", "This coordinator cannot run the method.", [lacking]) from None
+    return study, definition
+
+
+def _first_version(tx: Tx, name: str) -> int:
+    deleted = tx.audit.list(1, subject=name, action=DELETED)
+    return 1 + int(deleted[0].details["version"] or 0) if deleted else 1
 
 
 def list_sessions(
@@ -112,7 +146,9 @@ def list_sessions(
     actor: Actor,
     limit: int = 50,
     cursor: str | None = None,
+    *,
     state: SessionState | None = None,
+    study: str | None = None,
 ) -> Page:
     """List the sessions that the actor may see, newest first."""
     require(actor, "session.read")
@@ -126,6 +162,7 @@ def list_sessions(
             created_by=actor.key if actor.role is Role.ANALYST else None,
             site=actor.name if actor.role is Role.SITE else None,
             state=state,
+            study=study,
             after_id=after,
         )
         items = _session_entries(tx, rows[:size], now)
@@ -172,7 +209,7 @@ def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) 
 
 def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
     tx = uow.tx
-    _require_registered(tx, sites, "/invite")
+    require_registered(tx, sites, "/invite")
     new = [site for site in dict.fromkeys(sites) if tx.participations.get(session.id, site) is None]
     if not new:
         return
@@ -258,19 +295,39 @@ def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionEntry:
     return commit(co, "session.cancel", work)
 
 
-def _require_registered(tx: Tx, sites: tuple[str, ...], at: str) -> None:
-    registered = tx.principals.existing(Role.SITE, sites)
-    errors = [
-        FieldError(
-            pointer=f"{at}/{index}", rule="registered", message="no site of this name is registered"
+def delete_session(co: Coordinator, actor: Actor, name: str) -> None:
+    """Delete a session that no site ever joined (its analyst, operators). Idempotent.
+
+    The audit trail keeps what happened, and the name can be used again.
+    """
+    require(actor, "session.manage")
+
+    def work(uow: UnitOfWork) -> None:
+        tx = uow.tx
+        try:
+            session, _ = session_for(tx, actor, name, lock=True)
+        except Refusal:
+            if is_slug(name) and deleted_before(tx, actor, DELETED, name):
+                return
+            raise
+        came = [each.site for each in tx.participations.list(session.id) if each.joined_at]
+        if came:
+            raise Refusal(
+                "wrong-state",
+                f"{len(came)} of its sites joined the session, so it stays. Cancel it instead, and "
+                "choose another name for the next one.",
+            )
+        tx.sessions.delete(session.id)
+        tx.notifications.forget(session.name)
+        uow.audit(
+            actor,
+            DELETED,
+            session.name,
+            definition=session.definition_sha256,
+            version=session.version + 1,
         )
-        for index, site in enumerate(sites)
-        if site not in registered
-    ]
-    if errors:
-        raise Refusal(
-            "invalid", "Ask the operator to register these sites, or correct their names.", errors
-        )
+
+    commit(co, "session.delete", work)
 
 
 def _invitation(session: Session, site: str, now: datetime) -> Participation:
@@ -311,6 +368,7 @@ def _session_entry(session: Session, known: Attendance, now: datetime) -> Sessio
         stopped_because=session.stopped_because,
         failure=session.failure,
         round=current.number if current is not None else None,
+        study=session.study,
         definition=definition,
         definition_sha256=session.definition_sha256,
         sites=tuple(

@@ -185,12 +185,16 @@ class AuditChain(Repository):
         query = select(tables.audit).where(_A.subject == subject, _A.number > after)
         return [AuditEntry(**row) for row in self._rows(query.order_by(_A.number).limit(limit))]
 
-    def last_of(self, subject: str, actions: frozenset[str]) -> int | None:
-        """Return the number of a subject's last sealed entry with one of these actions."""
-        query = select(func.max(_A.number))
+    def last_of(self, subject: str, actions: frozenset[str]) -> dict[str, int | None]:
+        """Return the number of a subject's last entry with each of these actions.
+
+        None for an entry that is not sealed; an action without an entry is left out.
+        """
+        # Entries of one subject are sealed in their order, so an unsealed one is the last.
+        last = func.count() - func.count(_A.number), func.max(_A.number)
+        query = select(_A.action, *last).group_by(_A.action)
         query = query.where(_A.subject == subject, _A.action.in_(sorted(actions)))
-        found = self._all(query).scalar()
-        return None if found is None else int(found)
+        return {action: None if open_ else number for action, open_, number in self._all(query)}
 
     def sealed(self) -> Iterator[Sealed]:
         """Yield every sealed entry by number, as raw text, even a tampered one."""

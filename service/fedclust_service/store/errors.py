@@ -105,8 +105,8 @@ class StoreUnavailable(StoreError):
 class DataDamaged(StoreError):
     """Stored bytes do not have their stored hash, or cannot be read.
 
-    ``what`` is ``submission``, ``state``, ``task``, ``definition``, ``result`` or ``row``; ``site``
-    is the one that the data belong to, if any.
+    ``what`` is ``submission``, ``state``, ``task``, ``definition``, ``study``, ``result`` or
+    ``row``; ``site`` is the one that the data belong to, if any.
     """
 
     def __init__(self, what: str, site: str | None = None) -> None:

@@ -135,7 +135,9 @@ class Listener(BackgroundThread):
         except StoreError as error:
             log.warning("listener_store_error", error=type(error).__name__)
             return
-        for session, version in versions.items():
-            if version > known[session]:
+        for session, seen in known.items():
+            # A session that is gone was deleted, which raised its version.
+            version = versions.get(session, seen + 1)
+            if version > seen:
                 self._missed += 1
                 self._changed(session, version)

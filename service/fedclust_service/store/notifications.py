@@ -75,6 +75,10 @@ class Notifications(Repository):
         values = {"state": state.value, "ended_at": at, "failure": failure}
         return self._update_taken(notification_id, token, **values)
 
+    def forget(self, session: str) -> None:
+        """Remove the rows about a session that is deleted: another one may get its name."""
+        self._all(delete(tables.notifications).where(_N.subject == session))
+
     def drop(self, notification_id: str, token: str) -> None:
         """Remove a taken row whose recipient has no address any more."""
         self._all(delete(tables.notifications).where(*_taken_by(notification_id, token)))

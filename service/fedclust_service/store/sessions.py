@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Executable, bindparam, func, select, update
+from sqlalchemy import Connection, Executable, bindparam, delete, func, select, update
 
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
@@ -98,6 +98,15 @@ class Sessions(Repository):
         self._touched[row.name] = row.version
         return int(row.version)
 
+    def delete(self, session_id: int) -> None:
+        """Delete a session and its participations; waiters wake after the commit.
+
+        ConstraintViolated if the session has rounds.
+        """
+        self.touch(session_id)
+        self._all(delete(tables.participations).where(_P.session_id == session_id))
+        self._all(delete(tables.sessions).where(_S.id == session_id))
+
     def versions(self, names: Sequence[str]) -> dict[str, int]:
         """Return the versions of the sessions with these names."""
         query = select(_S.name, _S.version).where(_S.name.in_(names))
@@ -110,12 +119,13 @@ class Sessions(Repository):
         created_by: str | None = None,
         site: str | None = None,
         state: SessionState | None = None,
+        study: str | None = None,
         after_id: int | None = None,
     ) -> Sequence[Session]:
         """Return at most ``limit`` sessions, newest first, after the id ``after_id``.
 
-        Only sessions of the creator ``created_by``, in the state ``state``, and in which ``site``
-        has a participation of any state.
+        Only sessions of the creator ``created_by``, in the state ``state``, of the study ``study``,
+        and in which ``site`` has a participation of any state.
         """
         query = select(*COLUMNS).order_by(_S.id.desc()).limit(limit)
         if created_by is not None:
@@ -124,6 +134,8 @@ class Sessions(Repository):
             query = query.where(_S.id.in_(select(_P.session_id).where(_P.site == site)))
         if state is not None:
             query = query.where(_S.state == state.value)
+        if study is not None:
+            query = query.where(_S.study == study)
         if after_id is not None:
             query = query.where(_S.id < after_id)
         return [to_session(row) for row in self._rows(query)]

@@ -1,8 +1,9 @@
 """The tables. Nothing outside ``store/`` imports them; `docs/data_model.md` explains them.
 
-Only the engine's states of a scrubbed session and old notifications are ever deleted, so names are
-never reused. Times are aware and in UTC on both databases. Text that the database compares or sorts
-uses the binary collation, so that both databases sort site names as Python does.
+Deleted are only sessions that nobody joined, studies without a session, the engine's states of
+scrubbed sessions, and old notifications. Times are aware and in UTC on both databases. Text that
+the database compares or sorts uses the binary collation, so that both databases sort site names as
+Python does.
 """
 
 from __future__ import annotations
@@ -155,12 +156,41 @@ class TokenRow(Row, table=True):
     last_used_at: datetime | None = Field(sa_type=UtcDateTime)
 
 
+class StudyRow(Row, table=True):
+    """Studies: what several sessions have in common."""
+
+    __tablename__ = "studies"
+    __table_args__ = (UniqueConstraint("name"), Index(None, "created_by", "id"))
+
+    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
+    name: str = Field(sa_type=Word)
+    definition: bytes = Field(sa_type=LargeBinary)
+    definition_sha256: str = Field(sa_type=Word)
+    created_by: str = Field(sa_type=Word)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class StudySiteRow(Row, table=True):
+    """The sites that a study names."""
+
+    __tablename__ = "study_sites"
+    __table_args__ = (
+        ForeignKeyConstraint(["study_id"], ["studies.id"]),
+        Index(None, "site", "study_id"),
+    )
+
+    study_id: int = Field(primary_key=True, sa_type=Whole)
+    site: str = Field(primary_key=True, sa_type=Word)
+
+
 class SessionRow(Row, table=True):
     """Sessions. ``version`` increases with every change that a request may wait for."""
 
     __tablename__ = "sessions"
     __table_args__ = (
         UniqueConstraint("name"),
+        ForeignKeyConstraint(["study"], ["studies.name"]),
+        Index(None, "study", "id"),
         _one_of("state", SessionState),
         Index(None, "state", "ended_at"),
         Index(None, "created_by", "id"),
@@ -182,6 +212,7 @@ class SessionRow(Row, table=True):
     stopped_because: str | None = Field(sa_type=Text)
     failure: str | None = Field(sa_type=Text)
     scrubbed_at: datetime | None = Field(sa_type=UtcDateTime)
+    study: str | None = Field(sa_type=Word)
 
 
 class ParticipationRow(Row, table=True):
@@ -386,6 +417,8 @@ def _sql_table(row: type[Row]) -> Table:
 metadata = Row.metadata
 principals = _sql_table(PrincipalRow)
 tokens = _sql_table(TokenRow)
+studies = _sql_table(StudyRow)
+study_sites = _sql_table(StudySiteRow)
 sessions = _sql_table(SessionRow)
 participations = _sql_table(ParticipationRow)
 rounds = _sql_table(RoundRow)

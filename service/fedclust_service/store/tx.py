@@ -16,6 +16,7 @@ from fedclust_service.store.results import Results, States
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.store.sessions import Participations, Sessions
 from fedclust_service.store.site_views import SiteViews
+from fedclust_service.store.studies import Studies
 from fedclust_service.store.submissions import Submissions
 
 
@@ -33,6 +34,7 @@ class Tx:
         self.now = now
         self.principals = Principals(connection, now)
         self.tokens = Tokens(connection)
+        self.studies = Studies(connection)
         self.sessions = Sessions(connection, self._touched)
         self.participations = Participations(connection)
         self.rounds = Rounds(connection)

@@ -14,6 +14,7 @@ from fedclust_service.http.routes import (
     results,
     rounds,
     sessions,
+    studies,
     submissions,
     tasks,
 )
@@ -24,6 +25,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     submissions.router,
     about.router,
     *principals.routers,
+    studies.router,
     sessions.router,
     participation.router,
     rounds.router,

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from fedclust.study import SessionOfStudy, SessionRequest
 from fedclust.wire.models import SessionCreate, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.bodies import JsonBody, parse, reply
@@ -17,6 +18,7 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     SessionName,
     StateOf,
+    StudyOf,
     allowed,
 )
 from fedclust_service.http.describe import described, page_of, ref
@@ -30,7 +32,9 @@ router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
     operation_id="create_session",
     summary="Define a session",
     description="Analysts and operators. The definition is frozen; sites consent to the SHA-256 "
-    "of its canonical form. The same body by the same creator again gives the existing session.",
+    "of its canonical form. The same body by the same creator again gives the existing session. "
+    "A session of a study may leave out what the study gives: its fields are taken over at "
+    "creation, and `config` and `policy` field by field.",
     **described(
         {
             201: ("Created.", ref(SessionInfo)),
@@ -40,13 +44,13 @@ router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
         "name-taken",
         "stored-data-damaged",
         "version-unsupported",
-        body=ref(SessionCreate),
+        body={"anyOf": [ref(SessionCreate), ref(SessionOfStudy)]},
     ),
 )
 def create(
     actor: Annotated[Actor, allowed("session.create")], co: CoordinatorOf, body: JsonBody
 ) -> Response:
-    info, created = sessions.create_session(co, actor, parse(SessionCreate, body))
+    info, created = sessions.create_session(co, actor, parse(SessionRequest, body).root)
     if not created:
         return reply(info)
     return reply(info, 201, {"Location": f"/v1/sessions/{info.name}"})
@@ -66,8 +70,9 @@ def index(
     limit: LimitOf = 50,
     cursor: CursorOf = None,
     state: StateOf = None,
+    study: StudyOf = None,
 ) -> Response:
-    return reply(sessions.list_sessions(co, actor, limit, cursor, state))
+    return reply(sessions.list_sessions(co, actor, limit, cursor, state=state, study=study))
 
 
 @router.get(
@@ -110,6 +115,22 @@ def change(
     body: JsonBody,
 ) -> Response:
     return reply(sessions.patch_session(co, actor, session, parse(SessionPatch, body)))
+
+
+@router.delete(
+    "/{session}",
+    operation_id="delete_session",
+    summary="Delete a session that nobody joined",
+    description="Its analyst and operators. Afterwards its name can be used again. A session that "
+    "a site ever joined stays (409 `wrong-state`): cancel it instead. Idempotent for whoever "
+    "deleted it.",
+    **described({204: ("Deleted.", None)}, "forbidden", "not-found", "wrong-state"),
+)
+def delete(
+    actor: Annotated[Actor, allowed("session.manage")], co: CoordinatorOf, session: SessionName
+) -> Response:
+    sessions.delete_session(co, actor, session)
+    return Response(status_code=204)
 
 
 @router.post(

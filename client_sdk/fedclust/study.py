@@ -1,0 +1,173 @@
+"""A study: what several sessions of the same sites have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, RootModel, Tag, ValidationError, field_serializer
+
+from fedclust.definition import DefinitionError, check_features, check_once
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Model, Slug
+from fedclust.schema.policy import Policy
+from fedclust.wire.codec import canonical_json
+from fedclust.wire.models import PURPOSE_CHARACTERS, Line, Purpose, SessionCreate, Timestamp
+from fedclust.wire.problems import FieldError
+from fedclust.wire.submissions import field_errors
+
+
+class StudyDefaults(Model):
+    """What the sessions of a study take over unless they say otherwise.
+
+    Only fields that were set count. Of ``config`` and ``policy`` a session may replace single
+    fields.
+    """
+
+    algorithm: Line = Field(default_factory=str)
+    config: dict[str, Any] = Field(default_factory=dict)
+    policy: Policy = Policy()
+    start: Literal["when_all_joined", "manual"] = "when_all_joined"
+
+
+class StudyCreate(Model):
+    """What several sessions of the same sites have in common. It never changes.
+
+    Attributes
+    ----------
+    title, purpose, contact, approval, expires
+        As in a session, which takes them over unless it says otherwise.
+    sites : tuple of str
+        The sites of each session.
+    features : tuple of Feature
+        A session takes all of them, or names some; it declares them as the study does.
+    """
+
+    name: Slug
+    title: Line = ""
+    purpose: Annotated[Purpose, Field(min_length=PURPOSE_CHARACTERS[0])]
+    contact: Line = ""
+    approval: Line = ""
+    expires: Timestamp | None = None
+    sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
+    features: Annotated[tuple[Feature, ...], Field(max_length=10_000)] = ()
+    defaults: StudyDefaults = StudyDefaults()
+
+
+class StudyInfo(Model):
+    """A study, as far as its reader may see.
+
+    ``sessions`` are those that the reader may see, oldest first. A site reads name, title, purpose,
+    contact, its own sessions, and who made the study when; the other fields are null for it.
+    """
+
+    name: Slug
+    title: Line
+    purpose: Purpose
+    contact: Line
+    sessions: tuple[Slug, ...]
+    created_by: str
+    created_at: Timestamp
+    approval: Line | None = None
+    expires: Timestamp | None = None
+    sites: tuple[Slug, ...] | None = None
+    features: tuple[Feature, ...] | None = None
+    defaults: StudyDefaults | None = None
+
+    @field_serializer("defaults")
+    def _only_set(self, defaults: StudyDefaults | None) -> dict[str, Any] | None:
+        return None if defaults is None else defaults.model_dump(mode="json", exclude_unset=True)
+
+
+class SessionOfStudy(SessionCreate):
+    """A session of a study. The study gives what is left out; a session has the study's sites."""
+
+    study: Slug
+    algorithm: Line = Field(default_factory=str)
+    config: dict[str, Any] = Field(default_factory=dict)
+    features: tuple[Feature, ...] = Field(default_factory=tuple, min_length=1, max_length=10_000)
+    sites: tuple[Slug, ...] = Field(default_factory=tuple, min_length=1, max_length=10_000)
+
+
+def _names_study(body: Any) -> str:
+    study = body.get("study") if isinstance(body, dict) else getattr(body, "study", None)
+    return "alone" if study is None else "in-study"
+
+
+class SessionRequest(
+    RootModel[
+        Annotated[
+            Annotated[SessionOfStudy, Tag("in-study")] | Annotated[SessionCreate, Tag("alone")],
+            Discriminator(_names_study),
+        ]
+    ]
+):
+    """What creates a session: a whole definition, or what a session adds to its study."""
+
+
+def check_study(study: StudyCreate) -> None:
+    """Refuse an invalid study.
+
+    Raises
+    ------
+    DefinitionError
+        With all faults found.
+    """
+    errors = check_once(study.sites) + check_features(study.features)
+    if errors:
+        raise DefinitionError(errors)
+
+
+def complete(study: StudyCreate, request: SessionCreate) -> SessionCreate:
+    """Return the definition of a session of a study: what the request lacks, the study gives.
+
+    The request's values win, field by field also in ``config`` and ``policy``.
+
+    Raises
+    ------
+    DefinitionError
+        The request has other sites, declares a feature otherwise, or lacks what the study lacks.
+    """
+    errors = _differences(study, request)
+    given = request.model_dump(mode="json", exclude_unset=True)
+    common = study.model_dump(mode="json", exclude_unset=True)
+    defaults = common.pop("defaults", {})
+    fields = {key: value for key, value in common.items() if key != "features" or value}
+    fields |= defaults | given
+    for part in ("config", "policy"):
+        fields[part] = {**defaults.get(part, {}), **given.get(part, {})}
+    try:
+        found = SessionCreate.model_validate_json(canonical_json(fields))
+    except ValidationError as error:
+        errors += [
+            each.model_copy(update={"message": "the study has none either: give it here"})
+            if each.rule == "missing"
+            else each
+            for each in field_errors(error)
+        ]
+    if errors:
+        raise DefinitionError(errors)
+    return found
+
+
+def _differences(study: StudyCreate, request: SessionCreate) -> list[FieldError]:
+    errors = []
+    set_here = request.model_fields_set
+    if "sites" in set_here and set(request.sites) != set(study.sites):
+        message = "a session has the sites of its study: leave sites out, or name all of them"
+        errors.append(FieldError(pointer="/sites", rule="study", message=message))
+    known = {each.name: each for each in study.features}
+    for index, feature in enumerate(request.features if "features" in set_here else ()):
+        declared = known.get(feature.name, feature)
+        other = [
+            name
+            for name in Feature.model_fields
+            if getattr(declared, name) != getattr(feature, name)
+        ]
+        if other:
+            message = (
+                f"the study declares {feature.name!r} with another {', '.join(other)}: declare it "
+                "in the same way, or leave features out to take those of the study"
+            )
+            pointer = f"/features/{index}"
+            errors.append(FieldError(pointer=pointer, rule="study", message=message))
+    return errors

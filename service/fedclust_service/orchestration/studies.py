@@ -1,0 +1,215 @@
+"""Create, read and delete studies; complete the sessions of one."""
+
+from __future__ import annotations
+
+import structlog
+from pydantic import ValidationError
+
+from fedclust.definition import DefinitionError
+from fedclust.study import StudyCreate, StudyInfo, check_study, complete
+from fedclust.wire import codec
+from fedclust.wire.models import Page, SessionCreate
+from fedclust.wire.problems import FieldError
+from fedclust_service.domain.access import Actor, Role, require, sees_whole_study
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.study import Study
+from fedclust_service.orchestration.access_queries import deleted_before, is_slug, study_for
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
+from fedclust_service.store import DataDamaged, Tx
+
+log = structlog.get_logger(__name__)
+_DELETED = "study.deleted"
+#: The most sessions that a refusal names.
+_MOST_NAMED = 10
+_CHANGE = "Change the fields that are named here and send it again."
+
+
+def create_study(co: Coordinator, actor: Actor, body: StudyCreate) -> tuple[StudyInfo, bool]:
+    """Create a study (analysts, operators). False if the same request created it before."""
+    require(actor, "study.create")
+    try:
+        check_study(body)
+    except DefinitionError as error:
+        raise Refusal("invalid", _CHANGE, error.errors) from None
+    # Only what was sent: later versions may have other defaults.
+    stored = codec.canonical_json(body.model_dump(mode="json", exclude_unset=True))
+
+    def work(uow: UnitOfWork) -> tuple[StudyInfo, bool]:
+        tx = uow.tx
+        there = tx.studies.get(body.name)
+        if there is not None:
+            if there.created_by != actor.key or there.definition != stored:
+                raise Refusal(
+                    "name-taken",
+                    "A study of this name was created with other contents or by somebody else. "
+                    "Choose another name; a study without sessions can be deleted by its creator, "
+                    "and its name used again.",
+                )
+            return _info(tx, actor, there), False
+        require_registered(tx, body.sites, "/sites")
+        added = tx.studies.add(
+            Study(
+                id=0,
+                name=body.name,
+                definition=stored,
+                definition_sha256=codec.sha256(stored),
+                created_by=actor.key,
+                created_at=uow.now,
+            ),
+            body.sites,
+        )
+        uow.audit(actor, "study.created", _subject(body.name), definition=added.definition_sha256)
+        return _info(tx, actor, added), True
+
+    return commit(co, "study.create", work)
+
+
+def list_studies(co: Coordinator, actor: Actor, limit: int = 50, cursor: str | None = None) -> Page:
+    """List the studies that the actor may see, newest first, without damaged ones."""
+    require(actor, "study.read")
+    size = page_size(limit)
+    after = read_cursor(cursor, row_number)
+
+    def work(tx: Tx) -> Page:
+        rows = tx.studies.list(
+            limit=size + 1,
+            created_by=actor.key if actor.role is Role.ANALYST else None,
+            site=actor.name if actor.role is Role.SITE else None,
+            after_id=after,
+        )
+        shown = rows[:size]
+        sessions = _sessions_of(tx, actor, [each.name for each in shown])
+        items = []
+        for each in shown:
+            try:
+                items.append(_shown(actor, each, sessions[each.name]))
+            except DataDamaged:
+                log.error("study_unreadable", study=each.name)
+        return Page(items=tuple(items), next=str(shown[-1].id) if len(rows) > size else None)
+
+    return co.store.read("study.list", work)
+
+
+def get_study(co: Coordinator, actor: Actor, name: str) -> StudyInfo:
+    """Return a study; Refusal ``not-found`` if the actor may not see it."""
+    require(actor, "study.read")
+    return co.store.read("study.get", lambda tx: _info(tx, actor, study_for(tx, actor, name)))
+
+
+def delete_study(co: Coordinator, actor: Actor, name: str) -> None:
+    """Delete a study that has no session (its analyst, operators). Idempotent."""
+    require(actor, "study.manage")
+
+    def work(uow: UnitOfWork) -> None:
+        tx = uow.tx
+        try:
+            study = study_for(tx, actor, name, lock=True)
+        except Refusal:
+            if is_slug(name) and deleted_before(tx, actor, _DELETED, _subject(name)):
+                return
+            raise
+        sessions = tx.studies.sessions([study.name])[study.name]
+        if sessions:
+            more = len(sessions) - _MOST_NAMED
+            named = ", ".join(sessions[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+            raise Refusal(
+                "wrong-state",
+                f"The study has sessions: {named}. It can be deleted once it has none; a session "
+                "can be deleted if no site ever joined it.",
+            )
+        tx.studies.delete(study.id)
+        uow.audit(actor, _DELETED, _subject(name), definition=study.definition_sha256)
+
+    commit(co, "study.delete", work)
+
+
+# --- the sessions of a study ----------------------------------------------------------------------
+
+
+def completed(
+    co: Coordinator, actor: Actor, body: SessionCreate
+) -> tuple[Study | None, SessionCreate]:
+    """Return a session's study and its whole definition; None and ``body`` without a study.
+
+    Refusal ``invalid`` if the actor sees no study of that name, or the session does not fit it.
+    """
+    name = body.study
+    if name is None:
+        return None, body
+    try:
+        study = co.store.read("study.of_session", lambda tx: study_for(tx, actor, name))
+    except Refusal:
+        error = FieldError(
+            pointer="/study",
+            rule="study",
+            message="there is no study of this name that this token may see",
+        )
+        raise Refusal("invalid", "Create the study first, or correct its name.", [error]) from None
+    try:
+        return study, complete(_definition_of(study), body)
+    except DefinitionError as error:
+        raise Refusal(
+            "invalid", f"{_CHANGE} The study gave what the request left out.", error.errors
+        ) from None
+
+
+def require_registered(tx: Tx, sites: tuple[str, ...], at: str) -> None:
+    """Raise Refusal ``invalid`` unless all sites are registered; ``at`` points to the list."""
+    registered = tx.principals.existing(Role.SITE, sites)
+    errors = [
+        FieldError(
+            pointer=f"{at}/{index}", rule="registered", message="no site of this name is registered"
+        )
+        for index, site in enumerate(sites)
+        if site not in registered
+    ]
+    if errors:
+        raise Refusal(
+            "invalid", "Ask the operator to register these sites, or correct their names.", errors
+        )
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def _subject(name: str) -> str:
+    """Return a study's subject in the audit trail; that of a session is its name alone."""
+    return f"study:{name}"
+
+
+def _definition_of(study: Study) -> StudyCreate:
+    """Return what a study's creator sent; DataDamaged if the stored bytes are others."""
+    if codec.sha256(study.definition) != study.definition_sha256:
+        raise DataDamaged("study")
+    try:
+        return StudyCreate.model_validate_json(study.definition)
+    except ValidationError:
+        raise DataDamaged("study") from None
+
+
+def _sessions_of(tx: Tx, actor: Actor, names: list[str]) -> dict[str, tuple[str, ...]]:
+    return tx.studies.sessions(
+        names,
+        created_by=actor.key if actor.role is Role.ANALYST else None,
+        site=actor.name if actor.role is Role.SITE else None,
+    )
+
+
+def _info(tx: Tx, actor: Actor, study: Study) -> StudyInfo:
+    return _shown(actor, study, _sessions_of(tx, actor, [study.name])[study.name])
+
+
+def _shown(actor: Actor, study: Study, sessions: tuple[str, ...]) -> StudyInfo:
+    found = _definition_of(study)
+    fields = {"title", "purpose", "contact"}
+    if sees_whole_study(actor):
+        fields |= {"approval", "expires", "sites", "features", "defaults"}
+    return StudyInfo(
+        name=study.name,
+        sessions=sessions,
+        created_by=study.created_by.partition(":")[2],
+        created_at=study.created_at,
+        **{field: getattr(found, field) for field in fields},
+    )
