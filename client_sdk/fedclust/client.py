@@ -17,6 +17,7 @@ from fedclust._http import ConnectionOptions, Http, Reply, Take
 from fedclust.errors import ProtocolError
 from fedclust.report.session_result import SessionResult, read_result
 from fedclust.schema.model import Model
+from fedclust.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON
 
@@ -128,20 +129,61 @@ class Client:
         """Revoke a token."""
         self._http.request("DELETE", _path(kind, name, "tokens", token_id))
 
-    # --- sessions ---------------------------------------------------------------------------------
+    # --- studies and sessions ---------------------------------------------------------------------
+
+    def create_study(self, study: StudyCreate) -> StudyInfo:
+        """Create a study, or return the one that the same request created.
+
+        Examples
+        --------
+        With an analyst's token; a session takes over what it does not say itself:
+
+        >>> with Client(url, token) as client:
+        ...     study = client.create_study(
+        ...         StudyCreate(
+        ...             name="hearts",
+        ...             purpose="Phenotypes of heart failure at our hospitals.",
+        ...             sites=("berlin", "oslo", "porto"),
+        ...             features=client.session("heart-2026").definition.features,
+        ...         )
+        ...     )
+        ...     asked = {"algorithm": "lloyd", "config": {"n_clusters": 3}}
+        ...     session = client.create_session({"name": "hearts-3", "study": "hearts", **asked})
+        >>> session.definition.purpose
+        'Phenotypes of heart failure at our hospitals.'
+        """
+        return self._send(StudyInfo, "POST", _path("studies"), study)
+
+    def studies(self) -> Iterator[StudyInfo]:
+        """Yield the studies that the token may see."""
+        return self._pages(StudyInfo, _path("studies"), limit="200")
+
+    def study(self, name: str) -> StudyInfo:
+        """Return a study, as far as the token may see it."""
+        return self._get(StudyInfo, _path("studies", name))
+
+    def delete_study(self, name: str) -> None:
+        """Delete a study that has no session."""
+        self._http.request("DELETE", _path("studies", name))
 
     def create_session(
         self, definition: models.SessionCreate | Mapping[str, Any]
     ) -> models.SessionInfo:
-        """Create a session, or return the one that the same request created."""
+        """Create a session, or return the one that the same request created.
+
+        With ``study`` it may leave out what the study gives.
+        """
         if not isinstance(definition, models.SessionCreate):
             text = codec.canonical_json(dict(definition))
-            definition = models.SessionCreate.model_validate_json(text)
+            definition = SessionRequest.model_validate_json(text).root
         return self._send(models.SessionInfo, "POST", _path("sessions"), definition)
 
-    def sessions(self, state: models.SessionState | None = None) -> Iterator[models.SessionEntry]:
-        """Yield the sessions that the token may see."""
-        return self._pages(models.SessionEntry, _path("sessions"), state=state, limit="200")
+    def sessions(
+        self, state: models.SessionState | None = None, study: str | None = None
+    ) -> Iterator[models.SessionEntry]:
+        """Yield the sessions that the token may see; only those in a state, or of a study."""
+        path = _path("sessions")
+        return self._pages(models.SessionEntry, path, state=state, study=study, limit="200")
 
     def session(self, name: str) -> models.SessionInfo:
         """Return a session with its frozen definition."""
@@ -158,6 +200,10 @@ class Client:
     def cancel_session(self, name: str) -> models.SessionEntry:
         """Cancel a session."""
         return self._send(models.SessionEntry, "POST", _path("sessions", name, "cancel"))
+
+    def delete_session(self, name: str) -> None:
+        """Delete a session that no site ever joined; its name can be used again."""
+        self._http.request("DELETE", _path("sessions", name))
 
     def exclude(self, session: str, site: str) -> None:
         """Exclude a site from a session; what it answered still counts."""

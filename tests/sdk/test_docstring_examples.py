@@ -67,6 +67,14 @@ def test_the_example_of_a_site_takes_part_in_a_session(
     run_examples(Site, url=consortium.url, token=consortium.site_tokens["oslo"], rows=ROWS["oslo"])
 
 
+def test_the_example_of_a_study_creates_one_with_a_session(
+    finished: tuple[Consortium, dict[str, SiteResult], Path],
+) -> None:
+    consortium, _, _ = finished
+    names = {"url": consortium.url, "token": consortium.analyst_token}
+    run_examples(Client.create_study, **names)
+
+
 def test_the_example_of_a_result_saves_it_and_labels_rows(
     finished: tuple[Consortium, dict[str, SiteResult], Path],
     tmp_path: Path,

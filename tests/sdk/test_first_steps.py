@@ -14,7 +14,7 @@ import pytest
 
 from fedclust._http import Http
 from fedclust.cli import main as cli
-from fedclust.cli.session_file import definition, slug
+from fedclust.cli.session_file import read_model, slug
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
 from fedclust.schema.feature import Feature
@@ -64,7 +64,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             {"features": [{"name": "age", "units": "y"}]},
             "/features/0/units: there is no",
         ),
-        ({"method": "fkm"}, "/method: there is no such field, only name, title"),
+        ({"method": "fkm"}, "/method: there is no such field, only name, study, title"),
         ({"name": "Heart 2026"}, "/name: a name is a-z, 0-9 and hyphens"),
         ({"sites": ["north", "South"]}, "/sites/1: a name is a-z, 0-9 and hyphens"),
         ({"sites": "north"}, "/sites: "),
@@ -74,9 +74,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 )
 def test_a_definition_with_a_slip(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)) as caught:
-        definition({**BODY, **change})
+        read_model(SessionCreate, {**BODY, **change})
     assert str(caught.value).count(";") == 0, "one fault is told once"
-    definition(BODY)
+    read_model(SessionCreate, BODY)
 
 
 def test_a_slip_is_no_unexpected_error(run: Run, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_two_sites_by_default_are_told_how() -> None:
     with pytest.raises(DefinitionError) as one:
         check_definition(SessionCreate.model_validate_json(json.dumps({**BODY, "sites": ["a"]})))
     assert "min_sites" not in one.value.errors[0].message
-    check_definition(definition({**BODY, "policy": {"min_sites": 2}}))
+    check_definition(read_model(SessionCreate, {**BODY, "policy": {"min_sites": 2}}))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8400", "localhost:8400", "c.example"])

@@ -230,6 +230,13 @@ class Agent:
         except errors.ApprovalNeeded as error:
             # It continues once somebody approves.
             self._pause(entry, str(error))
+        except errors.NotFound:
+            self._say(
+                entry,
+                "ended",
+                "the coordinator has no such session for this site; its analyst may have deleted "
+                "it. Nothing more is sent",
+            )
         except (errors.SessionError, errors.ConsentError) as error:
             # The session is over for this site, or its definition was not consented to.
             self._say(entry, "ended", str(error))
@@ -328,4 +335,10 @@ class Agent:
 
 
 def _consented(entry: AgentEntry, request: ConsentRequest) -> bool:
-    return request.definition_sha256 == entry.definition_sha256
+    if request.definition_sha256 != entry.definition_sha256:
+        raise errors.ConsentDeclined(
+            f"session {entry.session} has another definition than this site consented to: its "
+            "analyst deleted it and created another one. Nothing was sent. To consent to the new "
+            f"one: fedclust agent add {entry.session} --data FILE"
+        )
+    return True

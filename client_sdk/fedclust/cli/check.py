@@ -1,29 +1,41 @@
-"""``fedclust check``: how a site's rows match a session, before the site joins."""
+"""``fedclust check``: how a site's rows match a session or a study, before the site joins."""
 
 from __future__ import annotations
 
 import dataclasses
-import textwrap
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, show, show_table
+from fedclust.cli.console import (
+    ProgressLine,
+    consent_screen,
+    err,
+    out,
+    print_json,
+    show,
+    show_table,
+)
+from fedclust.cli.row_check import CheckedTable, RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
+from fedclust.client import Client
 from fedclust.data.persons import read_persons
-from fedclust.data.profile import ColumnProfile, SourceProfile, profile
 from fedclust.data.site_data import held_features, measure_persons, session_rows, site_data
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
-from fedclust.errors import DataError, DisclosureError, UsageError
-from fedclust.protection.figures import TableFigures
-from fedclust.protection.size_bands import size_band
-from fedclust.site.compute import accepted_plan, count_usable
-from fedclust.site.consent import ConsentRequest
-from fedclust.site.data_sources import DataSource
-from fedclust.wire.models import SessionCreate
+from fedclust.errors import (
+    DisclosureError,
+    FedclustError,
+    ProtocolError,
+    UsageError,
+    VersionUnsupported,
+)
+from fedclust.site import Site
+from fedclust.site.compute import accepted_plan, count_usable, require_packages
+from fedclust.wire.models import SessionCreate, SessionInfo
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -33,6 +45,7 @@ app = typer.Typer(rich_markup_mode=None)
     "check",
     "fedclust check heart-2026 --data cohort.csv --token-file token \\",
     "    --coordinator https://coordinator.example",
+    "fedclust check --study hearts --data cohort.csv",
     "fedclust check --definition heart.json --data cohort.csv --mapping columns.toml",
 )
 # Each parameter is an option, or a group of them, of the command.
@@ -42,6 +55,10 @@ def check(
     persons: o.Persons,
     data: o.Data,
     session: Annotated[str | None, o.arg("Name of the session.")] = None,
+    study: Annotated[
+        str | None,
+        o.opt("--study", "Check all sessions of this study that invite this site."),
+    ] = None,
     definition: Annotated[
         Path | None,
         o.opt(
@@ -54,165 +71,179 @@ def check(
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Match rows with a session's features and show what you would consent to; send nothing."""
-    if (session is None) == (definition is None):
-        raise UsageError("give either the name of a session or --definition FILE")
+    """Match rows with a session's features and show what you would consent to; send nothing.
+
+    With --study: a line for each session, then the columns where something needs a look.
+    """
+    if [session, study, definition].count(None) != 2:
+        raise UsageError("give one of: the name of a session, --study STUDY, --definition FILE")
+    if study is not None and full:
+        raise UsageError("--full is for one session: fedclust check SESSION --full")
     line = ProgressLine(at_once=False)
     source = how.source(data, persons)
-    rows, given, request = source.rows(line.read), persons.given(source), None
-    body = _body(connection, session, definition)
-    text = [name for name in (source.person_column, source.id_column) if name is not None]
-    lacking = body.policy.missing == "mask"
-    p = max(body.policy.min_group_size, persons.min_group_size or 0)
-    try:
-        with line:
-            found = profile(rows, body.features, text=text, lacking=lacking)
-    except DataError as error:
-        if as_json:
-            print_json(_unread(body, error, p))
-        raise
-    usable = found.complete_rows if body.policy.missing == "drop" else found.rows
-    figures = None
-    if found.refused is None:
-        # Read the rows as participating would: a profile does not check everything.
-        try:
-            if session is None:
-                plan = plan_of(freeze(body, seed=0))
-                with line:
-                    usable, figures = _table_of(plan, rows, p, source)
-            else:
-                with connection.site(journal_dir) as site, line:
-                    request = site.check(session, rows, **given)
-                usable, figures = request.persons, request.figures
-        except (DataError, DisclosureError) as error:
-            found = dataclasses.replace(found, refused=error)
-    if as_json:
-        print_json(_check_facts(body, found, request, usable, p, figures))
+    rows = SourceRows(
+        source.rows(line.read), source, persons.given(source), persons.min_group_size or 0, line
+    )
+    if study is not None:
+        with connection.site(journal_dir) as site, connection.client() as client:
+            found = _StudyCheck(site, rows).of(client, study)
+        _conclude_study(study, found, as_json)
+        return
+    if definition is not None:
+        done = _check_definition(read_definition_file(definition), rows)
     else:
-        if request is not None:
-            consent_screen(request, full=full)
-        _show_profile(found, usable, p, figures)
-    if found.refused is not None:
-        raise found.refused
+        assert session is not None  # noqa: S101  (one of the three is given)
+        with connection.client() as client:
+            info = client.session(session)
+        accepted_plan(session, info)
+        with connection.site(journal_dir) as site:
+            done = _check_session(site, info, rows)
+    _conclude(done, full, as_json)
 
 
-def _body(connection: o.Connection, session: str | None, definition: Path | None) -> SessionCreate:
-    if session is None:
-        assert definition is not None  # noqa: S101  (one of the two is given)
-        return read_definition_file(definition)
-    with connection.client() as client:
-        info = client.session(session)
-    accepted_plan(session, info)
-    return info.definition
+def _conclude(done: RowCheck, full: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(done.facts())
+    elif done.read:
+        if done.table.request is not None:
+            consent_screen(done.table.request, full=full)
+        done.show()
+    if done.refused is not None:
+        raise done.refused
 
 
-def _table_of(plan: Plan, rows: Any, p: int, source: DataSource) -> tuple[int, TableFigures | None]:
-    """Return how many persons would take part, and the figures of the table that they would form.
+def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
+    def form_table(_: int) -> CheckedTable:
+        request = site.check(info.name, rows.data, **rows.given)
+        return CheckedTable(request.persons, request.figures, request)
+
+    return examine(info.definition, rows, form_table)
+
+
+def _check_definition(body: SessionCreate, rows: SourceRows) -> RowCheck:
+    plan = plan_of(freeze(body, seed=0))
+    return examine(body, rows, lambda p: _table_of(plan, rows, p))
+
+
+def _table_of(plan: Plan, given: SourceRows, p: int) -> CheckedTable:
+    """Return the table that would be formed.
 
     DataError or DisclosureError if taking part would be refused.
     """
-    identified: Any = source.row_options
+    rows: Any = given.data
+    identified: Any = given.source.row_options
     if plan.policy.protection == "none":
         data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
-        return count_usable(plan, data), None
+        return CheckedTable(count_usable(plan, data), None)
     lacking = plan.policy.missing == "mask"
     read = read_persons(rows, plan.features, **identified, lacking=lacking)
     data, figures = measure_persons(plan, read, p)
     held_features(plan, read, data)
-    return count_usable(plan, data), figures
+    return CheckedTable(count_usable(plan, data), figures)
 
 
-def _check_facts(
-    body: SessionCreate,
-    found: SourceProfile,
-    request: ConsentRequest | None,
-    usable: int,
-    p: int,
-    figures: TableFigures | None = None,
-) -> dict[str, Any]:
-    refused = found.refused
-    return {
-        "session": body.name,
-        "definition_sha256": None if request is None else request.definition_sha256,
-        "features": [feature.name for feature in body.features],
-        "rows": found.rows,
-        "usable_rows": usable,
-        "size_band": size_band(usable),
-        "min_group_size": p,
-        "enough_rows": usable >= p,
-        "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
-        "table": None if figures is None else dataclasses.asdict(figures),
-        "columns": [dataclasses.asdict(column) for column in found.columns],
-        "ignored_columns": found.ignored,
-        "unused_mappings": found.unused,
-    }
+# --- a study --------------------------------------------------------------------------------------
 
 
-def _unread(body: SessionCreate, error: DataError, p: int) -> dict[str, Any]:
-    """Return the facts about a source that could not be read: the reason, but no counts."""
-    found = SourceProfile(error.source, 0, 0, (), 0, (), error)
-    unknown = dict.fromkeys(("rows", "usable_rows", "size_band", "enough_rows"))
-    return {**_check_facts(body, found, None, 0, p), **unknown}
+@dataclass(frozen=True)
+class _OfStudy:
+    """One session of a study; ``rows`` is None if they were not checked."""
+
+    info: SessionInfo
+    rows: RowCheck | None = None
+    refused: FedclustError | None = None
+
+    @property
+    def said(self) -> str:
+        """The outcome in a few words."""
+        if self.refused is not None:
+            return f"refused: {getattr(self.refused, 'rule', None) or self.refused}"
+        if self.rows is None:
+            return "ended, not checked"
+        if not self.rows.enough:
+            return f"fewer persons than {self.rows.p}"
+        warned = [each.feature for each in self.rows.found.columns if each.state == "warning"]
+        return f"look at {', '.join(warned)}" if warned else "ok"
+
+    def facts(self) -> dict[str, Any]:
+        refused = self.refused
+        rule = getattr(refused, "rule", None)
+        return {
+            **({"session": self.info.name} if self.rows is None else self.rows.facts()),
+            "state": self.info.state,
+            "refused": None if refused is None else {"rule": rule, "message": str(refused)},
+        }
 
 
-def _show_profile(found: SourceProfile, usable: int, p: int, figures: TableFigures | None) -> None:
-    show(out, f"{found.source}: {_matched(found)}, {found.rows} rows", "bold")
-    headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
-    show_table(headings, map(_column_row, found.columns), right=3)
-    for column in found.columns:
-        for line in _column_lines(column):
-            show(out, textwrap.fill(line, 98, initial_indent="  ", subsequent_indent="    "))
-    if found.unused:
-        show(out, f"features of the mapping that this session has not: {', '.join(found.unused)}")
-    if found.ignored:
-        show(out, f"columns that are not used: {found.ignored}")
-    show(out, "These figures stay here; check sends nothing about the rows.")
-    if found.refused is None:
-        show(out, f"persons who take part: {usable}")
-        if usable < p:
-            show(out, f"fewer persons than {p}: this site would send only empty submissions")
-    if figures is not None:
-        _show_table_figures(figures)
+@dataclass
+class _StudyCheck:
+    """Checks rows against sessions; those that read the rows in one way share one reading."""
+
+    site: Site
+    rows: SourceRows
+    read: dict[object, RowCheck] = field(default_factory=dict)
+
+    def of(self, client: Client, study: str) -> list[_OfStudy]:
+        """Return the check of each session of a study that invites this site."""
+        _ = self.site.name  # UsageError for the token of somebody else
+        return [self._check(client.session(name)) for name in client.study(study).sessions]
+
+    def _check(self, info: SessionInfo) -> _OfStudy:
+        if info.state not in ("recruiting", "running"):
+            return _OfStudy(info)
+        try:
+            # Before reading, so that a package that one method lacks is no other session's fault.
+            require_packages(accepted_plan(info.name, info))
+        except (VersionUnsupported, ProtocolError, DisclosureError) as error:
+            return _OfStudy(info, refused=error)
+        definition, policy = info.definition, info.definition.policy
+        own = next((each.state for each in info.sites if each.name == self.site.name), "invited")
+        # A session that was joined keeps the table that it was joined with.
+        key = (
+            *(definition.features, policy.missing, policy.protection, policy.min_group_size),
+            info.name if own == "joined" else None,
+        )
+        if key not in self.read:
+            self.read[key] = _check_session(self.site, info, self.rows)
+        found = dataclasses.replace(self.read[key], body=definition)
+        return _OfStudy(info, found, found.refused)
 
 
-def _show_table_figures(figures: TableFigures) -> None:
-    """Show how close the protected table is to the persons behind it, by column."""
-    smallest, largest = figures.group_sizes
-    show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
-    if figures.distance_sd is not None:
-        near = f"{figures.distance_sd:.2f} sd of their group's mean"
-        show(out, f"half of the persons are within {near}")
-    shares = {
-        "in groups of one value": figures.one_value,
-        "beyond a fence": figures.fenced,
-        "not released": figures.unreleased,
-    }
-    rows = [
-        [name, *(f"{each[name]:.1%}" if name in each else "" for each in shares.values())]
-        for name in figures.one_value
-    ]
-    show_table(["persons by column", *shares], rows, right=1)
+def _conclude_study(study: str, found: list[_OfStudy], as_json: bool) -> None:
+    if as_json:
+        print_json({"study": study, "sessions": [each.facts() for each in found]})
+    else:
+        _show_study(study, found)
+    for each in found:
+        if each.refused is not None:
+            raise each.refused
 
 
-def _column_row(column: ColumnProfile) -> list[str]:
-    """Return what is shown of a feature."""
-    unit = f" [{column.unit}]" if column.unit else ""
-    cells = [column.feature + unit, column.column or "-", column.state]
-    if column.column is None:
-        return cells + [""] * 5
-    numbers = (column.minimum, column.mean, column.sd, column.maximum)
-    shown = ["" if value is None else f"{value:.5g}" for value in numbers]
-    return [*cells, f"{1 - column.present:.1%}", *shown]
-
-
-def _matched(found: SourceProfile) -> str:
-    d, there = len(found.columns), sum(c.state in ("ok", "warning") for c in found.columns)
-    return f"all {d} features" if there == d else f"{there} of {d} features"
-
-
-def _column_lines(column: ColumnProfile) -> list[str]:
-    lines = [f"{column.feature}: {text}" for text in column.says]
-    if column.levels and column.n:
-        shares = (f"{name} {count / column.n:.1%}" for name, count in column.levels.items())
-        lines.append(f"{column.feature}: {', '.join(shares)}")
-    return lines
+def _show_study(study: str, found: list[_OfStudy]) -> None:
+    show_table(
+        ["session", "method", "state", "features", "persons", "check"],
+        [
+            (
+                each.info.name,
+                each.info.definition.algorithm,
+                each.info.state,
+                each.rows.matched if each.rows and each.rows.read else None,
+                each.rows.table.usable if each.rows and each.rows.refused is None else None,
+                each.said,
+            )
+            for each in found
+        ],
+        none=f"no session of the study {study} invites this site yet",
+    )
+    # Sessions that share one reading are shown together.
+    details: dict[int, list[_OfStudy]] = {}
+    for each in found:
+        if each.rows is not None and each.rows.read and each.said != "ok":
+            details.setdefault(id(each.rows.found), []).append(each)
+    for group in details.values():
+        show(out)
+        show(out, ", ".join(each.info.name for each in group), "bold")
+        assert group[0].rows is not None  # noqa: S101  # only such ones are collected
+        group[0].rows.show()
+    if found and not details:
+        show(err, "check sends nothing about the rows")

@@ -24,6 +24,7 @@ from fedclust.cli import (
     participate,
     session,
     simulate,
+    study,
 )
 from fedclust.cli.console import err, flush_out, show, tell_retries, tell_warning
 from fedclust.cli.help_text import EPILOG, Version, exit_code
@@ -51,6 +52,7 @@ app.add_typer(cohort.app, name="cohort")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(doctor.app)
 app.add_typer(simulate.app)
+app.add_typer(study.app, name="study")
 app.add_typer(session.app, name="session")
 app.add_typer(accounts.sites, name="site")
 app.add_typer(accounts.analysts, name="analyst")

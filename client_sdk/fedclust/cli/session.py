@@ -16,7 +16,15 @@ from rich.filesize import decimal
 from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import OneK
-from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table, write_out
+from fedclust.cli.console import (
+    conclude,
+    err,
+    print_json,
+    show,
+    show_facts,
+    show_table,
+    write_out,
+)
 from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
@@ -27,6 +35,7 @@ from fedclust.report.session_result import document_at
 from fedclust.report.tables import centroid_table, write_report
 from fedclust.schema.result import Result
 from fedclust.site.consent import feature_text
+from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
 from fedclust.wire.models import (
     Definition,
@@ -52,13 +61,15 @@ app = typer.Typer(
     '    --purpose "Which types of coronary patients do our hospitals share?"',
     "fedclust session create heart-2026 --file heart.json",
     "fedclust session create heart-2027 --from heart-2026 --clusters 5",
+    "fedclust session create hearts-4 --study hearts --clusters 4",
 )
 def create(
     connection: o.Connection, session: o.Session, options: SessionOptions, as_json: o.AsJson = False
 ) -> None:
     """Create a session. The same command, run again, returns the same session.
 
-    Options override --file, and --file overrides --from.
+    Options override --file, and --file overrides --from. --study gives what is still missing; with
+    --from the session stays in the study of the other one.
     """
     with connection.client() as client:
         info = client.create_session(options.definition(session, client))
@@ -69,10 +80,17 @@ def create(
         show(err, f"      `fedclust session watch {info.name}` shows their progress")
 
 
-@o.command(app, "list", "fedclust session list --state running", "fedclust session list --json")
+@o.command(
+    app,
+    "list",
+    "fedclust session list --state running",
+    "fedclust session list --study hearts",
+    "fedclust session list --json",
+)
 def show_all(
     connection: o.Connection,
     state: Annotated[SessionState | None, o.opt("--state", "Only sessions in this state.")] = None,
+    study: Annotated[str | None, o.opt("--study", "Only sessions of this study.")] = None,
     as_json: o.AsJson = False,
 ) -> None:
     """List sessions: state, round, number of answers; sessions with late sites come first.
@@ -81,15 +99,20 @@ def show_all(
     """
     with connection.client() as client:
         known = overviews(client, state=state)
-        found = late_first(list(client.sessions(state)), known)
+        found = late_first(list(client.sessions(state, study)), known)
     if as_json:
         print_json(
             [{**each.model_dump(mode="json"), **_overview_fields(known, each)} for each in found]
         )
         return
+    headings = ["session", "method", "state", "round", "joined", "answered", "late", "why"]
+    rows = [_session_row(each, known.get(each.name)) for each in found]
+    if any(each.study for each in found):
+        headings.insert(1, "study")
+        rows = [[row[0], each.study, *row[1:]] for each, row in zip(found, rows, strict=True)]
     show_table(
-        ["session", "method", "state", "round", "joined", "answered", "late", "why"],
-        [_session_row(each, known.get(each.name)) for each in found],
+        headings,
+        rows,
         none="no sessions; to create one: fedclust session create NAME",
     )
 
@@ -122,6 +145,25 @@ def cancel(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fal
     with connection.client() as client:
         info = client.cancel_session(session)
     conclude(f"{session}: {info.state}", info, as_json)
+
+
+@o.command(app, "delete", "fedclust session delete heart-2026")
+def delete(
+    connection: o.Connection,
+    session: o.Session,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Delete a session that no site ever joined. Its name can be used again.
+
+    Once a site has joined, the session stays: cancel it instead.
+    """
+    if not (yes or confirmed(f"Shall the session {session} be deleted?", "--yes")):
+        show(err, "nothing was changed")
+        return
+    with connection.client() as client:
+        client.delete_session(session)
+    conclude(f"{session} is deleted", {"session": session, "deleted": True}, as_json)
 
 
 @o.command(app, "close", "fedclust session close heart-2026")
@@ -332,6 +374,7 @@ def _show_session(
     show_facts(
         {
             "session": info.name,
+            "study": info.study,
             "title": frozen.title,
             "purpose": frozen.purpose,
             "contact": frozen.contact,

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,10 +16,16 @@ from fedclust.errors import UsageError
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model, Slug
 from fedclust.schema.policy import Policy
+from fedclust.study import StudyDefaults
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
 
-_PARTS: Mapping[str, type[Model]] = {"features": Feature, "policy": Policy}
+M = TypeVar("M", bound=Model)
+_PARTS: Mapping[str, type[Model]] = {
+    "features": Feature,
+    "policy": Policy,
+    "defaults": StudyDefaults,
+}
 _SLUG = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
 
 
@@ -88,7 +94,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_definition_file(path: Path) -> SessionCreate:
     """Read a complete definition that keeps the rules; UsageError that names its faults."""
     source = source_name(path)
-    body = definition(read_object(path), source)
+    body = read_model(SessionCreate, read_object(path), source)
     try:
         check_definition(body)
     except DefinitionError as error:
@@ -96,21 +102,20 @@ def read_definition_file(path: Path) -> SessionCreate:
     return body
 
 
-def definition(body: Mapping[str, Any], source: str = "the definition") -> SessionCreate:
-    """Return a session's definition; UsageError that names all of its faults."""
+def read_model(model: type[M], body: Mapping[str, Any], source: str = "the definition") -> M:
+    """Return the definition of a session or a study; UsageError that names all of its faults."""
     try:
         text = codec.canonical_json(dict(body))
     except ValueError:  # canonical JSON has no NaN
         raise UsageError(f"{source}: every number must be finite") from None
     try:
-        return SessionCreate.model_validate_json(text)
+        return model.model_validate_json(text)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         # pydantic drops faulty members of a list and then finds it too short as well.
-        said = [
-            _describe_fault(one) for one in faults if not any(_within(each, one) for each in faults)
-        ]
-        raise UsageError(f"{source}: {'; '.join(said)}") from None
+        distinct = [one for one in faults if not any(_within(each, one) for each in faults)]
+        said = "; ".join(_describe_fault(model, one) for one in distinct)
+        raise UsageError(f"{source}: {said}") from None
 
 
 def _within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:
@@ -119,11 +124,11 @@ def _within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:
     return len(inner["loc"]) > n and inner["loc"][:n] == outer["loc"]
 
 
-def _describe_fault(item: Mapping[str, Any]) -> str:
+def _describe_fault(model: type[Model], item: Mapping[str, Any]) -> str:
     place = "".join(f"/{part}" for part in item["loc"])
     if item["type"] == "extra_forbidden":
         part = str(item["loc"][0]) if len(item["loc"]) > 1 else ""
-        known = ", ".join(_PARTS.get(part, SessionCreate).model_fields)
+        known = ", ".join(_PARTS.get(part, model).model_fields)
         return f"{place}: there is no such field, only {known}"
     if item["type"] == "string_pattern_mismatch" and item["loc"][0] in ("name", "sites"):
         return f"{place}: a name is {_SLUG}"

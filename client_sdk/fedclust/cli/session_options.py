@@ -1,4 +1,4 @@
-"""The options that define a session."""
+"""The options that define a session, and those of them that define a study."""
 
 from __future__ import annotations
 
@@ -10,33 +10,64 @@ from typing import Annotated, Any, Literal
 
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters, refuse_one_cluster
-from fedclust.cli.session_file import definition, read_object
+from fedclust.cli.session_file import read_model, read_object
 from fedclust.client import Client
 from fedclust.errors import UsageError
+from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo
 from fedclust.wire.models import SessionCreate
 
 #: Fields of a definition that its author did not write.
 _FROZEN = frozenset({"method_version", "seed"})
+#: What `fedclust study show --json` prints in addition to what creates a study.
+_OF_STORED_STUDY = frozenset({"sessions", "created_by", "created_at"})
+_TEXTS = ("title", "purpose", "contact", "approval")
+
+File = Annotated[
+    Path | None, o.opt("--file", "JSON file with the definition; - is standard input.")
+]
+Algorithm = Annotated[str | None, o.opt("--algorithm", "The method.")]
+Features = Annotated[
+    str | None,
+    o.opt("--features", "Names of numeric features, comma-separated; for others use --file."),
+]
+Sites = Annotated[str | None, o.opt("--sites", "Names of the sites, comma-separated.")]
+Contact = Annotated[str | None, o.opt("--contact", "Whom sites can ask: name, address.")]
+Approval = Annotated[str | None, o.opt("--approval", "Ethics approval or contract.")]
+Expires = Annotated[
+    str | None,
+    o.opt("--expires", "Time until which sites can join: RFC 3339 with its offset from UTC."),
+]
+MinSites = Annotated[
+    int | None,
+    o.opt(
+        "--min-sites",
+        "Number of sites that every round needs, 3 by default. With 2, each of two sites can work "
+        "out the other's part and has to consent to that.",
+        min=2,
+    ),
+]
+Start = Annotated[
+    Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
+]
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """A definition, or changes of one from a file or another session."""
+    """A definition, or changes of one from a file, another session or a study."""
 
-    file: Annotated[
-        Path | None, o.opt("--file", "JSON file with the definition; - is standard input.")
-    ] = None
+    file: File = None
     from_session: Annotated[
         str | None,
         o.opt("--from", "Start from the definition of this session, with a new seed."),
     ] = None
-    algorithm: Annotated[str | None, o.opt("--algorithm", "The method.")] = None
-    clusters: Clusters = None
-    features: Annotated[
+    study: Annotated[
         str | None,
-        o.opt("--features", "Names of numeric features, comma-separated; for others use --file."),
+        o.opt("--study", "Study that the session belongs to. It gives what you leave out."),
     ] = None
-    sites: Annotated[str | None, o.opt("--sites", "Names of the sites, comma-separated.")] = None
+    algorithm: Algorithm = None
+    clusters: Clusters = None
+    features: Features = None
+    sites: Sites = None
     title: Annotated[str | None, o.opt("--title", "Title of the session.")] = None
     purpose: Annotated[
         str | None,
@@ -45,27 +76,14 @@ class SessionOptions:
             "Why the sites should take part, one to five sentences. Every session needs it.",
         ),
     ] = None
-    contact: Annotated[str | None, o.opt("--contact", "Whom sites can ask: name, address.")] = None
-    approval: Annotated[str | None, o.opt("--approval", "Ethics approval or contract.")] = None
-    expires: Annotated[
-        str | None,
-        o.opt("--expires", "Time until which sites can join: RFC 3339 with its offset from UTC."),
-    ] = None
+    contact: Contact = None
+    approval: Approval = None
+    expires: Expires = None
     seed: Annotated[
         int | None, o.opt("--seed", "Seed of the session; random by default.", min=0)
     ] = None
-    min_sites: Annotated[
-        int | None,
-        o.opt(
-            "--min-sites",
-            "Number of sites that every round needs, 3 by default. With 2, each of two sites can "
-            "work out the other's part and has to consent to that.",
-            min=2,
-        ),
-    ] = None
-    start: Annotated[
-        Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
-    ] = None
+    min_sites: MinSites = None
+    start: Start = None
 
     def definition(self, session: str, client: Client) -> SessionCreate:
         """Return the definition of a session of this name; UsageError that says what is wrong."""
@@ -73,30 +91,72 @@ class SessionOptions:
         if self.from_session is not None:
             known = client.session(self.from_session).definition.model_dump(mode="json")
             body = {key: value for key, value in known.items() if key not in _FROZEN}
+            if self.study not in (None, body.get("study")):
+                del body["sites"]  # the sites of a session are those of its study
         body |= {} if self.file is None else read_object(self.file)
-        texts = ("title", "purpose", "contact", "approval", "algorithm", "seed", "start")
-        said: dict[str, Any] = {"name": session, **{key: getattr(self, key) for key in texts}}
-        if self.expires is not None:
-            said["expires"] = read_time(self.expires).isoformat()
+        body |= {"name": session, **_given(self, (*_TEXTS, "study", "algorithm", "seed", "start"))}
+        study = client.study(str(body["study"])) if body.get("study") else None
         if self.features is not None:
-            said["features"] = [{"name": name} for name in o.split_names(self.features)]
-        if self.sites is not None:
-            said["sites"] = o.split_names(self.sites)
-        body |= {key: value for key, value in said.items() if value is not None}
+            body["features"] = _declared(o.split_names(self.features), study)
         if self.clusters is not None:
-            n_clusters = read_clusters(self.clusters)
-            body["config"] = {**_object_at(body, "config"), "n_clusters": n_clusters}
+            body["config"] = {
+                **_object_at(body, "config"),
+                "n_clusters": read_clusters(self.clusters),
+            }
         if self.min_sites is not None:
             body["policy"] = {**_object_at(body, "policy"), "min_sites": self.min_sites}
         needed = ("purpose", "algorithm", "features", "sites")
-        if lacking := [key for key in needed if not body.get(key)]:
-            options = ", ".join(f"--{key}" for key in lacking)
-            raise UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
+        _refuse_lacking(body, [key for key in needed if not _in_study(study, key)])
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
-        found = definition(body)
+        found = read_model(SessionCreate if study is None else SessionOfStudy, body)
         refuse_one_cluster(found.config.get("n_clusters"), "config.n_clusters")
         return found
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """What the sessions of a study have in common."""
+
+    file: File = None
+    sites: Sites = None
+    features: Features = None
+    title: Annotated[str | None, o.opt("--title", "Title of the study.")] = None
+    purpose: Annotated[
+        str | None,
+        o.opt(
+            "--purpose",
+            "Why the sites should take part, one to five sentences. Every study needs it.",
+        ),
+    ] = None
+    contact: Contact = None
+    approval: Approval = None
+    expires: Expires = None
+    algorithm: Algorithm = None
+    clusters: Clusters = None
+    min_sites: MinSites = None
+    start: Start = None
+
+    def definition(self, name: str) -> StudyCreate:
+        """Return the definition of a study of this name; UsageError that says what is wrong."""
+        body = {} if self.file is None else read_object(self.file)
+        body = {key: value for key, value in body.items() if key not in _OF_STORED_STUDY}
+        body |= {"name": name, **_given(self, _TEXTS)}
+        if self.features is not None:
+            body["features"] = _declared(o.split_names(self.features), None)
+        defaults = {
+            **_object_at(body, "defaults"),
+            **_given(self, ("algorithm", "start"), plain=True),
+        }
+        if self.clusters is not None:
+            n_clusters = read_clusters(self.clusters)
+            defaults["config"] = {**_object_at(defaults, "config"), "n_clusters": n_clusters}
+        if self.min_sites is not None:
+            defaults["policy"] = {**_object_at(defaults, "policy"), "min_sites": self.min_sites}
+        if defaults:
+            body["defaults"] = defaults
+        _refuse_lacking(body, ("purpose", "sites"))
+        return read_model(StudyCreate, body, "the study")
 
 
 def read_time(text: str) -> datetime:
@@ -108,6 +168,40 @@ def read_time(text: str) -> datetime:
     except (ValueError, OverflowError):
         pass
     raise UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
+
+
+def _given(
+    options: SessionOptions | StudyOptions, texts: tuple[str, ...], *, plain: bool = False
+) -> dict[str, Any]:
+    """Return the options that were given as fields; ``plain``: only ``texts``."""
+    said: dict[str, Any] = {key: getattr(options, key) for key in texts}
+    if not plain and options.expires is not None:
+        said["expires"] = read_time(options.expires).isoformat()
+    if not plain and options.sites is not None:
+        said["sites"] = o.split_names(options.sites)
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _declared(names: list[str], study: StudyInfo | None) -> list[dict[str, Any]]:
+    """Return the declarations of these features: the study's, or numbers without bounds."""
+    known = {each.name: each for each in (study and study.features) or ()}
+    return [
+        known[name].model_dump(mode="json") if name in known else {"name": name} for name in names
+    ]
+
+
+def _in_study(study: StudyInfo | None, key: str) -> bool:
+    if study is None:
+        return False
+    if key == "algorithm":
+        return study.defaults is not None and bool(study.defaults.algorithm)
+    return bool(getattr(study, key))
+
+
+def _refuse_lacking(body: Mapping[str, Any], needed: tuple[str, ...] | list[str]) -> None:
+    if lacking := [key for key in needed if not body.get(key)]:
+        options = ", ".join(f"--{key}" for key in lacking)
+        raise UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
 
 
 def _object_at(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -86,20 +86,19 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
 
 
-def count_usable(plan: Plan, data: Points) -> int:
-    """Return how many persons of a site take part.
-
-    Raises
-    ------
-    DisclosureError
-        The method needs a package that is not installed.
-    """
+def require_packages(plan: Plan) -> None:
+    """Raise DisclosureError if the method needs a package that is not installed."""
     try:
         engine.check_installed(plan, "site")
-        dropped = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
-        return int(data.sizes[~dropped].sum())
     except RuleViolation as error:
         raise DisclosureError(error.rule, error.message) from None
+
+
+def count_usable(plan: Plan, data: Points) -> int:
+    """Return how many persons of a site take part; raises as :func:`require_packages`."""
+    require_packages(plan)
+    dropped = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
+    return int(data.sizes[~dropped].sum())
 
 
 def compute_answer(

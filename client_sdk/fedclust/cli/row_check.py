@@ -1,0 +1,189 @@
+"""How a site's rows match one definition, and what ``fedclust check`` shows of that."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedclust.cli.console import ProgressLine, out, show, show_table
+from fedclust.data import Dataset
+from fedclust.data.profile import ColumnProfile, SourceProfile, profile
+from fedclust.errors import DataError, DisclosureError, FedclustError
+from fedclust.protection.figures import TableFigures
+from fedclust.protection.size_bands import size_band
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.data_sources import DataSource
+from fedclust.site.prepare import RowOptions
+from fedclust.wire.models import SessionCreate
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """A site's rows, how they are named and used, and the line that shows how far reading is.
+
+    ``least`` is the site's own least group size, 0 if it has none.
+    """
+
+    data: Dataset
+    source: DataSource
+    given: RowOptions
+    least: int
+    line: ProgressLine
+
+
+@dataclass(frozen=True)
+class CheckedTable:
+    """The persons who would take part, and the figures of their table.
+
+    ``request`` is what the site would consent to, if a coordinator was asked.
+    """
+
+    usable: int
+    figures: TableFigures | None
+    request: ConsentRequest | None = None
+
+
+@dataclass(frozen=True)
+class RowCheck:
+    """How rows match one definition; ``read`` is False if the source could not be read."""
+
+    body: SessionCreate
+    found: SourceProfile
+    p: int
+    table: CheckedTable
+    read: bool = True
+
+    @property
+    def refused(self) -> FedclustError | None:
+        """Why taking part would be refused."""
+        return self.found.refused
+
+    @property
+    def enough(self) -> bool:
+        """Whether the site would send anything but empty submissions."""
+        return self.table.usable >= self.p
+
+    @property
+    def matched(self) -> str:
+        """How many of the features the rows have."""
+        columns = self.found.columns
+        d, there = len(columns), sum(c.state in ("ok", "warning") for c in columns)
+        return f"all {d} features" if there == d else f"{there} of {d} features"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the check as JSON; without counts if the source could not be read."""
+        found, table, refused = self.found, self.table, self.found.refused
+        counts = {
+            "rows": found.rows,
+            "usable_rows": table.usable,
+            "size_band": size_band(table.usable),
+            "enough_rows": self.enough,
+        }
+        request = table.request
+        return {
+            "session": self.body.name,
+            "definition_sha256": None if request is None else request.definition_sha256,
+            "features": [feature.name for feature in self.body.features],
+            **(counts if self.read else dict.fromkeys(counts)),
+            "min_group_size": self.p,
+            "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
+            "table": None if table.figures is None else dataclasses.asdict(table.figures),
+            "columns": [dataclasses.asdict(column) for column in found.columns],
+            "ignored_columns": found.ignored,
+            "unused_mappings": found.unused,
+        }
+
+    def show(self) -> None:
+        """Show columns, persons and the table to a person."""
+        found, usable, figures = self.found, self.table.usable, self.table.figures
+        show(out, f"{found.source}: {self.matched}, {found.rows} rows", "bold")
+        headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
+        show_table(headings, map(_column_row, found.columns), right=3)
+        for column in found.columns:
+            for line in _column_lines(column):
+                show(out, textwrap.fill(line, 98, initial_indent="  ", subsequent_indent="    "))
+        if found.unused:
+            show(
+                out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
+            )
+        if found.ignored:
+            show(out, f"columns that are not used: {found.ignored}")
+        show(out, "These figures stay here; check sends nothing about the rows.")
+        if found.refused is None:
+            show(out, f"persons who take part: {usable}")
+            if not self.enough:
+                show(
+                    out, f"fewer persons than {self.p}: this site would send only empty submissions"
+                )
+        if figures is not None:
+            _show_table_figures(figures)
+
+
+def examine(
+    body: SessionCreate, rows: SourceRows, form_table: Callable[[int], CheckedTable]
+) -> RowCheck:
+    """Match rows with a definition's features, then read them as participating would.
+
+    ``form_table`` gets the least group size; DataError or DisclosureError if taking part would be
+    refused.
+    """
+    source = rows.source
+    text = [name for name in (source.person_column, source.id_column) if name is not None]
+    p = max(body.policy.min_group_size, rows.least)
+    try:
+        with rows.line:
+            lacking = body.policy.missing == "mask"
+            found = profile(rows.data, body.features, text=text, lacking=lacking)
+    except DataError as error:
+        nothing = SourceProfile(error.source, 0, 0, (), 0, (), error)
+        return RowCheck(body, nothing, p, CheckedTable(0, None), read=False)
+    table = CheckedTable(found.complete_rows if body.policy.missing == "drop" else found.rows, None)
+    if found.refused is None:
+        # A profile does not check everything.
+        try:
+            with rows.line:
+                table = form_table(p)
+        except (DataError, DisclosureError) as error:
+            found = dataclasses.replace(found, refused=error)
+    return RowCheck(body, found, p, table)
+
+
+def _show_table_figures(figures: TableFigures) -> None:
+    """Show how close the protected table is to the persons behind it, by column."""
+    smallest, largest = figures.group_sizes
+    show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
+    if figures.distance_sd is not None:
+        near = f"{figures.distance_sd:.2f} sd of their group's mean"
+        show(out, f"half of the persons are within {near}")
+    shares = {
+        "in groups of one value": figures.one_value,
+        "beyond a fence": figures.fenced,
+        "not released": figures.unreleased,
+    }
+    rows = [
+        [name, *(f"{each[name]:.1%}" if name in each else "" for each in shares.values())]
+        for name in figures.one_value
+    ]
+    show_table(["persons by column", *shares], rows, right=1)
+
+
+def _column_row(column: ColumnProfile) -> list[str]:
+    """Return what is shown of a feature."""
+    unit = f" [{column.unit}]" if column.unit else ""
+    cells = [column.feature + unit, column.column or "-", column.state]
+    if column.column is None:
+        return cells + [""] * 5
+    numbers = (column.minimum, column.mean, column.sd, column.maximum)
+    shown = ["" if value is None else f"{value:.5g}" for value in numbers]
+    return [*cells, f"{1 - column.present:.1%}", *shown]
+
+
+def _column_lines(column: ColumnProfile) -> list[str]:
+    lines = [f"{column.feature}: {text}" for text in column.says]
+    if column.levels and column.n:
+        shares = (f"{name} {count / column.n:.1%}" for name, count in column.levels.items())
+        lines.append(f"{column.feature}: {', '.join(shares)}")
+    return lines

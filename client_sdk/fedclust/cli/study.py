@@ -1,0 +1,123 @@
+"""Studies, for analysts and operators: what several sessions of the same sites have in common."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from fedclust.cli import options as o
+from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
+from fedclust.cli.session_options import StudyOptions
+from fedclust.site.consent import feature_text
+from fedclust.site.terminal import confirmed
+from fedclust.study import StudyInfo
+from fedclust.wire.models import SessionEntry
+
+app = typer.Typer(
+    help="Group sessions of the same sites in studies; for analysts and operators.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Study = Annotated[str, o.arg("Name of the study.")]
+
+
+@o.command(
+    app,
+    "create",
+    "fedclust study create hearts --sites cleveland,budapest,zurich \\",
+    "    --features age,chol,trestbps --algorithm fkm \\",
+    '    --purpose "Which types of coronary patients do our hospitals share?"',
+    "fedclust study create hearts --file study.json",
+)
+def create(
+    connection: o.Connection, study: Study, options: StudyOptions, as_json: o.AsJson = False
+) -> None:
+    """Create a study. The same command, run again, returns the same study.
+
+    Options override --file. A study never changes; --algorithm, --clusters, --min-sites and --start
+    are defaults that a session may replace.
+    """
+    with connection.client() as client:
+        info = client.create_study(options.definition(study))
+    _show(info, [], as_json)
+    if not as_json:
+        show(err, f"next: fedclust session create NAME --study {info.name}")
+
+
+@o.command(app, "list", "fedclust study list", "fedclust study list --json")
+def show_all(connection: o.Connection, as_json: o.AsJson = False) -> None:
+    """List studies, the newest first."""
+    with connection.client() as client:
+        found = list(client.studies())
+    if as_json:
+        print_json(found)
+        return
+    show_table(
+        ["study", "title", "sites", "sessions", "created by"],
+        [
+            (
+                each.name,
+                each.title,
+                None if each.sites is None else len(each.sites),
+                len(each.sessions),
+                each.created_by,
+            )
+            for each in found
+        ],
+        none="no studies; to create one: fedclust study create NAME",
+    )
+
+
+@o.command(app, "show", "fedclust study show hearts")
+def show_one(connection: o.Connection, study: Study, as_json: o.AsJson = False) -> None:
+    """Show what a study's sessions have in common, and their states."""
+    with connection.client() as client:
+        info = client.study(study)
+        _show(info, [] if as_json else list(client.sessions(study=study)), as_json)
+
+
+@o.command(app, "delete", "fedclust study delete hearts")
+def delete(
+    connection: o.Connection,
+    study: Study,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Delete a study that has no session. Its name can be used again."""
+    if not (yes or confirmed(f"Shall the study {study} be deleted?", "--yes")):
+        show(err, "nothing was changed")
+        return
+    with connection.client() as client:
+        client.delete_study(study)
+    conclude(f"{study} is deleted", {"study": study, "deleted": True}, as_json)
+
+
+def _show(info: StudyInfo, sessions: list[SessionEntry], as_json: bool) -> None:
+    if as_json:
+        print_json(info)
+        return
+    defaults = info.defaults and info.defaults.model_dump(mode="json", exclude_unset=True)
+    show_facts(
+        {
+            "study": info.name,
+            "title": info.title,
+            "purpose": info.purpose,
+            "contact": info.contact,
+            "approval": info.approval,
+            "expires": info.expires and f"{info.expires:%Y-%m-%d %H:%M:%S} UTC",
+            "sites": info.sites and ", ".join(info.sites),
+            "features": info.features and ", ".join(map(feature_text, info.features)),
+            "defaults": defaults and json.dumps(defaults, sort_keys=True),
+            "created by": info.created_by,
+        }
+    )
+    if sessions:
+        show_table(
+            ["session", "method", "state", "round"],
+            [
+                (each.name, each.definition and each.definition.algorithm, each.state, each.round)
+                for each in reversed(sessions)
+            ],
+        )

@@ -1,0 +1,163 @@
+"""A study by commands: an analyst makes it and its sessions, a site checks and is asked again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclust.cli import main as cli
+from fedclust.client import Client
+from support.purpose import PURPOSE
+from support.server import running_server
+
+SITES = ("ada", "brno", "cadiz")
+FEATURES = [
+    {"name": "age", "unit": "years", "lower": 0, "upper": 120},
+    {"name": "chol", "unit": "mg/dl", "lower": 0, "upper": 1000},
+]
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Return the address of a coordinator and a folder with a token of each person."""
+    folder = tmp_path_factory.mktemp("studies")
+    with running_server(folder / "server") as server:
+        with Client(server.base_url, server.operator_token) as operator:
+            for kind, name in (*(("sites", each) for each in SITES), ("analysts", "eva")):
+                operator.add(kind, name)  # type: ignore[arg-type]  # of the two kinds
+                issued = operator.issue_token(kind, name)  # type: ignore[arg-type]
+                (folder / name).write_text(issued.token, "utf-8")
+                (folder / name).chmod(0o600)
+        yield server.base_url, folder
+
+
+@pytest.fixture
+def run(
+    place: tuple[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Run:
+    """Run ``fedclust`` as somebody; return what it prints, with standard error."""
+    url, folder = place
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", url)
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "state"))
+
+    def act(who: str, *arguments: str, code: int = 0) -> str:
+        monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(folder / who))
+        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == code, shown.err
+        return shown.out if "--json" in arguments else shown.out + shown.err
+
+    return act
+
+
+def write_rows(path: Path, n: int, **columns: Callable[[int], object]) -> None:
+    lines = [",".join(columns)]
+    lines += [",".join(str(value(i)) for value in columns.values()) for i in range(n)]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def age(i: int) -> int:
+    return 30 + i % 23
+
+
+def test_a_study_from_its_creation_to_its_deletion(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps({"features": FEATURES}), "utf-8")
+    asked = ["--sites", ",".join(SITES), "--purpose", PURPOSE, "--algorithm", "lloyd"]
+    made = ("study", "create", "hearts", "--file", "study.json", *asked, "--clusters", "4")
+    assert "fedclust session create NAME --study hearts" in run("eva", *made)
+    assert '{"algorithm": "lloyd", "config": {"n_clusters": 4}}' in run("eva", *made)
+    assert "hearts" in run("eva", "study", "list")
+
+    def definition(name: str) -> dict[str, Any]:
+        shown = json.loads(run("eva", "session", "show", name, "--json"))
+        assert shown["study"] == "hearts"
+        return dict(shown["definition"])
+
+    run("eva", "session", "create", "four", "--study", "hearts", "--title", "With four")
+    assert definition("four")["config"]["n_clusters"] == 4
+    run("eva", "session", "create", "five", "--from", "four", "--clusters", "5")
+    five = definition("five")
+    assert (five["config"]["n_clusters"], five["title"]) == (5, "With four")
+    run("eva", "session", "create", "ages", "--study", "hearts", "--features", "age")
+    assert [each["upper"] for each in definition("ages")["features"]] == [120.0]
+    listed = run("eva", "session", "list", "--study", "hearts")
+    assert all(name in listed for name in ("four", "five", "ages", "hearts"))
+    assert "five" in run("eva", "study", "show", "hearts")
+
+    # A site checks its rows against all of them, and sends nothing.
+    write_rows(tmp_path / "good.csv", 40, age=age, chol=lambda i: 150 + 7 * (i % 17))
+    text = run("ada", "check", "--study", "hearts", "--data", "good.csv")
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
+    assert all(lines[name].rstrip().endswith("ok") for name in ("four", "five", "ages")), text
+    write_rows(tmp_path / "bad.csv", 40, age=age)
+    checked = json.loads(
+        run("ada", "check", "--study", "hearts", "--data", "bad.csv", "--json", code=3)
+    )
+    refused = {each["session"]: each["refused"] for each in checked["sessions"]}
+    assert refused["ages"] is None
+    assert refused["four"]["rule"] == refused["five"]["rule"] == "missing-column"
+    text = run("ada", "check", "--study", "hearts", "--data", "bad.csv", code=3)
+    assert "four, five" in text
+    assert text.count("column here") == 1, "sessions that read the rows in one way are one reading"
+
+    # The site's agent has consented to a session that is deleted, and made again otherwise.
+    run("ada", "agent", "add", "four", "--data", "good.csv", "--yes")
+    run("ada", "agent", "add", "five", "--data", "good.csv", "--yes")
+    for name in ("four", "five"):
+        assert "--yes" in run("eva", "session", "delete", name, code=4)
+        run("eva", "session", "delete", name, "--yes")
+    run("eva", "session", "create", "four", "--study", "hearts", "--clusters", "6")
+    assert definition("four")["config"]["n_clusters"] == 6
+    run("ada", "agent", "--until-done")
+    entries = {e["session"]: e for e in json.loads(run("ada", "agent", "list", "--json"))}
+    assert {each["state"] for each in entries.values()} == {"ended"}
+    assert "fedclust agent add four" in entries["four"]["said"]
+    assert "may have deleted it" in entries["five"]["said"]
+
+    remaining = run("eva", "study", "delete", "hearts", "--yes", code=5)
+    assert "four, ages" in remaining or "ages, four" in remaining
+    for name in ("four", "ages"):
+        run("eva", "session", "delete", name, "--yes")
+    run("eva", "study", "delete", "hearts", "--yes")
+    run("eva", "study", "show", "hearts", code=5)
+
+
+def test_what_does_not_fit_is_named(run: Run) -> None:
+    asked = ["--sites", ",".join(SITES), "--purpose", PURPOSE]
+    assert "--purpose, --sites" in run("eva", "study", "create", "lungs", code=2)
+    run("eva", "study", "create", "lungs", *asked, "--features", "age")
+    lacking = run("eva", "session", "create", "one", "--study", "lungs", code=2)
+    assert "lacks algorithm: give --algorithm" in lacking
+    method = ("--algorithm", "lloyd", "--clusters", "2")
+    make = ("session", "create", "one", "--study", "lungs", *method)
+    assert "/sites: a session has the sites" in run("eva", *make, "--sites", "ada,brno", code=5)
+    assert "no study of this name" in run("eva", *make[:4], "nothing", *method, code=5)
+    run("eva", *make)
+    # From a session of another study, or of none, it gets the sites of the named one.
+    run("eva", "study", "create", "others", *asked)
+    shown = run("eva", "session", "create", "two", "--from", "one", "--study", "others", "--json")
+    assert json.loads(shown)["study"] == "others"
+    for given in (("--study", "lungs", "one"), ()):
+        assert "give one of" in run("ada", "check", *given, "--data", "none.csv", code=2)
+    assert "analyst" in run("eva", "check", "--study", "lungs", "--data", "none.csv", code=2)
+
+
+def test_a_site_reads_its_part_of_a_study(run: Run) -> None:
+    run("eva", "study", "create", "kidneys", "--sites", "ada,brno,cadiz", "--purpose", PURPOSE)
+    shown = json.loads(run("ada", "study", "show", "kidneys", "--json"))
+    assert (shown["purpose"], shown["sessions"], shown["sites"]) == (PURPOSE, [], None)
+    said = run("ada", "check", "--study", "kidneys", "--data", "none.csv")
+    assert "no session of the study kidneys invites this site yet" in said
