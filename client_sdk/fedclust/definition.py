@@ -13,6 +13,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
+from fedclust.schema.field_names import unknown_name_message
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.run_config import RunConfig
 from fedclust.wire.codec import canonical_json, sha256
@@ -39,7 +40,7 @@ class DefinitionError(ValueError):
         self.errors = errors
 
     def __str__(self) -> str:
-        return "; ".join(f"{error.pointer}: {error.message}" for error in self.errors)
+        return "; ".join(map(str, self.errors))
 
 
 def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Definition:
@@ -165,7 +166,15 @@ def _options(definition: SessionCreate) -> MethodOptions:
         chosen: MethodOptions = read.root if isinstance(read, RootModel) else read
         return chosen
     except ValidationError as error:
-        errors = field_errors(error, at="/config", union=len(variant_models(options)) > 1)
+        union = len(variant_models(options)) > 1
+        what = "option of this variant" if union else "option"
+        known = select_variant_model(options, definition.config).model_fields
+        errors = field_errors(
+            error,
+            at="/config",
+            union=union,
+            unknown=lambda place: unknown_name_message(what, str(place[-1]), known),
+        )
     except ValueError:  # canonical JSON has no NaN
         errors = [_error("/config", "finite_number", "every number must be finite")]
     several = isinstance(definition.config.get("n_clusters"), list | tuple)
@@ -178,14 +187,6 @@ def _options(definition: SessionCreate) -> MethodOptions:
             else error
             for error in errors
         ]
-    known = ", ".join(select_variant_model(options, definition.config).model_fields)
-    of = " of this variant" if len(variant_models(options)) > 1 else ""
-    errors = [
-        error.model_copy(update={"message": f"unknown option{of}; there are: {known}"})
-        if error.rule == "extra_forbidden"
-        else error
-        for error in errors
-    ]
     raise DefinitionError(errors)
 
 

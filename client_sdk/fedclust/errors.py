@@ -263,8 +263,11 @@ class CoordinatorError(FedclustError):
     slug: ClassVar[str] = ""
 
     def __init__(self, problem: Problem) -> None:
-        fields = "".join(f"; {e.pointer or 'body'}: {e.message}" for e in problem.errors)
-        super().__init__(f"{problem.title} ({problem.status}): {problem.detail}{fields}")
+        fields = "".join(f"; {each}" for each in problem.errors)
+        message = f"{problem.title} ({problem.status}): {problem.detail}{fields}"
+        if problem.status >= 500 and problem.request_id:
+            message += f" Request id: {problem.request_id}"
+        super().__init__(message)
         self.status, self.title, self.detail = problem.status, problem.title, problem.detail
         self.errors: tuple[FieldError, ...] = tuple(problem.errors)
         self.request_id = problem.request_id

@@ -6,6 +6,7 @@ result as the service for the same seed and site names.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,10 +30,9 @@ from fedclust.report.result_attributes import ResultAttributes
 from fedclust.schema.display import short_repr
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature
+from fedclust.schema.field_names import unknown_field_message
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.wire import codec
@@ -393,15 +393,8 @@ def _check_names(sites: Any, persons: Any) -> None:
 
 def _definition_error(error: ValidationError) -> DefinitionError:
     """Name each wrong field, and the known fields, to the person who wrote the definition."""
-    known = {"policy": Policy.model_fields, "features": Feature.model_fields}
-    errors = []
-    for item in field_errors(error):
-        fields = known.get(item.pointer.split("/", 2)[1]) if item.pointer else None
-        if item.rule == "extra_forbidden" and fields is not None:
-            message = f"unknown field; there are: {', '.join(fields)}"
-            item = item.model_copy(update={"message": message})
-        errors.append(item)
-    return DefinitionError(errors)
+    unknown = functools.partial(unknown_field_message, SessionCreate)
+    return DefinitionError(field_errors(error, unknown=unknown))
 
 
 def _features(

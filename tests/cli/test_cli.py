@@ -313,7 +313,7 @@ def test_errors_are_one_line_and_a_code(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slug", "code"), [("unauthenticated", 5), ("not-found", 5), ("unavailable", 5)]
+    ("slug", "code"), [("unauthenticated", 5), ("not-found", 5), ("unavailable", 6)]
 )
 def test_refusals_by_the_coordinator(command: Command, slug: str, code: int) -> None:
     command.fake.before = lambda _request: refusal(slug, "ask your operator")

@@ -206,7 +206,11 @@ def test_a_sweep_says_which_k_were_tried_and_which_is_recommended(desk: Desk) ->
         (CREATE.format("one") + "--clusters 1-4", 2, "give at least 2"),
         (CREATE.format("one") + "--clusters 0", 2, "--clusters 0: give a number from 2 to 10000"),
         ("simulate fkm --clusters 1 --site a=north.csv", 2, "one cluster holds all persons"),
-        ("session create one --file one.json", 2, "config.n_clusters: one cluster holds all"),
+        (
+            "session create one --file one.json",
+            2,
+            "in one.json (or --clusters): one cluster",
+        ),
         ("session result swept --json --format csv", 2, "--json and --format csv contradict"),
         ("session result swept --format table --out x", 2, "--format table is for the screen"),
         ("session result swept --out -", 2, "an output needs a file's name"),
@@ -232,3 +236,158 @@ def test_what_standard_input_lacks(desk: Desk) -> None:
     said = desk.run("ada", "session create one --file -", '{"purpose"')
     assert said.code == 2
     assert said.err.startswith("fedclust: standard input, line 1: this is not JSON")
+
+
+# --- definitions ----------------------------------------------------------------------------------
+
+DEFINITIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown part": (
+        {"pollicy": {}},
+        'wrong.json: unknown field "pollicy": did you mean "policy"? There are: name, ',
+    ),
+    "an unknown rule": (
+        {"policy": {"quorom": 2}},
+        'policy in wrong.json: unknown field "quorom": did you mean "quorum"? There are: ',
+    ),
+    "an unknown property of a feature": (
+        {"features": [{"name": "age", "lowr": 0}]},
+        'features[0] in wrong.json: unknown field "lowr": did you mean "lower"?',
+    ),
+    "an unknown option": (
+        {"config": {"n_clusters": 3, "n_inits": 3}},
+        'config in wrong.json: unknown option of this variant "n_inits": did you mean "n_init"?',
+    ),
+    "no option that is needed": (
+        {"config": {}},
+        "config.n_clusters in wrong.json (or --clusters): this is required",
+    ),
+    "a rule of the coordinator": (
+        {"policy": {"quorum": 9}},
+        "policy.quorum in wrong.json: from min_sites to the number of sites",
+    ),
+    "a rule that has an option": (
+        {"policy": {"min_sites": 5}},
+        "policy.min_sites in wrong.json (or --min-sites): the session has fewer sites (3) than it",
+    ),
+    "text for a number": (
+        {"policy": {"min_sites": "3"}},
+        "policy.min_sites in wrong.json (or --min-sites): it should be a valid integer",
+    ),
+    "bounds the wrong way round": (
+        {"features": [{"name": "age", "lower": 9.0, "upper": 1.0}]},
+        "features[0].lower in wrong.json: lower must be below upper",
+    ),
+    "a name that is none": (
+        {"sites": ["north", "South", "west"]},
+        "sites[1] in wrong.json: a name is a-z, 0-9 and hyphens",
+    ),
+    "a method that is none": (
+        {"algorithm": "kmeans"},
+        "algorithm in wrong.json (or --algorithm): choose one of: dual, fkm, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_a_mistake_in_a_definition_names_its_field(desk: Desk, name: str) -> None:
+    """Whether the command or the coordinator finds it: the same words and the same exit code."""
+    change, text = DEFINITIONS[name]
+    desk.definition("wrong.json", **change)
+    said = desk.run("ada", "session create wrong --file wrong.json")
+    assert (said.code, text in said.text) == (2, True), said.err
+    assert said.err.count("\n") == 1
+    assert '"/' not in said.err
+    assert " /" not in said.err
+    local = desk.run("ada", "check --definition wrong.json --data north.csv")
+    assert (local.code, text.split(" (or --")[0] in local.text) == (2, True), local.err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--min-sites 5", "--min-sites: the session has fewer sites (3) than it needs (5)"),
+        ("--clusters 3,3", "--clusters: "),
+        ("--algorithm kmeans", "--algorithm: choose one of: dual, fkm, "),
+        ("--purpose short", "--purpose: say in one to five sentences"),
+        ("--features age,age", "--features, entry 2: each feature is named once"),
+        ("--sites north,north,south", "--sites, entry 2: each site is named once"),
+        ("--sites north,nowhere,south", "--sites, entry 2: no site of this name is registered"),
+        ("--sites north,So,south", "--sites, entry 2: a name is a-z, 0-9 and hyphens"),
+        ("--seed 99999999999999999999", "--seed: it should be less than or equal to 9007199254"),
+        ("--expires 2020-01-01T00:00Z", "--expires: "),
+        ("--expires tomorrow", "--expires: give the time with its offset"),
+        ("--contact ' x'", "--contact: leave out the spaces at its beginning or end"),
+        ("--file nothere.json", "nothere.json cannot be read: No such file or directory"),
+    ],
+)
+def test_a_mistake_in_an_option_names_the_option(desk: Desk, options: str, text: str) -> None:
+    said = desk.run("ada", CREATE.format("wrong") + options)
+    assert (said.code, text in said.text) == (2, True), said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--config '{\"n_inits\": 3}'", '--config: unknown option of this variant "n_inits": did'),
+        ("--config '{\"tol\": -1}'", "--config tol: it should be greater than or equal to 0"),
+        ("--policy '{\"quorom\": 3}'", '--policy: unknown field "quorom": did you mean "quorum"?'),
+        ("--policy '{\"quorum\": 9}'", "--policy quorum: from min_sites to the number of sites"),
+        ("--policy '['", "--policy, line 1: this is not JSON"),
+        ("--policy 3", "--policy needs a JSON object"),
+        ("--seed 99999999999999999999", "--seed: it should be less than or equal to"),
+    ],
+)
+def test_a_mistake_in_a_simulation_names_the_option(desk: Desk, options: str, text: str) -> None:
+    files = " ".join(f"--site {site}={site}.csv" for site in SITES)
+    said = desk.run("ada", f"simulate fkm --clusters 3 --features age {files} {options}")
+    assert (said.code, text in said.text) == (2, True), said.err
+
+
+def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
+    desk.definition("unnamed.json")
+    said = desk.run("ada", "check --definition unnamed.json --data north.csv")
+    assert said.code == 0, said.err
+
+
+# --- refusals of the coordinator ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("account", "line", "code", "text"),
+    [
+        ("ada", "session show Heart", 2, "'Heart': a name is a-z, 0-9 and hyphens"),
+        ("ada", CREATE.format("Heart"), 2, "'Heart': a name is a-z, 0-9 and hyphens"),
+        ("op", "site add Bern", 2, "'Bern': a name is a-z, 0-9 and hyphens"),
+        ("ada", "session show nothing", 5, "(404): "),
+        ("ada", CREATE.format("swept"), 5, "Choose another name"),
+        # A token of another role: found here or by the coordinator.
+        ("ada", "participate open --data north.csv", 5, "This token is that of an analyst: give"),
+        ("north", "site add bern", 5, "This token's role may not do this (403): "),
+        # A session in another state: found here or by the coordinator.
+        ("ada", "session close open", 5, "open is recruiting: it has no round to close."),
+        ("ada", "session start open", 5, "Too few sites for this (409): "),
+        ("ada", "session cancel swept", 5, "The session's state does not allow this (409): "),
+        ("ada", "session deadline swept 2099-01-01T00:00Z", 5, "(409): "),
+        ("ada", "session result open", 5, "The session has no result (409): "),
+        # Contents that are not valid: found here or by the coordinator.
+        ("ada", "session deadline open tomorrow", 2, "UNTIL: give the time with its offset"),
+        (
+            "ada",
+            "session invite open nowhere",
+            2,
+            "SITES, entry 1: no site of this name",
+        ),
+        ("ada", "session invite open ,", 2, "name the sites, for example: basel,geneva"),
+        ("op", "site add bern --title ' x'", 2, "--title: leave out the spaces at its beginning"),
+        ("op", "site add bern --days 9999", 2, "--days"),
+        ("ada", "session invite open So", 2, "SITES, entry 1: a name is a-z, 0-9 and hyphens"),
+        ("op", "site token nobody", 5, "(404): "),
+        ("op", "site revoke north nothing", 5, "(404): "),
+    ],
+)
+def test_a_refusal_says_what_to_do(
+    desk: Desk, account: str, line: str, code: int, text: str
+) -> None:
+    said = desk.run(account, line)
+    assert (said.code, text in said.text) == (code, True), said.err
+    assert "unexpected" not in said.err

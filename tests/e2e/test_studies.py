@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_named(run: Run) -> None:
     assert "lacks algorithm: give --algorithm" in lacking
     method = ("--algorithm", "lloyd", "--clusters", "2")
     make = ("session", "create", "one", "--study", "lungs", *method)
-    assert "/sites: a session has the sites" in run("eva", *make, "--sites", "ada,brno", code=5)
+    assert "--sites: a session has the sites" in run("eva", *make, "--sites", "ada,brno", code=2)
     assert "no study of this name" in run("eva", *make[:4], "nothing", *method, code=5)
     run("eva", *make)
     # From a session of another study, or of none, it gets the sites of the named one.
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_named(run: Run) -> None:
     assert json.loads(shown)["study"] == "others"
     for given in (("--study", "lungs", "one"), ()):
         assert "give one of" in run("ada", "check", *given, "--data", "none.csv", code=2)
-    assert "analyst" in run("eva", "check", "--study", "lungs", "--data", "none.csv", code=2)
+    assert "analyst" in run("eva", "check", "--study", "lungs", "--data", "none.csv", code=5)
 
 
 def test_a_site_reads_its_part_of_a_study(run: Run) -> None:

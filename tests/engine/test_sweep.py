@@ -221,12 +221,12 @@ def test_lists_that_are_no_sweep(n_clusters: Any, says: str) -> None:
 
 
 def test_what_a_sweep_does_not_go_with() -> None:
-    with pytest.raises(DefinitionError, match="/config/evaluate"):
+    with pytest.raises(DefinitionError, match=r"config\.evaluate"):
         run("fkm", [2, 3], evaluate=False)
     with pytest.raises(DefinitionError, match="with 2 clusters"):
         run("lloyd", [2, 3], start="given", centroids=[[0.0] * 3] * 3)
     with pytest.raises(
-        DefinitionError, match=r"/config/n_clusters: one number: .* fkm, kfed, lloyd"
+        DefinitionError, match=r"config.n_clusters: one number: .* fkm, kfed, lloyd"
     ):
         run("overlap", [2, 3])
 

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_table, write_out
+from fedclust.cli.field_names import FieldNames
 from fedclust.cli.output_files import check_outputs, is_token, write
 from fedclust.cli.session_file import slug
 from fedclust.client import Kind
@@ -27,6 +28,11 @@ Email = Annotated[
     typer.Option("--email", metavar="ADDRESS", help="Address that notifications are mailed to."),
 ]
 Days = Annotated[int, typer.Option("--days", help="Days until the token expires.", min=1, max=3650)]
+
+
+_NAMES = FieldNames(
+    {"/name": "NAME", "/title": "--title", "/email": "--email", "/expires_in_days": "--days"}
+)
 
 
 # Longer than a screen because it holds seven commands with their options.
@@ -55,7 +61,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     ) -> None:
         check_outputs(((token_out, is_token),), ())
         address = None if email is None else _email_address(email)
-        with connection.client() as client:
+        with connection.client() as client, _NAMES.applied():
             before = client.add(kind, slug(name), title, email=address)
             if before.tokens:
                 show(err, f"{name} was registered before; its other tokens stay valid")

@@ -13,16 +13,25 @@ EXIT_CODES: tuple[tuple[type[errors.FedclustError], int], ...] = (
     (errors.UsageError, 2),
     (errors.DataError, 3),
     (errors.ConsentError, 4),
+    # Refused by the coordinator, and the same kind of mistake as one that is found here.
+    (errors.ConsentMissing, 4),
+    (errors.ConsentMismatch, 4),
+    (errors.DisclosureRefused, 9),
+    (errors.RequestTimeout, 6),
+    (errors.TooManyRequests, 6),
+    (errors.Unavailable, 6),
     (errors.CoordinatorError, 5),
     (errors.TransportError, 6),
     (errors.SessionError, 7),
     (errors.JournalError, 8),
     (errors.DisclosureError, 9),
 )
+#: What a proxy in between answers for a coordinator that it does not reach.
+_NO_ANSWER = frozenset({502, 504})
 EPILOG = (
     "Exit codes: 0 done, 1 unexpected, 2 usage, 3 data, 4 no consent, 5 refused by the "
-    "coordinator, 6 unreachable or TLS, 7 session failed, cancelled or left, 8 journal or ledger, "
-    "9 own disclosure check, 130 interrupted."
+    "coordinator, 6 unreachable, busy or TLS, 7 session failed, cancelled or left, 8 journal or "
+    "ledger, 9 disclosure check, 130 interrupted."
 )
 
 
@@ -48,4 +57,6 @@ def epilog(*lines: str) -> str:
 
 def exit_code(error: errors.FedclustError) -> int:
     """Return the code that a command ends with."""
+    if isinstance(error, errors.CoordinatorError) and error.status in _NO_ANSWER:
+        return 6
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))

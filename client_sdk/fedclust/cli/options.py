@@ -20,6 +20,7 @@ import typer
 
 from fedclust._http import ConnectionOptions
 from fedclust.cli.help_text import epilog
+from fedclust.cli.session_file import slug
 from fedclust.client import Client
 from fedclust.data.mapping import ReadOptions, read_options
 from fedclust.errors import UsageError
@@ -46,7 +47,9 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-Session = Annotated[str, arg("Name of the session.")]
+Session = Annotated[
+    str, typer.Argument(help="Name of the session.", show_default=False, callback=slug)
+]
 Data = Annotated[
     str,
     opt(

@@ -25,6 +25,7 @@ from fedclust.cli.console import (
     show_table,
     write_out,
 )
+from fedclust.cli.field_names import FieldNames
 from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
@@ -45,6 +46,7 @@ from fedclust.wire.models import (
     SessionPatch,
     SessionState,
 )
+from fedclust.wire.problems import problem
 
 app = typer.Typer(
     help="Define sessions, watch them and get their results; for analysts and operators.",
@@ -71,7 +73,7 @@ def create(
     Options override --file, and --file overrides --from. --study gives what is still missing; with
     --from the session stays in the study of the other one.
     """
-    with connection.client() as client:
+    with connection.client() as client, options.names.applied():
         info = client.create_session(options.definition(session, client))
     _show_session(info, (), as_json)
     _warn_of_bounds(info.definition)
@@ -172,10 +174,8 @@ def close(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fals
     with connection.client() as client:
         info = client.session(session)
         if info.round is None:
-            raise errors.UsageError(
-                f"{session} is {info.state}: it has no round to close; fedclust session show "
-                f"{session} says more"
-            )
+            detail = f"{session} is {info.state}: it has no round to close. fedclust session show "
+            raise errors.from_problem(problem("wrong-state", f"{detail}{session} says more."))
         closed = client.close_round(session, info.round)
     conclude(f"{session}: round {closed.number} is {closed.state}", closed, as_json)
 
@@ -205,7 +205,7 @@ def invite(
     names = tuple(o.split_names(sites))
     if not names:
         raise errors.UsageError("name the sites, for example: basel,geneva")
-    with connection.client() as client:
+    with connection.client() as client, FieldNames({"/invite": "SITES"}).applied():
         info = client.patch_session(session, SessionPatch(invite=names))
     conclude(f"{session}: {', '.join(names)} invited", info, as_json)
 
@@ -218,8 +218,8 @@ def deadline(
     as_json: o.AsJson = False,
 ) -> None:
     """Move the open round's deadline."""
-    aware = read_time(until)
-    with connection.client() as client:
+    aware = read_time(until, "UNTIL")
+    with connection.client() as client, FieldNames({"/deadline": "UNTIL"}).applied():
         info = client.patch_session(session, SessionPatch(deadline=aware))
     conclude(f"{session}: the round's deadline is {aware:%Y-%m-%dT%H:%M:%SZ}", info, as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -11,22 +12,16 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli.console import err, show
+from fedclust.cli.field_names import FieldNames
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
-from fedclust.schema.feature import Feature
+from fedclust.schema.field_names import SLUG_RULE, unknown_field_message
 from fedclust.schema.model import Model, Slug
-from fedclust.schema.policy import Policy
-from fedclust.study import StudyDefaults
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
+from fedclust.wire.submissions import field_errors
 
 M = TypeVar("M", bound=Model)
-_PARTS: Mapping[str, type[Model]] = {
-    "features": Feature,
-    "policy": Policy,
-    "defaults": StudyDefaults,
-}
-_SLUG = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
 
 
 def slug(name: str) -> str:
@@ -34,7 +29,8 @@ def slug(name: str) -> str:
     try:
         return TypeAdapter(Slug).validate_python(name)
     except ValidationError:
-        raise UsageError(f"a name is {_SLUG}") from None
+        shown = f"{name[:64]!r}: " if name.isprintable() else ""
+        raise UsageError(f"{shown}a name is {SLUG_RULE}") from None
 
 
 def read_json(text: str | bytes, source: object) -> Any:
@@ -92,44 +88,38 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_definition_file(path: Path) -> SessionCreate:
-    """Read a complete definition that keeps the rules; UsageError that names its faults."""
-    source = source_name(path)
-    body = read_model(SessionCreate, read_object(path), source)
+    """Read a complete definition that keeps the rules; UsageError that names its faults.
+
+    It needs no name: ``session create`` gives it one.
+    """
+    names = FieldNames({}, source=source_name(path))
+    body = read_model(SessionCreate, {"name": "unnamed", **read_object(path)}, names)
     try:
         check_definition(body)
     except DefinitionError as error:
-        raise UsageError(f"{source}: {error}") from None
+        raise names.error(error.errors) from None
     return body
 
 
-def read_model(model: type[M], body: Mapping[str, Any], source: str = "the definition") -> M:
+_PLAIN_NAMES = FieldNames({}, source="the definition")
+
+
+def read_model(model: type[M], body: Mapping[str, Any], names: FieldNames = _PLAIN_NAMES) -> M:
     """Return the definition of a session or a study; UsageError that names all of its faults."""
     try:
         text = codec.canonical_json(dict(body))
     except ValueError:  # canonical JSON has no NaN
-        raise UsageError(f"{source}: every number must be finite") from None
+        raise UsageError(f"{names.source}: every number must be finite") from None
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        # pydantic drops faulty members of a list and then finds it too short as well.
-        distinct = [one for one in faults if not any(_within(each, one) for each in faults)]
-        said = "; ".join(_describe_fault(model, one) for one in distinct)
-        raise UsageError(f"{source}: {said}") from None
-
-
-def _within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:
-    """Whether a fault concerns a part of what another fault concerns."""
-    n = len(outer["loc"])
-    return len(inner["loc"]) > n and inner["loc"][:n] == outer["loc"]
-
-
-def _describe_fault(model: type[Model], item: Mapping[str, Any]) -> str:
-    place = "".join(f"/{part}" for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        part = str(item["loc"][0]) if len(item["loc"]) > 1 else ""
-        known = ", ".join(_PARTS.get(part, model).model_fields)
-        return f"{place}: there is no such field, only {known}"
-    if item["type"] == "string_pattern_mismatch" and item["loc"][0] in ("name", "sites"):
-        return f"{place}: a name is {_SLUG}"
-    return f"{place}: {item['msg']}"
+        unknown = functools.partial(unknown_field_message, model)
+        faults = field_errors(error, unknown=unknown)
+    # pydantic drops faulty members of a list and then finds it too short as well.
+    places = [fault.pointer for fault in faults]
+    raise names.error(
+        fault
+        for fault in faults
+        if fault.rule != "too_short"
+        or not any(place.startswith(f"{fault.pointer}/") for place in places)
+    )

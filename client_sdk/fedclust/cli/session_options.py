@@ -6,16 +6,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters, refuse_one_cluster
-from fedclust.cli.session_file import read_model, read_object
+from fedclust.cli.field_names import FieldNames
+from fedclust.cli.session_file import read_model, read_object, source_name
 from fedclust.client import Client
 from fedclust.errors import UsageError
 from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo
 from fedclust.wire.models import SessionCreate
 
+#: The option behind each field of a definition.
+_OPTIONS: Final = {
+    "/name": "SESSION",
+    "/config/n_clusters": "--clusters",
+    "/policy/min_sites": "--min-sites",
+    **{
+        f"/{name}": f"--{name}"
+        for name in (
+            *("title", "purpose", "contact", "approval", "expires", "algorithm", "seed"),
+            *("features", "sites", "start"),
+        )
+    },
+}
+_STUDY_OPTIONS: Final = {
+    "/name": "STUDY",
+    "/defaults/config/n_clusters": "--clusters",
+    "/defaults/policy/min_sites": "--min-sites",
+    "/defaults/algorithm": "--algorithm",
+    "/defaults/start": "--start",
+    **{each: option for each, option in _OPTIONS.items() if each not in ("/name", "/seed")},
+}
 #: Fields of a definition that its author did not write.
 _FROZEN = frozenset({"method_version", "seed"})
 #: What `fedclust study show --json` prints in addition to what creates a study.
@@ -85,6 +107,16 @@ class SessionOptions:
     min_sites: MinSites = None
     start: Start = None
 
+    @property
+    def names(self) -> FieldNames:
+        """How the definition's author knows its fields."""
+        attributes = {each: each.removeprefix("--").replace("-", "_") for each in _OPTIONS.values()}
+        given = [option for option, name in attributes.items() if getattr(self, name, None)]
+        sources = [] if self.file is None else [source_name(self.file)]
+        if self.from_session is not None:
+            sources.append(f"session {self.from_session}")
+        return FieldNames(_OPTIONS, frozenset(["SESSION", *given]), " or ".join(sources))
+
     def definition(self, session: str, client: Client) -> SessionCreate:
         """Return the definition of a session of this name; UsageError that says what is wrong."""
         body: dict[str, Any] = {}
@@ -109,8 +141,9 @@ class SessionOptions:
         _refuse_lacking(body, [key for key in needed if not _in_study(study, key)])
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
-        found = read_model(SessionCreate if study is None else SessionOfStudy, body)
-        refuse_one_cluster(found.config.get("n_clusters"), "config.n_clusters")
+        found = read_model(SessionCreate if study is None else SessionOfStudy, body, self.names)
+        where = self.names.name("/config/n_clusters")
+        refuse_one_cluster(found.config.get("n_clusters"), where)
         return found
 
 
@@ -137,6 +170,13 @@ class StudyOptions:
     min_sites: MinSites = None
     start: Start = None
 
+    @property
+    def names(self) -> FieldNames:
+        """How the study's author knows its fields."""
+        if self.file is None:
+            return FieldNames(_STUDY_OPTIONS)
+        return FieldNames({}, source=source_name(self.file))
+
     def definition(self, name: str) -> StudyCreate:
         """Return the definition of a study of this name; UsageError that says what is wrong."""
         body = {} if self.file is None else read_object(self.file)
@@ -156,10 +196,10 @@ class StudyOptions:
         if defaults:
             body["defaults"] = defaults
         _refuse_lacking(body, ("purpose", "sites"))
-        return read_model(StudyCreate, body, "the study")
+        return read_model(StudyCreate, body, self.names)
 
 
-def read_time(text: str) -> datetime:
+def read_time(text: str, option: str) -> datetime:
     """Return a time with its offset; UsageError for anything else."""
     try:
         time = datetime.fromisoformat(text)
@@ -167,7 +207,7 @@ def read_time(text: str) -> datetime:
             return time.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
+    raise UsageError(f"{option}: give the time with its offset, for example 2026-12-01T12:00Z")
 
 
 def _given(
@@ -176,7 +216,7 @@ def _given(
     """Return the options that were given as fields; ``plain``: only ``texts``."""
     said: dict[str, Any] = {key: getattr(options, key) for key in texts}
     if not plain and options.expires is not None:
-        said["expires"] = read_time(options.expires).isoformat()
+        said["expires"] = read_time(options.expires, "--expires").isoformat()
     if not plain and options.sites is not None:
         said["sites"] = o.split_names(options.sites)
     return {key: value for key, value in said.items() if value is not None}
@@ -207,5 +247,5 @@ def _refuse_lacking(body: Mapping[str, Any], needed: tuple[str, ...] | list[str]
 def _object_at(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = body.get(key, {})
     if not isinstance(found, Mapping):
-        raise UsageError(f"the definition: /{key}: give one JSON object, {{...}}")
+        raise UsageError(f"the definition: {key}: give one JSON object, {{...}}")
     return found

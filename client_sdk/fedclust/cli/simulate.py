@@ -12,6 +12,7 @@ from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters
 from fedclust.cli.console import err, print_json, show
+from fedclust.cli.field_names import FieldNames
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -25,6 +26,7 @@ from fedclust.data import Dataset
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
+from fedclust.definition import DefinitionError
 from fedclust.live_line import SlowWork
 from fedclust.report.tables import bounds_of
 from fedclust.simulate import SimulationResult
@@ -32,6 +34,17 @@ from fedclust.simulate import simulate as run
 from fedclust.site.data_sources import DataSource
 
 app = typer.Typer(rich_markup_mode=None)
+_NAMES = FieldNames(
+    {
+        "/algorithm": "ALGORITHM",
+        "/config/n_clusters": "--clusters",
+        "/config": "--config",
+        "/policy": "--policy",
+        "/features": "--features",
+        "/sites": "--site",
+        "/seed": "--seed",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,8 @@ def simulate(
         found = run(
             algorithm, rows, config=options, policy=rules, features=wanted, seed=session.seed
         )
+    except DefinitionError as error:
+        raise _NAMES.error(error.errors) from None
     except ValueError as error:
         # Messages about the definition, the method and the data contain no values.
         raise errors.UsageError(str(error)) from None

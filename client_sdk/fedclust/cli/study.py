@@ -39,7 +39,7 @@ def create(
     Options override --file. A study never changes; --algorithm, --clusters, --min-sites and --start
     are defaults that a session may replace.
     """
-    with connection.client() as client:
+    with connection.client() as client, options.names.applied():
         info = client.create_study(options.definition(study))
     _show(info, [], as_json)
     if not as_json:

@@ -31,6 +31,7 @@ from fedclust.site.result import SiteResult
 from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
 from fedclust.wire.models import PROTOCOL_VERSION, SessionEntry
+from fedclust.wire.problems import problem
 from fedclust.wire.submissions import BINARY, JSON
 
 _FIRST_CONTACT_S = 30.0
@@ -141,7 +142,8 @@ class Site:
             finally:
                 self._http.patience_s = patience
             if who.role != "site":
-                raise errors.UsageError(f"this is the token of an {who.role}, not of a site")
+                detail = f"This token is that of an {who.role}: give the token of a site."
+                raise errors.from_problem(problem("forbidden", detail))
             if who.protocol_version != PROTOCOL_VERSION:
                 raise errors.ProtocolError(
                     f"the coordinator speaks protocol {who.protocol_version}, this SDK "

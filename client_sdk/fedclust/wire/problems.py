@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedclust.schema.field_names import field_path
+
 CONTENT_TYPE = "application/problem+json"
 PREFIX = "urn:fedclust:problem:"
 
@@ -54,6 +56,10 @@ class FieldError(BaseModel):
     pointer: str
     rule: str
     message: str
+
+    def __str__(self) -> str:
+        path = field_path(self.pointer)
+        return f"{path}: {self.message}" if path else self.message
 
 
 class Problem(BaseModel):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedclust.schema.field_names import UnknownField, plain_message, pointer
 from fedclust.schema.model import Model
 from fedclust.schema.task import Phase
 from fedclust.wire import codec
@@ -57,8 +57,11 @@ def read_submission(phase: Phase, body: bytes, media: str) -> tuple[SubmissionHe
     return submission, payload
 
 
-def read_body(model: type[M], body: bytes, media: str) -> M:
-    """Read a body in either form strictly; SubmissionError."""
+def read_body(model: type[M], body: bytes, media: str, unknown: UnknownField = None) -> M:
+    """Read a body in either form strictly; SubmissionError.
+
+    ``unknown`` is that of :func:`field_errors`.
+    """
     try:
         if media == BINARY:
             return model.model_validate(codec.decode(body))
@@ -68,7 +71,7 @@ def read_body(model: type[M], body: bytes, media: str) -> M:
             [FieldError(pointer="", rule="binary-form", message=str(error))]
         ) from None
     except ValidationError as error:
-        raise SubmissionError(field_errors(error)) from None
+        raise SubmissionError(field_errors(error, unknown=unknown)) from None
 
 
 def write_submission(phase: str, digest: str, payload: Model | None, media: str = BINARY) -> bytes:
@@ -91,32 +94,34 @@ def payload_from_bytes(phase: Phase, data: bytes | None) -> Model | None:
     return None if data is None else codec.decode_model(phase.payload, data)
 
 
-def field_errors(error: ValidationError, at: str = "", *, union: bool = False) -> list[FieldError]:
-    """Turn pydantic's errors into JSON pointers, without anything that the sender wrote.
+def field_errors(
+    error: ValidationError, at: str = "", *, union: bool = False, unknown: UnknownField = None
+) -> list[FieldError]:
+    """Turn pydantic's errors into JSON pointers, without any value that the sender wrote.
 
-    The name of a field that does not exist is the sender's: its parent is named instead. Of a
-    ``union`` places begin with the name of one of its models, which is left out.
+    The name of a field that does not exist is the sender's: the pointer names its parent.
+
+    Parameters
+    ----------
+    error : ValidationError
+    at : str
+        Pointer to what was validated.
+    union : bool
+        Whether places begin with the name of one of several models, which is left out.
+    unknown : callable, optional
+        Returns the message for an unknown field at a place, such as
+        :func:`fedclust.schema.field_names.unknown_field_message`. By default the message does not
+        say which field it is.
     """
     errors = []
     if error.error_count() > 10_000:  # listing millions takes minutes and gigabytes
         return [FieldError(pointer=at, rule="too-many-errors", message="nearly all of it is wrong")]
-    for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
-        location, message = list(item["loc"][union:]), item["msg"]
+    for item in error.errors(include_url=False, include_input=False)[:20]:
+        location = list(item["loc"][union:])
+        message = plain_message(item["type"], item["msg"], item.get("ctx", {}))
         if item["type"] == "extra_forbidden":
-            location, message = location[:-1], "there is a field here that is not in the schema"
-        elif item["type"] == "value_error":
-            message = "the value is not valid"
+            message = message if unknown is None else unknown(location)
+            location = location[:-1]
         place = at + pointer(location)
         errors.append(FieldError(pointer=place, rule=item["type"], message=message))
     return errors
-
-
-def pointer(location: Iterable[str | int]) -> str:
-    """Return a JSON pointer that contains only known names; other keys are the sender's."""
-    known = _field_names(Model)
-    return "".join(f"/{part}" for part in location if isinstance(part, int) or part in known)
-
-
-def _field_names(model: type[Model]) -> set[str]:
-    """Return the names of all fields of a model and of those derived from it."""
-    return set(model.model_fields).union(*map(_field_names, model.__subclasses__()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
@@ -10,7 +11,9 @@ from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from fedclust.schema.field_names import unknown_field_message
 from fedclust.wire import codec
+from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, JSON, SubmissionError, read_body
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.body_limits import (
@@ -89,11 +92,17 @@ OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
 
 
 def parse(model: type[M], body: bytes, media: str = JSON) -> M:
-    """Parse a body strictly; Refusal (400 or 422) names the fields. Call it in a thread."""
+    """Parse a body strictly; Refusal (400 or 422) names the fields. Call it in a thread.
+
+    Unknown fields are named, if their names are plain, but not those that a site sent.
+    """
     if media == JSON:
         check_repeated_keys(body)
+    unknown = None
+    if not issubclass(model, Participation):
+        unknown = functools.partial(unknown_field_message, model)
     try:
-        return read_body(model, body, media)
+        return read_body(model, body, media, unknown)
     except SubmissionError as error:
         raise invalid(error.errors) from None
 

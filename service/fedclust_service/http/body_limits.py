@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import jiter
 
+from fedclust.schema.field_names import pointer
 from fedclust.wire.problems import FieldError
-from fedclust.wire.submissions import pointer
 from fedclust_service.domain.refusal import Refusal
 
 #: Limits for JSON: values where arrays are expected, values elsewhere, and texts, lists and objects

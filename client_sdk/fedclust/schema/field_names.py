@@ -1,0 +1,92 @@
+"""Name the fields of models in messages: where they are, and which was meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedclust.schema.model import Model
+
+#: What a name of a session, a site or an account consists of.
+SLUG_RULE = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
+#: Where a field is, as pydantic says it.
+Location = Sequence[str | int]
+#: Returns the message for an unknown field at a place; None does not say which field it is.
+UnknownField = Callable[[Location], str] | None
+#: Names of unknown fields that may be repeated: short, and written as fields are. A value that
+#: was put in the place of a name rarely is.
+_FIELD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_SLUG_PATTERN = "[a-z0-9][a-z0-9-]{0,62}"
+
+
+def plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
+    """Return a message of pydantic in the words of the other messages."""
+    plain = {
+        "extra_forbidden": "there is a field here that is not in the schema",
+        "value_error": "the value is not valid",
+        "missing": "this is required",
+    }
+    if rule in plain:
+        return plain[rule]
+    if rule == "string_pattern_mismatch" and _SLUG_PATTERN in str(context.get("pattern")):
+        return f"a name is {SLUG_RULE}"
+    return re.sub(r"^\w+ should ", "it should ", message)
+
+
+def unknown_field_message(model: type[BaseModel], location: Location) -> str:
+    """Return the message for an unknown field of a model: its name, if plain, and known ones."""
+    parent = _model_at(model, location[:-1])
+    return unknown_name_message("field", str(location[-1]), parent.model_fields if parent else ())
+
+
+def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:
+    """Return the message for an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    said = f'unknown {what} "{name}"' if _FIELD_NAME.fullmatch(name) else f"unknown {what}"
+    near = difflib.get_close_matches(name[:64], names, 1)
+    said += f': did you mean "{near[0]}"?' if near else "."
+    return f"{said} There are: {', '.join(names)}" if names else said
+
+
+def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel] | None:
+    """Return the model of what a place in another model holds; None if it is none."""
+    found: type[BaseModel] | None = model
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = found.model_fields.get(part) if found else None
+        found = _model_in(field.annotation) if field else None
+    return found
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in an annotation, such as that of a tuple's members."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, BaseModel) else None
+    inner = map(_model_in, typing.get_args(annotation))
+    return next((each for each in inner if each is not None), None)
+
+
+def field_path(pointer: str) -> str:
+    """Return the field of a JSON pointer as people write it, such as ``features[0].lower``."""
+    path = ""
+    for part in pointer.split("/")[1:]:
+        path += f"[{part}]" if part.isdecimal() else f".{part}"
+    return path.removeprefix(".")
+
+
+def pointer(location: Location) -> str:
+    """Return a JSON pointer that contains only known names; other keys are the sender's."""
+    known = _field_names(Model)
+    return "".join(f"/{part}" for part in location if isinstance(part, int) or part in known)
+
+
+def _field_names(model: type[Model]) -> set[str]:
+    """Return the names of all fields of a model and of those derived from it."""
+    return set(model.model_fields).union(*map(_field_names, model.__subclasses__()))
