@@ -13,13 +13,12 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.field_names import unknown_name_message
+from fedclust.schema.field_names import field_errors, unknown_name_message
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.run_config import RunConfig
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
 from fedclust.wire.problems import FieldError
-from fedclust.wire.submissions import field_errors
 
 #: Levels of one categorical feature. Each is a column in every answer, and a group releases the
 #: counts of few of them.

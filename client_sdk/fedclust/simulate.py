@@ -30,14 +30,14 @@ from fedclust.report.result_attributes import ResultAttributes
 from fedclust.schema.display import short_repr
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.field_names import unknown_field_message
+from fedclust.schema.field_names import field_errors, unknown_field_message
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
-from fedclust.wire.submissions import field_errors, payload_bytes, payload_from_bytes
+from fedclust.wire.submissions import payload_bytes, payload_from_bytes
 
 __all__ = ["SimulationResult", "TraceEntry", "simulate"]
 

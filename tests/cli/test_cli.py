@@ -187,7 +187,7 @@ def test_preview_shows_the_bytes_and_sends_none(command: Command) -> None:
 def test_check_matches_columns_and_sends_nothing(command: Command) -> None:
     assert command.site("check") == 0
     assert "all 2 features, 60 rows" in command.out
-    assert command.site("check", "--json", "--min-group-size", "70") == 0
+    assert command.site("check", "--json", "--min-group-size", "70") == 3
     facts = json.loads(command.out)
     assert (facts["rows"], facts["usable_rows"], facts["enough_rows"]) == (60, 0, False)
     assert (facts["min_group_size"], facts["table"]) == (70, None)

@@ -54,7 +54,9 @@ def test_a_line_for_each_event_where_there_is_no_terminal(
     with console.ProgressLine() as line:
         for event in EVENTS:
             line.tell(event)
-    assert capsys.readouterr().err.splitlines() == LINES
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[2] for line in lines] == LINES
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in lines)
 
 
 def test_elapsed_and_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,18 +64,41 @@ def test_elapsed_and_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
     with console.ProgressLine(lambda: next(clock)) as line:
         for number in (2, 3, 4):
             line.tell(Progress("sent", number, "lloyd", most_rounds=22))
-    assert capsys.readouterr().err.splitlines() == [
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[2] for line in lines] == [
         "round 2 lloyd: sent, 0:00 (of at most 22 rounds)",
-        "round 3 lloyd: sent, 0:30, at most 10:00 more (of at most 22 rounds)",
-        "round 4 lloyd: sent, 1:30, at most 14:15 more (of at most 22 rounds)",
+        "round 3 lloyd: sent, 0:30, 0:30 a round (of at most 22 rounds)",
+        "round 4 lloyd: sent, 1:30, 0:45 a round (of at most 22 rounds)",
     ]
+
+
+def test_a_time_left_is_estimated_only_from_as_many_rounds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """100 rounds are the limit, not what a session takes: 58 s must not become an hour."""
+    clock = iter([0.0, *(float(10 * n) for n in range(5))])
+    with console.ProgressLine(lambda: next(clock)) as line:
+        for number in range(1, 6):
+            line.tell(Progress("sent", number, "lloyd", most_rounds=6))
+    lines = capsys.readouterr().err.splitlines()
+    assert ["more" in line for line in lines] == [False, False, False, True, True]
+    assert lines[-1].endswith("sent, 0:40, 0:10 a round, at most 0:20 more (of at most 6 rounds)")
+
+
+def test_a_session_that_is_resumed_says_what_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.ProgressLine() as line:
+        line.tell(Progress("resumed", 2, note="nothing is sent again", most_rounds=9))
+        line.tell(Progress("resumed", None, note="nothing is sent again", most_rounds=9))
+    first, second = (each.partition(" ")[2] for each in capsys.readouterr().err.splitlines())
+    assert first == "resumed at round 2: nothing is sent again"
+    assert second == "resumed: nothing is sent again"
 
 
 def test_a_terminal_shows_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = Progress("waiting", 3, None, 3, 5, most_rounds=100)
     seen = drawn(monkeypatch, 80, Progress("sent", 2, "lloyd", most_rounds=100), waiting)
     assert "round 3: waiting for 2 of 5 sites" in seen
-    assert "more" in seen
+    assert "3:00 a round" in seen
     # A spinner that any terminal can show, and a bar beside the text.
     assert seen.isascii() or not any(mark in seen for mark in "\u280b\u2026")
     assert "\u2501" in seen

@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -391,3 +392,113 @@ def test_a_refusal_says_what_to_do(
     said = desk.run(account, line)
     assert (said.code, text in said.text) == (code, True), said.err
     assert "unexpected" not in said.err
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def changed(desk: Desk, name: str, change: Callable[[list[list[Any]]], object]) -> str:
+    """Write the rows of north with a change; return the options that read them."""
+    lines = rows("north")
+    change(lines)
+    write(desk.place / name, lines)
+    return f"--data {name}"
+
+
+def test_repeated_ids_are_counted_and_not_named(desk: Desk) -> None:
+    def repeat(lines: list[list[Any]]) -> None:
+        for place in (3, 4, 5):
+            lines[place][0] = lines[2][0]
+        lines[10][0] = lines[9][0]
+
+    data = changed(desk, "repeated.csv", repeat)
+    text = "2 ids occur in several rows (6 rows)"
+    advice = "if they are rows of one person, give the column as --person-column"
+    for line in (
+        f"check --definition heart.json --id-column mrn {data}",
+        f"check open --id-column mrn {data}",
+        f"participate open --yes --id-column mrn {data}",
+    ):
+        said = desk.run("north", line)
+        assert said.code == 3
+        assert text in said.text
+        assert advice in said.text
+        assert not re.search(r"north-\d", said.text)
+    grouped = desk.run("north", f"check --definition heart.json --person-column mrn {data}")
+    assert (grouped.code, f"mrn: {text}; with --person-column" in grouped.text) == (0, True)
+    saved = "participate swept --data north.csv --id-column mrn --result-out swept.fedclust"
+    assert desk.run("north", saved).code == 0
+    labelled = desk.run("north", f"predict swept.fedclust --id-column mrn --out l.csv {data}")
+    assert (labelled.code, f"warning: {text}; each row" in labelled.text) == (0, True)
+
+
+def test_a_file_of_which_nobody_can_take_part_does_not_fit(desk: Desk) -> None:
+    def empty(lines: list[list[Any]]) -> None:
+        for place, line in enumerate(lines[1:]):
+            line[1 + place % 2] = ""
+
+    data = changed(desk, "empty.csv", empty)
+    said = desk.run("ada", f"check --definition heart.json {data}")
+    assert said.code == 3
+    assert "0 persons take part, and the session needs at least 5" in said.text
+    assert "0 of 60 rows have a value in every column." in said.text
+    assert "Values are missing in age (50.0%), chol (50.0%): complete them" in said.text
+    facts = json.loads(desk.run("ada", f"check --definition heart.json --json {data}").out)
+    assert facts["refused"]["rule"] == "too-few-persons"
+    few = changed(desk, "few.csv", lambda lines: lines.__delitem__(slice(4, None)))
+    said = desk.run("ada", f"check --definition heart.json {few}")
+    assert (said.code, "the session needs at least 5" in said.text) == (3, True)
+
+
+def test_an_impossible_value_names_the_option_and_the_lines_of_the_mapping(desk: Desk) -> None:
+    def zero(lines: list[list[Any]]) -> None:
+        for line in lines[1:20]:
+            line[2] = 0
+
+    data = changed(desk, "zero.csv", zero)
+    said = desk.run("ada", f"check --definition heart.json {data}")
+    assert said.code == 0
+    assert "chol: 19 values outside the session's bounds. If it stands" in said.text
+    assert "--sentinel chol=0, or in the mapping file: [features.chol] sentinels = [0]" in said.text
+    # A warning may be logged: it names no value.
+    assert "--sentinel chol=NUMBER" in said.err
+    (desk.place / "zero.toml").write_text("[features.chol]\nsentinels = [0]\n", "utf-8")
+    for option in ("--sentinel chol=0", "--mapping zero.toml"):
+        said = desk.run("ada", f"check --definition heart.json {data} {option}")
+        assert "outside the session's bounds" not in said.text
+
+
+def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
+    def rename(lines: list[list[Any]]) -> None:
+        for line in lines[1:31]:
+            line[3] = "Secret"
+
+    data = changed(desk, "level.csv", rename)
+    said = desk.run("ada", f"check --definition heart.json {data}")
+    assert said.code == 3
+    assert "angina: 30 values that the session does not know. The session knows" in said.text
+    assert '[features.angina.levels] "CODE HERE" = "typical"' in said.text
+    assert "angina angina warning 0.0%" in said.text
+    assert "Secret" not in said.text
+    saved = "participate swept --data north.csv --id-column mrn --result-out swept.fedclust"
+    assert desk.run("north", saved).code == 0
+    labelled = desk.run("north", f"predict swept.fedclust --out l2.csv {data}")
+    assert labelled.code == 0
+    assert "30 of 60 rows have no label: values are missing, or levels are not" in labelled.text
+    assert "30 rows labelled: l2.csv" in labelled.text
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def test_lines_of_a_session_begin_with_their_time(desk: Desk) -> None:
+    stamp = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
+    watched = desk.run("ada", "session watch swept")
+    assert watched.code == 0
+    assert all(stamp.match(line) for line in watched.out.splitlines())
+    events = desk.run("ada", "session watch swept --json").out.splitlines()
+    assert all("time" in json.loads(event) for event in events)
+    again = desk.run("north", "participate swept --data north.csv --id-column mrn")
+    progress = again.err.splitlines()
+    assert all(stamp.match(line) for line in progress[:2])
+    assert "nothing is sent again" in again.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
     }
     age = found.columns[0]
     assert (age.below, age.above, found.ignored) == (1, 1, 1)
-    assert [text.split(":")[0] for text in age.says] == [
+    assert [re.split("[:.]", text)[0] for text in age.says] == [
         "line 4",
         "2 values outside the session's bounds",
     ]

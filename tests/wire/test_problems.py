@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
-from fedclust.wire.submissions import field_errors
 
 
 @pytest.mark.parametrize("slug", CATALOGUE)

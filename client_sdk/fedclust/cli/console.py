@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
@@ -191,6 +192,11 @@ def preview_screen(preview: Preview) -> None:
         write_out(f"{start:08x}  {preview.body[start : start + 32].hex(' ')}\n")
 
 
+def timestamp(time: datetime | None = None) -> str:
+    """Return a time in UTC, by default the present one, as at the beginning of a line."""
+    return f"{time or datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 class Retries(logging.Handler):
     """Show repeated requests, each at most every ten minutes."""
 
@@ -261,7 +267,7 @@ class ProgressLine:
             return
         said, *more = self._text.parts()
         if said != self._said:
-            show(err, said + "".join(more))
+            show(err, f"{timestamp()} {said}{''.join(more)}")
         self._said = said
 
     def read(self, source: str, done: int, total: int | None) -> None:

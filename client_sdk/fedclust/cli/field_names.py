@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from fedclust import errors
-from fedclust.schema.field_names import field_path
+from fedclust.schema.field_names import field_errors, field_path
 from fedclust.wire.problems import FieldError
-from fedclust.wire.submissions import field_errors
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from fedclust.cli.output_files import (
 )
 from fedclust.cli.result_output import MORE_ROUNDS, clusters_text, show_bounds
 from fedclust.data import Dataset
+from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.errors import UsageError
 from fedclust.report.tables import bounds_of
 from fedclust.report.wording import listed
@@ -204,8 +205,24 @@ def predict(
     with ProgressLine(at_once=False) as line:
         labels, ids = loaded.label(loaded.new_rows(source.rows(line.read), source.id_column))
     write_labels(out_path, labels, ids, source.id_column)
-    value = {"rows": len(labels), "labels": str(out_path)}
-    conclude(f"{len(labels)} rows labelled: {out_path}", value, as_json)
+    without = int((labels < 0).sum())
+    n_ids, n_rows = count_repeated(ids or ())
+    if without:
+        show(
+            err,
+            f"warning: {without} of {len(labels)} rows have no label: values are missing, or "
+            "levels are not known to the session. fedclust check SESSION --data FILE says in which "
+            "columns",
+        )
+    if n_ids:
+        show(err, f"warning: {repeated_text(n_ids, n_rows)}; each row has its own line")
+    value = {
+        "rows": len(labels),
+        "labelled": len(labels) - without,
+        "repeated_ids": n_ids,
+        "labels": str(out_path),
+    }
+    conclude(f"{len(labels) - without} rows labelled: {out_path}", value, as_json)
 
 
 @o.command(

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
+from fedclust.data.advice import repeated_text
 from fedclust.data.profile import ColumnProfile, SourceProfile, profile
 from fedclust.errors import DataError, DisclosureError, FedclustError
 from fedclust.protection.figures import TableFigures
@@ -92,6 +93,9 @@ class RowCheck:
             "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
             "table": None if table.figures is None else dataclasses.asdict(table.figures),
             "columns": [dataclasses.asdict(column) for column in found.columns],
+            "repeated_ids": {
+                name: {"ids": ids, "rows": rows} for name, (ids, rows) in found.repeated.items()
+            },
             "ignored_columns": found.ignored,
             "unused_mappings": found.unused,
         }
@@ -104,20 +108,22 @@ class RowCheck:
         show_table(headings, map(_column_row, found.columns), right=3)
         for column in found.columns:
             for line in _column_lines(column):
-                show(out, textwrap.fill(line, 98, initial_indent="  ", subsequent_indent="    "))
+                text, *lines = line.split("\n")
+                show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
+                for each in lines:
+                    show(out, f"      {each}")
         if found.unused:
             show(
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
             )
         if found.ignored:
             show(out, f"columns that are not used: {found.ignored}")
+        for name, (ids, rows) in found.repeated.items():
+            said = f"{name}: {repeated_text(ids, rows)}"
+            show(out, f"{said}; with --person-column each id is one person")
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
-            if not self.enough:
-                show(
-                    out, f"fewer persons than {self.p}: this site would send only empty submissions"
-                )
         if figures is not None:
             _show_table_figures(figures)
 
@@ -148,7 +154,22 @@ def examine(
                 table = form_table(p)
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
+    if found.refused is None and table.usable < p:
+        found = dataclasses.replace(found, refused=_too_few(body, found, table.usable, p))
     return RowCheck(body, found, p, table)
+
+
+def _too_few(body: SessionCreate, found: SourceProfile, usable: int, p: int) -> DataError:
+    """Return why the site would send only empty submissions, and what to do."""
+    message = f"{usable} persons take part, and the session needs at least {p}: this site would "
+    message += "send only empty submissions"
+    shares = sorted((column.present, column.feature) for column in found.columns)
+    lacking = [f"{name} ({1 - share:.1%})" for share, name in shares if share < 1]
+    if lacking and body.policy.missing == "drop":
+        message += f"; {found.complete_rows} of {found.rows} rows have a value in every column. "
+        message += f"Values are missing in {', '.join(lacking)}: complete them, or ask the analyst "
+        message += "for missing: impute or for a session without these columns"
+    return DataError(found.source, "too-few-persons", message)
 
 
 def _show_table_figures(figures: TableFigures) -> None:
@@ -178,7 +199,7 @@ def _column_row(column: ColumnProfile) -> list[str]:
         return cells + [""] * 5
     numbers = (column.minimum, column.mean, column.sd, column.maximum)
     shown = ["" if value is None else f"{value:.5g}" for value in numbers]
-    return [*cells, f"{1 - column.present:.1%}", *shown]
+    return [*cells, f"{column.missing:.1%}", *shown]
 
 
 def _column_lines(column: ColumnProfile) -> list[str]:

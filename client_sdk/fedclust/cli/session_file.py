@@ -15,11 +15,10 @@ from fedclust.cli.console import err, show
 from fedclust.cli.field_names import FieldNames
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
-from fedclust.schema.field_names import SLUG_RULE, unknown_field_message
+from fedclust.schema.field_names import SLUG_RULE, field_errors, unknown_field_message
 from fedclust.schema.model import Model, Slug
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
-from fedclust.wire.submissions import field_errors
 
 M = TypeVar("M", bound=Model)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedclust import errors
-from fedclust.cli.console import flush_out, out, print_json, show
+from fedclust.cli.console import flush_out, out, print_json, show, timestamp
 from fedclust.client import Client
 from fedclust.wire.models import RoundInfo, SessionInfo
 
@@ -110,7 +110,9 @@ class Watcher:
         if info.state != self._state and info.state not in _ENDED:
             waiting = [site.name for site in info.sites if site.state == "invited"]
             self._state = info.state
-            yield {"event": f"session.{info.state}", "waiting_for": waiting or None}
+            since = info.started_at or info.created_at
+            event = f"session.{info.state}"
+            yield {"event": event, "waiting_for": waiting or None, "time": since}
         if info.cannot_start and (info.cannot_start,) not in self._shown:
             self._shown.add((info.cannot_start,))
             yield {"event": "session.cannot_start", "why": info.cannot_start}
@@ -126,21 +128,24 @@ class Watcher:
         if info.state in _ENDED and info.state != self._state:
             self._state = info.state
             reason = info.failure or info.stopped_because
-            yield {"event": f"session.{info.state}", "why": reason}
+            yield {"event": f"session.{info.state}", "why": reason, "time": info.ended_at}
 
     def _of_round(self, seen: RoundInfo) -> Iterator[dict[str, Any]]:
         known = {"round": seen.number, "phase": seen.phase}
         waiting = [site.name for site in seen.sites if not site.answered]
-        events: list[dict[str, Any]] = [{"event": "round.opened", "sites": len(seen.sites)}]
+        events: list[dict[str, Any]] = [
+            {"event": "round.opened", "sites": len(seen.sites), "time": seen.opened_at}
+        ]
         events += [
-            {"event": "site.answered", "site": site.name}
+            {"event": "site.answered", "site": site.name, "time": site.answered_at}
             for site in sorted(seen.sites, key=lambda each: (str(each.answered_at), each.name))
             if site.answered
         ]
         if seen.overdue:
             events.append({"event": "round.overdue", "waiting_for": waiting})
         if seen.state in ("closed", "failed"):
-            events.append({"event": f"round.{seen.state}", "why": seen.close_reason})
+            closed = {"why": seen.close_reason, "time": seen.closed_at}
+            events.append({"event": f"round.{seen.state}", **closed})
         for event in events:
             mark = (seen.number, event["event"], event.get("site"))
             if mark not in self._shown:
@@ -148,6 +153,8 @@ class Watcher:
                 yield known | event
 
     def _show(self, event: dict[str, Any]) -> None:
+        # When it happened; when it was seen, if the coordinator does not say.
+        event["time"] = timestamp(event.get("time"))
         if self._as_json:
             print_json({key: value for key, value in event.items() if value is not None})
             flush_out()
@@ -162,4 +169,4 @@ class Watcher:
             text += f", waiting for {', '.join(event['waiting_for'])}"
         if event.get("why"):
             text += f" ({event['why']})"
-        show(out, where + text)
+        show(out, f"{event['time']} {where}{text}")

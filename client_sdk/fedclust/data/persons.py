@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.data.chunks import MISSING, Origin
 from fedclust.data.mapping import Dataset
 from fedclust.data.person_blocks import (
@@ -42,9 +43,6 @@ _MOST_CODES: Final = 1_000
 _PERSONS: Final = 51_200
 #: Rows of such a source that are read at a time.
 _ROWS: Final = 16_384
-_REPEATED: Final = (
-    "an earlier row has the same identifier; where it names persons, give it as --person-column"
-)
 
 
 def read_persons(
@@ -106,6 +104,12 @@ def _person_text(value: Any) -> str:
     """Return a person as text; "" for pandas' missing date or duration, NaT."""
     key = str(value).strip()
     return "" if key == "NaT" and not isinstance(value, str) else key
+
+
+def _repeated_message(n_ids: int, n_rows: int) -> str:
+    """Return what to do about ids that occur several times."""
+    message = f"{repeated_text(n_ids, n_rows)}, and an id column names each row once; if they are "
+    return message + "rows of one person, give the column as --person-column"
 
 
 def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> None:
@@ -196,7 +200,8 @@ class _Reader:
             sources = person_values(sources, persons, voted_columns(columns))
         elif len(numbers) < n:
             first = int(np.flatnonzero(persons != np.arange(n))[0])
-            raise origin.fault("persons", _REPEATED, column=self.named, index=first)
+            message = _repeated_message(*count_repeated(keys))
+            raise origin.fault("persons", message, column=self.named, index=first)
         return PersonBlock(len(numbers), tuple(numbers), sources)
 
     # --- larger than memory -----------------------------------------------------------------------
@@ -228,7 +233,7 @@ class _Reader:
         if self.named is not None or self.given is not None:
             n_persons = len(seen)
             if len(np.unique(np.frombuffer(seen, dtype=np.int64))) < n_persons:
-                raise self._scattered_error()
+                raise self._scattered_error(seen)
         row_warnings.warn()
         columns = self._columns([len(each) == 2 for each in distinct])
         sampled = sample.sources(
@@ -309,9 +314,12 @@ class _Reader:
         lines = block.numbers or range(block.start, block.start + len(block))
         return person_names(replace(self.origin, numbers=lines), len(block), values)
 
-    def _scattered_error(self) -> DataError:
+    def _scattered_error(self, seen: array[int]) -> DataError:
         if not self.grouped:
-            return self.origin.fault("persons", _REPEATED, column=self.named)
+            _, counts = np.unique(np.frombuffer(seen, dtype=np.int64), return_counts=True)
+            repeated = counts[counts > 1]
+            message = _repeated_message(len(repeated), int(repeated.sum()))
+            return self.origin.fault("persons", message, column=self.named)
         message = "rows of one person do not follow each other, as reading out of core needs; sort "
         message += "them by person, or omit --out-of-core"
         return self.origin.fault("persons", message, column=self.named)

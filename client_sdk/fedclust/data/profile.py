@@ -6,6 +6,7 @@ All of it is computed in one pass over the rows. Nothing here is sent.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.advice import level_advice, sentinel_advice
 from fedclust.data.readings import FeatureReading
 from fedclust.data.row_source import RowFault, RowSource
 from fedclust.errors import DataError, DisclosureError
@@ -26,6 +28,8 @@ _IDS_FROM: Final = 30
 _IDS_ENOUGH: Final = 1_000_000
 #: If this share of the rows is outside the bounds, the unit is probably wrong, else some values.
 _MOSTLY: Final = 0.9
+#: At most about this many numbers outside the bounds are distinguished.
+_MOST_OUTSIDE: Final = 10_000
 #: Factors between units that laboratories use; each is also tried the other way round.
 _UNITS: Final = (
     (10.0, "dl for l, or cm for mm"),
@@ -91,6 +95,11 @@ class ColumnProfile:
         Share of the rows that have a value.
     n, below, above : int
         Rows with a value, and those of them below and above the session's bounds.
+    unknown : int
+        Rows with a code that the session does not know. They are neither missing nor counted in
+        ``n``.
+    missing : float
+        Share of the rows that have no value.
     minimum, maximum, mean, sd : float or None
         In the session's unit, ddof 0; None without a value, and for levels.
     levels : dict of str to int
@@ -108,6 +117,8 @@ class ColumnProfile:
     n: int
     below: int = 0
     above: int = 0
+    unknown: int = 0
+    missing: float = 0.0
     minimum: float | None = None
     maximum: float | None = None
     mean: float | None = None
@@ -121,7 +132,8 @@ class SourceProfile:
     """A source compared with a session.
 
     ``complete_rows`` counts the rows without a missing value, ``ignored`` the source's columns that
-    are no feature. ``refused`` is why the site could not take part, else None.
+    are no feature. ``refused`` is why the site could not take part, else None. ``repeated`` has, by
+    column of identifiers, how many of them occur several times, and in how many rows.
     """
 
     source: str
@@ -131,6 +143,7 @@ class SourceProfile:
     ignored: int
     unused: tuple[str, ...]
     refused: DataError | DisclosureError | None
+    repeated: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class _Column:
@@ -144,6 +157,20 @@ class _Column:
         self.levels = np.zeros(len(feature.levels or ("0", "1")), dtype=np.int64)
         self.fits = np.zeros(len(_FACTORS), dtype=np.int64)
         self.ids = IdDetector()
+        #: Numbers outside the bounds, in the unit here.
+        self.outside: Counter[float] = Counter()
+
+    def add_outside(self, own: NDArray[np.float64], values: NDArray[Any]) -> None:
+        """Count numbers outside the bounds, given the column's own and the session's values."""
+        lower, upper = limits(self.feature)
+        if len(self.outside) < _MOST_OUTSIDE:
+            self.outside.update(own[(values < lower) | (values > upper)].tolist())
+
+    @property
+    def sentinel(self) -> str:
+        """The number that most values outside the bounds have; "NUMBER" if they differ."""
+        value, count = max(self.outside.items(), key=lambda each: each[1], default=(0.0, 0))
+        return f"{value:.15g}" if 2 * count >= self.below + self.above else "NUMBER"
 
     def add(self, values: NDArray[Any]) -> None:
         if self.feature.kind == "categorical":
@@ -210,7 +237,8 @@ def profile(
             raise
         # The other columns can still be examined.
         missing, rows = error, RowSource(source, features, text=text, lacking=True)
-    columns, n, complete = _read_columns(rows)
+    ids: dict[str, Counter[str]] = {name: Counter() for name in text}
+    columns, n, complete = _read_columns(rows, ids)
     faults = rows.faults
     profiles = tuple(
         _column_profile(
@@ -229,21 +257,34 @@ def profile(
     used = {rows.local[name] for name in rows.columns}
     ignored = len([name for name in rows.reader.header if name not in used])
     unused = tuple(sorted(set(rows.file.features) - set(columns)))
-    return SourceProfile(rows.origin.source, n, complete, profiles, ignored, unused, refused)
+    counted = {name: [k for k in found.values() if k > 1] for name, found in ids.items()}
+    repeated = {name: (len(found), sum(found)) for name, found in counted.items() if found}
+    return SourceProfile(
+        rows.origin.source, n, complete, profiles, ignored, unused, refused, repeated
+    )
 
 
-def _read_columns(rows: RowSource) -> tuple[dict[str, _Column], int, int]:
-    """Return the figures of each feature, the number of rows, and that of complete rows."""
+def _read_columns(
+    rows: RowSource, ids: dict[str, Counter[str]]
+) -> tuple[dict[str, _Column], int, int]:
+    """Return the figures of each feature, the number of rows, and that of complete rows.
+
+    Identifiers are counted in ``ids``.
+    """
     columns = {feature.name: _Column(feature) for feature in rows.features}
     n = n_complete = 0
     for block in rows.scan() if rows.columns else ():
         complete = np.ones(len(block), dtype=np.bool_)
+        for name, counted in ids.items():
+            counted.update(block.text[name])
         converted = rows.session_values(block)
         for column, reading, own, values in zip(
             columns.values(), rows.readings, block.values, converted, strict=True
         ):
             column.add(values)
             column.unknown += count_unknown(reading, own, rows.coded(reading.feature.name))
+            if reading.feature.kind == "numeric":
+                column.add_outside(own, values)
             complete &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
         n += len(block)
         n_complete += int(complete.sum())
@@ -261,12 +302,15 @@ def _column_profile(
     for fault in faults:
         part = f"{fault.part}, " if fault.part else ""
         says.append(f"{part}{rows.origin.unit} {fault.first}: {fault.message}")
-    if column.below or column.above:
-        says.append(f"{count_values(column.below + column.above)} outside the session's bounds")
+    outside = column.below + column.above
+    if outside:
+        text = f"{count_values(outside)} outside the session's bounds."
+        if outside < _MOSTLY * column.n and feature.kind == "numeric":
+            text += f" {sentinel_advice(feature.name, column.sentinel)}"
+        says.append(text)
     if column.unknown:
-        known = ", ".join((feature.levels or ("0", "1"))[:12])
-        text = f"{count_values(column.unknown)} that the session does not know, which has {known}; "
-        says.append(text + "say in the mapping file which level each is, or that it is missing")
+        text = f"{count_values(column.unknown)} that the session does not know. "
+        says.append(text + level_advice(feature))
     says += _find_oddities(column, n, bool(faults))
     state: State = "warning" if says else "ok"
     if here is None:
@@ -290,6 +334,8 @@ def _column_profile(
         n=column.n,
         below=column.below,
         above=column.above,
+        unknown=column.unknown,
+        missing=max(0.0, 1.0 - share - column.unknown / n) if n else 0.0,
         minimum=column.minimum if numbers else None,
         maximum=column.maximum if numbers else None,
         mean=_finite(column.mean) if numbers else None,

@@ -291,5 +291,5 @@ def _unknown_code(reading: FeatureReading, source: str) -> DataError:
         known = "asks for 0 and 1" if feature.kind == "binary" else "asks for numbers"
     message = f"it holds codes that the session does not know, which {known}; say in the mapping "
     message += 'file which level each is (levels), or that it is missing (= ""); fedclust check '
-    message += "lists them"
+    message += "counts them and shows the lines"
     return DataError(source, "unknown-level", message, column=reading.column)

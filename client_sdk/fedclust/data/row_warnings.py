@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 
+from fedclust.data.advice import level_advice, on_one_line, sentinel_advice
 from fedclust.data.chunks import DataWarning
 from fedclust.data.profile import IdDetector, count_unknown, count_values, limits
 from fedclust.data.row_source import RowBlock, RowSource
@@ -44,9 +45,13 @@ class RowWarnings:
             name = reading.feature.name
             texts = []
             if self._outside.get(name):
-                texts.append(f"{count_values(self._outside[name])} outside the session's bounds")
+                text = f"{count_values(self._outside[name])} outside the session's bounds"
+                if reading.feature.kind == "numeric":
+                    text += f". {on_one_line(sentinel_advice(name, 'NUMBER'))}"
+                texts.append(text)
             if self._unknown.get(name):
-                texts.append(f"{count_values(self._unknown[name])} that the session does not know")
+                text = f"{count_values(self._unknown[name])} that the session does not know. "
+                texts.append(text + on_one_line(level_advice(reading.feature)))
             if name in self._ids and self._ids[name].suspicious:
                 texts.append(IdDetector.MESSAGE)
             for text in texts:

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedclust.schema.model import Model
 
@@ -25,7 +25,53 @@ _FIELD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _SLUG_PATTERN = "[a-z0-9][a-z0-9-]{0,62}"
 
 
-def plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
+class FieldError(BaseModel):
+    """One offending field. Never holds the offending input."""
+
+    model_config = ConfigDict(extra="ignore")
+    pointer: str
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        path = field_path(self.pointer)
+        return f"{path}: {self.message}" if path else self.message
+
+
+def field_errors(
+    error: ValidationError, at: str = "", *, union: bool = False, unknown: UnknownField = None
+) -> list[FieldError]:
+    """Turn pydantic's errors into JSON pointers, without any value that the sender wrote.
+
+    The name of a field that does not exist is the sender's: the pointer names its parent.
+
+    Parameters
+    ----------
+    error : ValidationError
+    at : str
+        Pointer to what was validated.
+    union : bool
+        Whether places begin with the name of one of several models, which is left out.
+    unknown : callable, optional
+        Returns the message for an unknown field at a place, such as
+        :func:`unknown_field_message`. By default the message does not
+        say which field it is.
+    """
+    errors = []
+    if error.error_count() > 10_000:  # listing millions takes minutes and gigabytes
+        return [FieldError(pointer=at, rule="too-many-errors", message="nearly all of it is wrong")]
+    for item in error.errors(include_url=False, include_input=False)[:20]:
+        location = list(item["loc"][union:])
+        message = _plain_message(item["type"], item["msg"], item.get("ctx", {}))
+        if item["type"] == "extra_forbidden":
+            message = message if unknown is None else unknown(location)
+            location = location[:-1]
+        place = at + pointer(location)
+        errors.append(FieldError(pointer=place, rule=item["type"], message=message))
+    return errors
+
+
+def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
     """Return a message of pydantic in the words of the other messages."""
     plain = {
         "extra_forbidden": "there is a field here that is not in the schema",

@@ -13,20 +13,27 @@ from fedclust.site.journal import Journal, WrittenAnswer
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.submissions import BINARY
 
+#: Rounds that take less, in seconds, are shown with tenths.
+_SHORT_S = 10.0
+
 
 @dataclass(frozen=True)
 class Progress:
     """One event of a session; ``answered`` of ``addressed`` sites, if known.
 
     ``most_rounds`` is the greatest possible number of rounds, with preparation and evaluation.
+    ``note`` says what is special about the event.
     """
 
-    event: Literal["joined", "waiting", "computing", "sent", "sent again", "refused", "done"]
+    event: Literal[
+        "joined", "resumed", "waiting", "computing", "sent", "sent again", "refused", "done"
+    ]
     round: int | None = None
     phase: str | None = None
     answered: int | None = None
     addressed: int | None = None
     most_rounds: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +132,7 @@ class ProgressText:
         """Note what has just happened."""
         self._event = event
         self._reading, self._reading_since = "", None
-        if self._began is None and event.round is not None:
+        if self._began is None and event.round is not None and event.event != "resumed":
             self._began = self._monotonic(), event.round
 
     def read(self, source: str, done: int, total: int | None) -> bool:
@@ -146,6 +153,9 @@ class ProgressText:
         if event is None:
             return ["connecting"]
         text: str = event.event
+        if event.event == "resumed":
+            at = "" if event.round is None else f" at round {event.round}"
+            return [cut(f"resumed{at}: {event.note}", COLUMNS)]
         if event.round is not None:
             text = f"round {event.round} {event.phase or ''}: {text}".replace(" :", ":")
         elif event.event == "waiting":
@@ -159,9 +169,13 @@ class ProgressText:
         since, first = self._began
         spent, done = self._monotonic() - since, event.round - first
         parts.append(f", {duration(spent)}")
+        left = event.most_rounds - event.round + 1
         if done > 0:
-            left = (event.most_rounds - event.round + 1) * spent / done
-            parts.append(f", at most {duration(left)} more")
+            each = spent / done
+            parts.append(f", {f'{each:.1f} s' if each < _SHORT_S else duration(each)} a round")
+        if 0 < left <= done:
+            # Most sessions converge long before the limit: only near it does it say anything.
+            parts.append(f", at most {duration(left * spent / done)} more")
         return [*parts, f" (of at most {event.most_rounds} rounds)"]
 
 

@@ -103,6 +103,11 @@ class SessionRun:
         """Take part until the session ends; see :meth:`fedclust.Site.participate`."""
         self.ledger.check()
         self.journal.refuse_other_data(self.data_digest)
+        if self.journal.answers:
+            again = ", ".join(str(each.round) for each in self.journal.unsettled())
+            note = f"the same bytes are sent again for round {again}" if again else ""
+            note = note or "nothing is sent again"
+            self.report(Progress("resumed", self.info.round, note=note))
         for answer in self.journal.unsettled():
             self.approvals.require(self.request)
             self.send(answer, again=True)

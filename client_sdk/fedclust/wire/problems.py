@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedclust.schema.field_names import field_path
+from fedclust.schema.field_names import FieldError as FieldError
 
 CONTENT_TYPE = "application/problem+json"
 PREFIX = "urn:fedclust:problem:"
@@ -47,19 +47,6 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "stored-data-damaged": (500, "Stored data is damaged"),
     "unavailable": (503, "The coordinator cannot answer now"),
 }
-
-
-class FieldError(BaseModel):
-    """One offending field. Never holds the offending input."""
-
-    model_config = ConfigDict(extra="ignore")
-    pointer: str
-    rule: str
-    message: str
-
-    def __str__(self) -> str:
-        path = field_path(self.pointer)
-        return f"{path}: {self.message}" if path else self.message
 
 
 class Problem(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedclust.schema.field_names import UnknownField, plain_message, pointer
+from fedclust.schema.field_names import UnknownField, field_errors
 from fedclust.schema.model import Model
 from fedclust.schema.task import Phase
 from fedclust.wire import codec
@@ -60,7 +60,7 @@ def read_submission(phase: Phase, body: bytes, media: str) -> tuple[SubmissionHe
 def read_body(model: type[M], body: bytes, media: str, unknown: UnknownField = None) -> M:
     """Read a body in either form strictly; SubmissionError.
 
-    ``unknown`` is that of :func:`field_errors`.
+    ``unknown`` is that of :func:`fedclust.schema.field_names.field_errors`.
     """
     try:
         if media == BINARY:
@@ -92,36 +92,3 @@ def payload_bytes(payload: Model | None) -> bytes | None:
 def payload_from_bytes(phase: Phase, data: bytes | None) -> Model | None:
     """Inverse of :func:`payload_bytes`."""
     return None if data is None else codec.decode_model(phase.payload, data)
-
-
-def field_errors(
-    error: ValidationError, at: str = "", *, union: bool = False, unknown: UnknownField = None
-) -> list[FieldError]:
-    """Turn pydantic's errors into JSON pointers, without any value that the sender wrote.
-
-    The name of a field that does not exist is the sender's: the pointer names its parent.
-
-    Parameters
-    ----------
-    error : ValidationError
-    at : str
-        Pointer to what was validated.
-    union : bool
-        Whether places begin with the name of one of several models, which is left out.
-    unknown : callable, optional
-        Returns the message for an unknown field at a place, such as
-        :func:`fedclust.schema.field_names.unknown_field_message`. By default the message does not
-        say which field it is.
-    """
-    errors = []
-    if error.error_count() > 10_000:  # listing millions takes minutes and gigabytes
-        return [FieldError(pointer=at, rule="too-many-errors", message="nearly all of it is wrong")]
-    for item in error.errors(include_url=False, include_input=False)[:20]:
-        location = list(item["loc"][union:])
-        message = plain_message(item["type"], item["msg"], item.get("ctx", {}))
-        if item["type"] == "extra_forbidden":
-            message = message if unknown is None else unknown(location)
-            location = location[:-1]
-        place = at + pointer(location)
-        errors.append(FieldError(pointer=place, rule=item["type"], message=message))
-    return errors

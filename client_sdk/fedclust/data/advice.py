@@ -1,0 +1,57 @@
+"""What to do about values that do not fit: the option, and the lines for the mapping file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+
+from fedclust.schema.feature import Feature
+
+
+def count_rows(count: int) -> str:
+    """Return a number of rows in words."""
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def mapping_lines(feature: str, table: str, line: str) -> str:
+    """Return two lines of a mapping file; ``table`` is below the feature's own."""
+    key = feature if re.fullmatch(r"[A-Za-z0-9_-]+", feature) else json.dumps(feature)
+    return f"[features.{key}{table}]\n{line}"
+
+
+def sentinel_advice(feature: str, number: str) -> str:
+    """Return how to say that a number of a feature stands for a missing value."""
+    option = shlex.join(["--sentinel", f"{feature}={number}"])
+    lines = mapping_lines(feature, "", f"sentinels = [{number}]")
+    return f"If it stands for a missing value, give {option}, or in the mapping file:\n{lines}"
+
+
+def level_advice(feature: Feature) -> str:
+    """Return how to say which level a code is."""
+    levels = feature.levels or ("0", "1")
+    known = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
+    value = json.dumps(levels[0], ensure_ascii=False) if feature.levels else "1"
+    lines = mapping_lines(feature.name, ".levels", f'"CODE HERE" = {value}')
+    return (
+        f"The session knows {known}. Say in the mapping file which of them each code here is, or "
+        f'"" for a missing value:\n{lines}'
+    )
+
+
+def on_one_line(advice: str) -> str:
+    """Return advice without line breaks."""
+    return advice.replace(":\n", ": ").replace("\n", " and ")
+
+
+def count_repeated(ids: Iterable[str]) -> tuple[int, int]:
+    """Return how many ids occur several times, and in how many rows."""
+    counts = [count for count in Counter(ids).values() if count > 1]
+    return len(counts), sum(counts)
+
+
+def repeated_text(n_ids: int, n_rows: int) -> str:
+    """Return how many ids occur several times, in words."""
+    return f"{n_ids} id{'s occur' if n_ids > 1 else ' occurs'} in several rows ({n_rows} rows)"
