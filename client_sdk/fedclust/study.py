@@ -8,12 +8,12 @@ from pydantic import Discriminator, Field, RootModel, Tag, ValidationError, fiel
 
 from fedclust.definition import DefinitionError, check_features, check_once
 from fedclust.schema.feature import Feature
+from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model, Slug
 from fedclust.schema.policy import Policy
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import PURPOSE_CHARACTERS, Line, Purpose, SessionCreate, Timestamp
 from fedclust.wire.problems import FieldError
-from fedclust.wire.submissions import field_errors
 
 
 class StudyDefaults(Model):

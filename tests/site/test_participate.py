@@ -433,7 +433,7 @@ def test_data_that_do_not_fit_are_refused_before_joining(tmp_path: Path) -> None
 def test_a_token_of_somebody_else(tmp_path: Path) -> None:
     fake = coordinator()
     for change, kind in (
-        ({"role": "analyst"}, errors.UsageError),
+        ({"role": "analyst"}, errors.Forbidden),
         ({"protocol_version": 2}, errors.ProtocolError),
         ({"name": "../../etc"}, errors.ProtocolError),
     ):
