@@ -95,10 +95,14 @@ def test_all_is_well(visit: Visit) -> None:
 
 def test_the_sites_settings_are_shown_and_a_wrong_one_is_a_failure(visit: Visit) -> None:
     lines, _ = visit.findings()
-    assert lines["site.toml"] == ("ok", f"require_approval = false (default; no {settings_path()})")
+    defaults = (
+        f"require_approval = false, agent.notify_command = [] (default; no {settings_path()})"
+    )
+    assert lines["site.toml"] == ("ok", defaults)
     settings_path().write_text("require_approval = true\n", "utf-8")
     lines, code = visit.findings()
-    assert lines["site.toml"] == ("ok", f"{settings_path()}: require_approval = true")
+    in_use = f"{settings_path()}: require_approval = true, agent.notify_command = []"
+    assert lines["site.toml"] == ("ok", in_use)
     assert code == 0
     settings_path().write_text("approval = true\n", "utf-8")
     lines, code = visit.findings()
