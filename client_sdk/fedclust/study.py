@@ -20,7 +20,7 @@ class StudyDefaults(Model):
     """What the sessions of a study take over unless they say otherwise.
 
     Only fields that were set count. Of ``config`` and ``policy`` a session may replace single
-    fields.
+    fields. ``config`` is for ``algorithm``: a session of another method takes none of it.
     """
 
     algorithm: Line = Field(default_factory=str)
@@ -120,7 +120,8 @@ def check_study(study: StudyCreate) -> None:
 def complete(study: StudyCreate, request: SessionCreate) -> SessionCreate:
     """Return the definition of a session of a study: what the request lacks, the study gives.
 
-    The request's values win, field by field also in ``config`` and ``policy``.
+    The request's values win, field by field also in ``config`` and ``policy``. If the study names
+    a method and the request another one, the study's ``config`` does not apply.
 
     Raises
     ------
@@ -133,6 +134,9 @@ def complete(study: StudyCreate, request: SessionCreate) -> SessionCreate:
     defaults = common.pop("defaults", {})
     fields = {key: value for key, value in common.items() if key != "features" or value}
     fields |= defaults | given
+    if defaults.get("algorithm") not in (None, "", fields.get("algorithm")):
+        # The study's options are those of another method.
+        defaults = {**defaults, "config": {}}
     for part in ("config", "policy"):
         fields[part] = {**defaults.get(part, {}), **given.get(part, {})}
     try:

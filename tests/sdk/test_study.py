@@ -71,17 +71,28 @@ def test_the_sessions_own_fields_win_one_by_one() -> None:
         study(),
         request(
             title="With five",
-            algorithm="lloyd",
             config={"n_clusters": 5},
             policy={"quorum": None, "max_rounds": 9},
             start="when_all_joined",
         ),
     )
-    assert (found.title, found.algorithm, found.start) == ("With five", "lloyd", "when_all_joined")
+    assert (found.title, found.algorithm, found.start) == ("With five", "fkm", "when_all_joined")
     assert found.config == {"n_clusters": 5, "n_init": 2}
     policy = found.policy
     assert (policy.quorum, policy.max_rounds, policy.min_group_size) == (None, 9, 7)
     assert policy.model_fields_set == {"quorum", "max_rounds", "min_group_size"}
+
+
+def test_the_studys_config_is_for_the_studys_method() -> None:
+    other = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": {"missing": "mask"}}
+    found = complete(study(), request(**other))
+    assert found.config == {"n_clusters": 3}
+    assert (found.policy.quorum, found.start) == (3, "manual")
+    named = request(algorithm="fkm")
+    assert complete(study(), named).config == {"n_clusters": 4, "n_init": 2}
+    # A study without a method gives its config to all.
+    common = study(defaults={"config": {"n_clusters": 4}})
+    assert complete(common, request(algorithm="kfed")).config == {"n_clusters": 4}
 
 
 def test_a_session_has_the_studys_sites() -> None:
