@@ -72,6 +72,8 @@ def desk(
 
 
 def test_review_approve_participate_ledger(desk: Desk) -> None:
+    assert desk.review() == 0
+    assert "with the code on the page" in desk.err
     code = desk.reviewed()
     assert code in desk.page.read_text("utf-8").replace("</b>", "")
     # Neither --yes nor a page that was only printed is an approval.
@@ -79,9 +81,10 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
     assert "fedclust review heart --data FILE" in desk.err
     assert "fedclust approve heart --name NAME" in desk.err
     assert desk.approve("--code", code[:12]) == 0
-    for text in ("Which types of patients are there?", "5 persons", "x; y", desk.fake.sha256, code):
+    for text in ("Which types of patients are there?", "5 persons", "x; y", desk.fake.sha256):
         assert text in desk.out
-    assert "approved by Dr Ruth Levi" in desk.err
+    assert code[:12] not in desk.out
+    assert f"approved by Dr Ruth Levi, code {code}" in desk.err
     # Nobody is asked: there is no terminal, and no --yes.
     assert desk.take_part() == 0
     assert "approved by Dr Ruth Levi" in desk.err
@@ -89,7 +92,7 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
     assert desk.run("ledger", "show", "--session", "heart") == 0
     assert "heart approved by Dr Ruth Levi (account " in desk.out
     assert "heart reviewed, page " in desk.out
-    assert desk.out.count(f"code {code}") == 2
+    assert desk.out.count(f"code {code}") == 3  # two reviews
 
 
 def test_approving_is_asked_in_a_terminal_and_needs_the_code_elsewhere(
@@ -99,15 +102,29 @@ def test_approving_is_asked_in_a_terminal_and_needs_the_code_elsewhere(
         def isatty(self) -> bool:
             return True
 
-    desk.reviewed()
+    code = desk.reviewed()
+    shown = []
+
+    def typing(text: str) -> int:
+        monkeypatch.setattr(sys, "stdin", Terminal(text))
+        ended = desk.approve()
+        shown.append(desk.out + desk.err)
+        return ended
+
     assert desk.approve() == 4
     assert "give --code" in desk.err
-    monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
-    assert desk.approve() == 4
-    assert "was not approved" in desk.err
-    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
-    assert desk.approve() == 0
-    assert "Does Dr Ruth Levi approve this? [y/N]" in desk.err
+    assert typing("\n") == 4
+    assert "session heart was not approved" in desk.err
+    assert "still holds" not in desk.err
+    # A yes does not show that the page was read, and no refusal gives the code away.
+    assert typing("yes\n") == 2
+    assert typing("0" * 12 + "\n") == 2
+    assert not any(code[:6] in text for text in shown)
+    assert typing(f"{code[:6]} {code[6:12]}\n") == 0
+    assert "Dr Ruth Levi approves this by typing the first 12 digits" in desk.err
+    assert typing("\n") == 4
+    assert "the earlier approval (Dr Ruth Levi, 2026-01-05T08:00:00.000Z) still holds" in desk.err
+    assert "fedclust approve heart --withdraw" in desk.err
 
 
 def test_other_terms_than_the_approved_ones_are_refused(desk: Desk) -> None:
@@ -139,11 +156,33 @@ def test_a_withdrawal_needs_no_coordinator_and_is_shown(desk: Desk) -> None:
     desk.fake.before = away
     assert desk.approve("--withdraw", "--json") == 0
     assert json.loads(desk.out)[0]["session"] == "heart"
+    assert desk.approve("--withdraw") == 2
     desk.fake.before = lambda _request: None
     assert desk.take_part() == 4
     assert "was withdrawn (Dr Ruth Levi" in desk.err
+    assert "Nothing is sent" in desk.err
     assert desk.run("ledger", "show") == 0
     assert "heart approval withdrawn by Dr Ruth Levi" in desk.out
+    assert "+00:00" not in desk.out
+    assert desk.run("status", "heart", "--json") == 0
+    assert json.loads(desk.out)[0]["approval"] == "withdrawn"
+
+
+def test_a_withdrawal_says_what_was_sent_and_how_to_leave(desk: Desk) -> None:
+    code = desk.reviewed()
+    assert desk.approve("--code", code) == 0
+    assert desk.approve("--withdraw") == 0
+    assert "nothing was sent, and nothing is sent" in desk.err
+    assert "fedclust leave" not in desk.err
+    assert desk.approve("--code", code) == 0
+    assert desk.take_part() == 0
+    n_sent = len(desk.fake.accepted)
+    assert desk.approve("--withdraw") == 0
+    said = f"{n_sent} submissions were sent and stay with the coordinator; nothing more is sent"
+    assert said in desk.err
+    assert "fedclust leave heart" in desk.err
+    assert desk.run("status") == 0
+    assert "withdrawn" in desk.out
 
 
 def test_the_agent_takes_only_what_is_approved(desk: Desk) -> None:

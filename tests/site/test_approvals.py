@@ -22,7 +22,8 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
-from support.fake_coordinator import EPOCH, FakeCoordinator
+from fedclust.wire.models import TaskResponse
+from support.fake_coordinator import FakeCoordinator
 from support.ledgers import body_lines
 
 NAME = "Dr Ruth Levi"
@@ -121,7 +122,7 @@ def test_a_session_takes_a_review_and_an_approval_and_then_asks_nothing(
     events = {line["event"]: line for line in ledger.read() if "event" in line}
     recorded_approval = events["approval"]
     assert recorded_approval["approved_by"] == NAME
-    assert recorded_approval["time"] == EPOCH.isoformat()
+    assert recorded_approval["time"] == "2026-01-05T08:00:00.000Z"
     assert recorded_approval["definition_sha256"] == fake.sha256
     assert recorded_approval["code"] == events["review"]["code"] == approval.code
 
@@ -273,6 +274,21 @@ def test_a_withdrawal_while_an_answer_is_computed_keeps_it_here(
     assert all(outcome is not None for _, outcome in recorded_answers(site.directory)), (
         "none in flight"
     )
+
+
+def test_a_withdrawal_ends_a_wait_for_the_first_round(
+    site: Site, fake: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waits() -> TaskResponse:
+        site.approvals.withdraw("heart", NAME)
+        return TaskResponse(session_state="recruiting", status="waiting")
+
+    review(site)
+    approve(site)
+    monkeypatch.setattr(fake, "task", waits)
+    with pytest.raises(errors.ApprovalNeeded, match=r"withdrawn.*Nothing is sent"):
+        site.participate("heart", MINE)
+    assert fake.accepted == {}
 
 
 def test_an_answer_without_a_receipt_is_not_sent_again_after_a_withdrawal(

@@ -722,13 +722,17 @@ def test_a_user_without_a_home_directory_must_name_one(
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    for name in ("FEDCLUST_JOURNAL_DIR", "XDG_STATE_HOME", "LOCALAPPDATA"):
+    variables = ("FEDCLUST_JOURNAL_DIR", "FEDCLUST_STATE_DIR", "XDG_STATE_HOME", "LOCALAPPDATA")
+    for name in variables:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(errors.UsageError, match="--journal-dir"):
         default_directory()
-    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path))
+    # One variable moves everything; a journal can be elsewhere.
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path))
     assert default_directory() == tmp_path
+    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "journal"))
+    assert default_directory() == tmp_path / "journal"
 
 
 def test_first_contact_is_no_more_patient_than_asked_and_stays_so(tmp_path: Path) -> None:

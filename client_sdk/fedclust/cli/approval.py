@@ -12,9 +12,9 @@ from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
 from fedclust.errors import ConsentDeclined, UsageError
 from fedclust.site import paths
-from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
+from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
 from fedclust.site.ledger import Ledger
-from fedclust.site.terminal import confirmed
+from fedclust.site.terminal import typed
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -50,7 +50,7 @@ def review(
         found = site.review(session, rows, out_path, **persons.given(source))
     said = (
         f"{out_path}: print it, for whoever approves. Then: fedclust approve {session} "
-        f"--name NAME --code {found.code[:LEAST_DIGITS]}"
+        "--name NAME, with the code on the page"
     )
     conclude(said, found, as_json)
 
@@ -71,8 +71,8 @@ def approve(
         str | None,
         o.opt(
             "--code",
-            f"At least the first {LEAST_DIGITS} digits of the code on the printed page; instead "
-            "of a question in the terminal.",
+            f"At least the first {LEAST_DIGITS} digits of the code on the printed page; without it "
+            "they are asked for in the terminal.",
         ),
     ] = None,
     withdraw: Annotated[
@@ -84,24 +84,62 @@ def approve(
 ) -> None:
     """Record in the ledger who approved what the last review of a session asked for.
 
-    Needs no data. --withdraw does not ask the coordinator either.
+    In a terminal it asks for the code on the printed page. Needs no data. --withdraw does not ask
+    the coordinator either.
     """
     if withdraw:
         directory = journal_dir or paths.default_directory()
-        taken = Approvals(Ledger(directory)).withdraw(session, name)
-        conclude(f"{session}: the approval is withdrawn; nothing more is sent", taken, as_json)
+        approvals = Approvals(Ledger(directory))
+        taken = approvals.withdraw(session, name)
+        conclude(_withdrawn(session, approvals.count_sent(session), directory), taken, as_json)
         return
     with connection.site(journal_dir) as site:
         asked = site.last_review(session)
         if not as_json:
             _show_review(asked)
         if code is None:
-            if not confirmed(f"Does {name} approve this?", "--code with the code on the page"):
-                raise ConsentDeclined(f"session {session} was not approved")
-            code = asked.code
+            # Typing the code proves that the page was read, so it is not shown here.
+            question = (
+                f"{name} approves this by typing the first {LEAST_DIGITS} digits of the approval "
+                "code on the page; empty to decline:"
+            )
+            code = typed(question, "--code with the code on the page")
+            if not code:
+                raise ConsentDeclined(_declined(session, site.approvals.held(*_of(asked))))
         approval = site.approvals.approve(asked, name, code)
     said = f"{session}: approved by {approval.approved_by}, code {approval.code}"
     conclude(said, approval, as_json)
+
+
+def _of(review: Review) -> tuple[str, str, str]:
+    return review.coordinator, review.site, review.session
+
+
+def _withdrawn(session: str, n_sent: int, directory: Path) -> str:
+    """Return what a withdrawal does and does not."""
+    said = f"{session}: the approval is withdrawn; "
+    if n_sent:
+        count = "1 submission was" if n_sent == 1 else f"{n_sent} submissions were"
+        stays = "stays" if n_sent == 1 else "stay"
+        said += f"{count} sent and {stays} with the coordinator; nothing more is sent"
+    else:
+        said += "nothing was sent, and nothing is sent"
+    if paths.has_joined(directory, session):
+        said += (
+            ". This site has joined: while the session runs, other sites wait for it until the "
+            f"round's deadline. To leave for good: fedclust leave {session}"
+        )
+    return said
+
+
+def _declined(session: str, earlier: Approval | None) -> str:
+    said = f"session {session} was not approved"
+    if earlier is not None:
+        said += (
+            f" now, but the earlier approval ({earlier.approved_by}, {earlier.time}) still holds. "
+            f"To withdraw it: fedclust approve {session} --withdraw --name NAME"
+        )
+    return said
 
 
 def _show_review(review: Review) -> None:
@@ -117,6 +155,5 @@ def _show_review(review: Review) -> None:
             "two_sites_with": terms["two_sites_with"],
             "protection": "NONE: exact rows" if terms["protection_none"] else "groups",
             "definition": f"SHA-256 {review.definition_sha256}",
-            "approval_code": review.code,
         }
     )

@@ -92,7 +92,8 @@ JournalDir = Annotated[
     Path | None,
     opt(
         "--journal-dir",
-        "Directory of journal and ledger; by default the platform's state directory.",
+        "Directory of journal and ledger; by default FEDCLUST_STATE_DIR, or the platform's state "
+        "directory.",
         envvar="FEDCLUST_JOURNAL_DIR",
     ),
 ]

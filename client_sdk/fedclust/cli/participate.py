@@ -244,7 +244,7 @@ def status(
         print_json(rows)
         return
     show_table(
-        ["session", "state", "this site", "round", "sent", "in flight", "why"],
+        ["session", "state", "this site", "round", "sent", "in flight", "why", "approval"],
         [astuple(row) for row in rows],
     )
 

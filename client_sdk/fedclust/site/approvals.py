@@ -13,14 +13,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from fedclust.errors import ApprovalNeeded, JournalDamaged, UsageError
 from fedclust.site.consent import ConsentRequest, feature_text
-from fedclust.site.journal import state_errors
+from fedclust.site.journal import recorded_answers, state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.wire.codec import sha256
+from fedclust.wire.models import write_time
 
 if sys.platform == "win32":
     import getpass
@@ -33,6 +34,8 @@ LEAST_DIGITS = 12
 _LONGEST_NAME = 200
 
 E = TypeVar("E", "Review", "Approval")
+#: The last decision on a session.
+Decision: TypeAlias = Literal["approved", "withdrawn"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Approvals:
             site=request.site,
             session=request.session,
             definition_sha256=request.definition_sha256,
-            time=now.isoformat(),
+            time=write_time(now),
             code=request.approval_code,
             terms=request.terms,
             title=definition.title,
@@ -99,7 +102,7 @@ class Approvals:
     ) -> Review:
         """Return the last review of a session; UsageError if none is of this definition."""
         found = list(self._lines(coordinator, site, session, REVIEW))
-        again = f"fedclust review {session} --data FILE --out review.html"
+        again = _review_command(session)
         if not found:
             raise UsageError(f"no review of session {session} is in {self._ledger.path}: {again}")
         review = _read(Review, found[-1])
@@ -130,7 +133,7 @@ class Approvals:
         self._check_code(review, code)
         approval = Approval(
             **{name: getattr(review, name) for name in _SHARED},
-            time=self._now().isoformat(),
+            time=write_time(self._now()),
             approved_by=_checked_name(name),
             account=_os_account(),
         )
@@ -155,12 +158,41 @@ class Approvals:
         by = {
             "withdrawn_by": _checked_name(name),
             "account": _os_account(),
-            "time": self._now().isoformat(),
+            "time": write_time(self._now()),
         }
         for approval in held:
             shared = {key: getattr(approval, key) for key in _SHARED if key != "terms"}
             self._append(WITHDRAWAL, {**shared, **by})
         return held
+
+    def held(self, coordinator: str, site: str, session: str) -> Approval | None:
+        """Return the approval of a session that was recorded last and not withdrawn."""
+        last = self._last_decision(coordinator, site, session)
+        return _read(Approval, last) if last.get("event") == APPROVAL else None
+
+    def decisions(self, coordinator: str, site: str) -> dict[str, Decision]:
+        """Return the last decision on each session that has one."""
+        lines = self._lines(coordinator, site, None, APPROVAL, WITHDRAWAL)
+        return {
+            str(line.get("session")): "approved" if line["event"] == APPROVAL else "withdrawn"
+            for line in lines
+        }
+
+    def count_sent(self, session: str) -> int:
+        """Return how many submissions of a session left, or may have left, this site."""
+        directory = self._ledger.path.parent
+        with state_errors(directory):
+            bodies = {
+                (line.get("coordinator"), line.get("site"), line.get("round"))
+                for line in self._ledger.read()
+                if "event" not in line and line.get("session") == session
+            }
+            bodies |= {
+                (answer.coordinator, answer.site, answer.round)
+                for answer, _ in recorded_answers(directory)
+                if answer.session == session
+            }
+        return len(bodies)
 
     def require(self, request: ConsentRequest) -> Approval | None:
         """Return the approval of exactly what is asked; None if there is none and none is needed.
@@ -174,10 +206,7 @@ class Approvals:
             The settings cannot be read.
         """
         required, session = read_settings().require_approval, request.session
-        decisions = list(
-            self._lines(request.coordinator, request.site, session, APPROVAL, WITHDRAWAL)
-        )
-        last = decisions[-1] if decisions else {}
+        last = self._last_decision(request.coordinator, request.site, session)
         if last.get("event") == WITHDRAWAL:
             by, time = last.get("withdrawn_by"), last.get("time")
             why = f"the approval of session {session} was withdrawn ({by}, {time})"
@@ -193,12 +222,22 @@ class Approvals:
                 f"terms: {changed}"
             )
         else:
-            why = f"session {session} has no recorded approval, which {settings_path()} requires"
+            why = (
+                f"session {session} has no recorded approval in {self._ledger.path}, and "
+                f"{settings_path()} requires one"
+            )
+        more = " more" if self.count_sent(session) else ""
         raise ApprovalNeeded(
-            f"{why}. Nothing more is sent. Print what it asks: fedclust review {session} --data "
-            f"FILE --out review.html; whoever approves it records that: fedclust approve {session} "
-            "--name NAME"
+            f"{why}. Nothing{more} is sent. Print what it asks: {_review_command(session)}; "
+            f"whoever approves it records that: fedclust approve {session} --name NAME"
         )
+
+    def _last_decision(self, coordinator: str, site: str, session: str) -> dict[str, Any]:
+        """Return the last approval or withdrawal of a session; empty without one."""
+        last: dict[str, Any] = {}
+        for line in self._lines(coordinator, site, session, APPROVAL, WITHDRAWAL):
+            last = line
+        return last
 
     def _check_code(self, review: Review, code: str) -> None:
         digits = re.sub(r"[\s-]", "", code).lower()
@@ -226,7 +265,7 @@ class Approvals:
         )
 
     def _lines(
-        self, coordinator: str | None, site: str | None, session: str, *events: str
+        self, coordinator: str | None, site: str | None, session: str | None, *events: str
     ) -> Iterator[dict[str, Any]]:
         wanted = {"coordinator": coordinator, "site": site, "session": session}
         with state_errors(self._ledger.path.parent):
@@ -243,6 +282,10 @@ class Approvals:
 
 #: What an approval takes over from the review.
 _SHARED = ("coordinator", "site", "session", "definition_sha256", "code", "terms")
+
+
+def _review_command(session: str) -> str:
+    return f"fedclust review {session} --data FILE --out review.html"
 
 
 def _read(kind: type[E], line: Mapping[str, Any]) -> E:

@@ -41,6 +41,7 @@ from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.site.cohort_file import RESTORE, decode_cohort, encode_cohort, key_check
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
+from fedclust.wire.models import write_time
 
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
@@ -71,7 +72,7 @@ class CohortRecord:
             "what": what,
             "table": cohort.table_id,
             "change": len(self.history) + 1,
-            "time": now.isoformat(),
+            "time": write_time(now),
         }
         return CohortRecord(cohort, (*self.history, {**line, **facts}))
 

@@ -49,8 +49,8 @@ class Site:
     token : str, optional
         By default FEDCLUST_TOKEN.
     journal_dir : path, optional
-        Directory of journal and ledger; by default FEDCLUST_JOURNAL_DIR, or this platform's
-        directory for a user's state. A session can only be resumed with it.
+        Directory of journal and ledger; by default FEDCLUST_JOURNAL_DIR, FEDCLUST_STATE_DIR, or
+        this platform's directory for a user's state. A session can only be resumed with it.
     ca_bundle, client_cert, client_key, proxy
         See :class:`fedclust._http.ConnectionOptions`.
     give_up_after_s : float
@@ -261,7 +261,8 @@ class Site:
     def status(self, session: str | None = None) -> list[SessionStatus]:
         """Return the status of this site's sessions, or of one."""
         infos = [self._client.session(session)] if session else self._client.sessions()
-        return [session_status(info, self.name, self._journal(info)) for info in infos]
+        decided = self.approvals.decisions(self.url, self.name)
+        return [session_status(each, self.name, self._journal(each), decided) for each in infos]
 
     def leave(self, session: str) -> None:
         """Leave a session; what was sent still counts."""
@@ -277,10 +278,8 @@ class Site:
             # Groups that were formed for this session, also separate ones, are used again.
             given = replace(given, cohort=joined.table_id, separate_groups=None)
         rows = session_rows(plan, given.source, person=given.person, id_column=given.id_column)
-        p, ledger = (
-            max(plan.policy.min_group_size, given.min_group_size or 0),
-            Ledger(self.directory),
-        )
+        p = max(plan.policy.min_group_size, given.min_group_size or 0)
+        ledger = Ledger(self.directory)
         with state_errors(self.directory):
             try:
                 prepared = prepare(CohortStore(), plan, given, rows, p, self._now(), ledger)

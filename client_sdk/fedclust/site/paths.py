@@ -13,10 +13,15 @@ from fedclust.wire.codec import sha256
 
 
 def default_directory() -> Path:
-    """Return FEDCLUST_JOURNAL_DIR, or fedclust's part of this platform's state directory."""
-    if given := os.environ.get("FEDCLUST_JOURNAL_DIR"):
-        return Path(given)
-    return _platform_directory("--journal-dir, FEDCLUST_JOURNAL_DIR or journal_dir=")
+    """Return the directory of journal and ledger.
+
+    FEDCLUST_JOURNAL_DIR, else FEDCLUST_STATE_DIR, else fedclust's part of this platform's state
+    directory.
+    """
+    for name in ("FEDCLUST_JOURNAL_DIR", "FEDCLUST_STATE_DIR"):
+        if given := os.environ.get(name):
+            return Path(given)
+    return _platform_directory("--journal-dir, FEDCLUST_STATE_DIR or journal_dir=")
 
 
 def state_directory() -> Path:
@@ -44,6 +49,12 @@ def _platform_directory(otherwise: str) -> Path:
     if sys.platform == "darwin":
         return home / "Library" / "Application Support" / "fedclust"
     return home / ".local" / "state" / "fedclust"
+
+
+def has_joined(directory: Path, session: str) -> bool:
+    """Return whether a journal directory holds the record of joining a session."""
+    # See site.journal: coordinator, site, session and the start of the definition's hash.
+    return any(directory.glob(f"*/*/{session}.{'[0-9a-f]' * 12}/session"))
 
 
 def coordinator_directory(directory: Path, coordinator: str) -> Path:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedclust.live_line import SLOW_S, SlowWork, duration, rows_read
 from fedclust.schema.display import COLUMNS, cut, html_fields, short_repr
+from fedclust.site.approvals import Decision
 from fedclust.site.journal import Journal, WrittenAnswer
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.submissions import BINARY
@@ -72,6 +73,7 @@ class SessionStatus:
     """The status of a session at its coordinator and in this site's journal.
 
     ``sent`` counts the answers with an outcome, ``in_flight`` those that may have left.
+    ``approval`` is the last decision in the site's ledger: given, withdrawn, or None without one.
     """
 
     session: str
@@ -81,6 +83,7 @@ class SessionStatus:
     sent: int
     in_flight: int
     reason: str | None
+    approval: Decision | None = None
 
     def __repr__(self) -> str:
         return short_repr("SessionStatus", vars(self).items())
@@ -89,8 +92,10 @@ class SessionStatus:
         return html_fields("Session", vars(self).items())
 
 
-def session_status(info: SessionEntry, site: str, journal: Journal) -> SessionStatus:
-    """Return the status of a session at its coordinator and in a site's journal."""
+def session_status(
+    info: SessionEntry, site: str, journal: Journal, decisions: Mapping[str, Decision]
+) -> SessionStatus:
+    """Return the status of a session at its coordinator and in a site's journal and ledger."""
     return SessionStatus(
         session=info.name,
         state=info.state,
@@ -99,6 +104,7 @@ def session_status(info: SessionEntry, site: str, journal: Journal) -> SessionSt
         sent=len(journal.outcomes),
         in_flight=len(journal.unsettled()),
         reason=info.failure or info.stopped_because,
+        approval=decisions.get(info.name),
     )
 
 

@@ -122,10 +122,13 @@ class SessionRun:
                 raise self.left()
             if task is not None and task.status == "work":
                 etag = self.answer(task)
-            elif task is not None:
-                seen = task.progress
-                counts = (seen.answered, seen.addressed) if seen else (None, None)
-                self.report(Progress("waiting", task.round, None, *counts))
+            else:
+                # A withdrawal ends a wait too, after at most one long poll.
+                self.approvals.require(self.request)
+                if task is not None:
+                    seen = task.progress
+                    counts = (seen.answered, seen.addressed) if seen else (None, None)
+                    self.report(Progress("waiting", task.round, None, *counts))
             task, known = self.client.task(self.session, etag)
             # If nothing changed, the next request is answered at once, with the progress.
             etag = None if task is None else known

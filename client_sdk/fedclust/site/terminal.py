@@ -46,15 +46,20 @@ def consent_question(request: ConsentRequest, question: str) -> str:
 
 def confirmed(question: str, instead: str) -> bool:
     """Ask a person; without a terminal raise ConsentNeeded that names the option ``instead``."""
+    # typer.confirm would turn Ctrl-C (exit code 130) and Ctrl-D (a no) into failures.
+    while True:
+        answer = typed(f"{question} [y/N]", instead).casefold()
+        if answer in ("", "n", "no", "y", "yes"):
+            return answer in ("y", "yes")
+
+
+def typed(question: str, instead: str) -> str:
+    """Return the line that a person types, without blanks around it; ConsentNeeded as above."""
     # Python sets stdin to None where there is no standard input.
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConsentNeeded(f"there is no terminal to ask on: give {instead}", ("consent",))
-    # typer.confirm would turn Ctrl-C (exit code 130) and Ctrl-D (a no) into failures.
-    while True:
-        _say(f"{question} [y/N]")
-        answer = sys.stdin.readline().strip().casefold()
-        if answer in ("", "n", "no", "y", "yes"):
-            return answer in ("y", "yes")
+    _say(question)
+    return sys.stdin.readline().strip()
 
 
 def decide_consent(

@@ -29,7 +29,8 @@ def _read_time(value: Any) -> Any:
     raise PydanticCustomError("time", "a time must be RFC 3339 with a UTC offset")
 
 
-def _write_time(value: datetime) -> str:
+def write_time(value: datetime) -> str:
+    """Return a time as the wire and the ledger write it: UTC, milliseconds, Z."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -37,7 +38,7 @@ def _write_time(value: datetime) -> str:
 Timestamp = Annotated[
     datetime,
     BeforeValidator(_read_time),
-    PlainSerializer(_write_time, return_type=str),
+    PlainSerializer(write_time, return_type=str),
 ]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 #: One line of text: PostgreSQL texts cannot contain NUL, and logs are written by line.
