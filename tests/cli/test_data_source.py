@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedclust.data import Dataset
+from fedclust.data.mapping import ReadOptions
+from fedclust.errors import UsageError
+from fedclust.site.data_sources import DataSource, DataSources
 from support.command_line import CommandLine
 from support.fake_coordinator import FakeCoordinator
 from support.purpose import PURPOSE
@@ -93,10 +98,54 @@ def test_the_address_of_a_database_is_not_stored(
     Path("address.txt").write_text(f"sqlite:///{Path('rows.db').absolute()}", "utf-8")
     monkeypatch.delenv("FEDCLUST_SQL_URL")
     assert office.run("data", "show", "rows") == 3
+    Path("address.txt").chmod(0o600)
     url = ("--sql-url-file", "address.txt", "--replace")
     assert office.run("data", "add", "rows", "--data", "rows.sql", *url, "--json") == 0
     assert json.loads(office.out)["columns"] == ["x", "y"]
     assert "rows.db" not in office.out + office.err
+
+
+@pytest.mark.parametrize("where", ["--sql-url-file", "--data", "--mapping"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql+psycopg://reader:MARKER@db.example/cdm",
+        "postgresql+psycopg://reader:MARKER@db.example",
+        "sqlite:////srv/MARKER.db",
+        "reader:MARK/MARKER@db.example",
+    ],
+)
+def test_no_message_repeats_an_address_in_place_of_a_file(
+    office: Office, where: str, address: str
+) -> None:
+    """An address given for a file is refused, by a file of any kind, and nothing is stored."""
+    state = {path: path.read_bytes() for path in Path().rglob("*.json")}
+    data = () if where == "--data" else ("--data", "cohort.csv")
+    for command in (("data", "add", "other"), ("check", "--definition", "heart.json")):
+        assert office.run(*command, *data, where, address) == 2
+        assert "MARKER" not in office.out + office.err
+        assert f"{where} names a file" in office.err.replace("\n", " ")
+        assert "FEDCLUST_SQL_URL" in office.err
+    with pytest.raises(UsageError) as refused:
+        Dataset(address)
+    assert "MARKER" not in str(refused.value)
+    named = {"data": "cohort.csv", "reading": ReadOptions(sql_url_file=address)}
+    with pytest.raises(UsageError) as refused:
+        DataSources().add("other", DataSource(**named))
+    assert "MARKER" not in str(refused.value)
+    assert {path: path.read_bytes() for path in Path().rglob("*.json")} == state
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="access lists instead of modes")
+def test_an_address_that_others_can_read_is_refused(office: Office) -> None:
+    Path("rows.db").touch()
+    Path("rows.sql").write_text("SELECT 1 AS x, 2 AS y", "utf-8")
+    Path("address.txt").write_text(f"sqlite:///{Path('rows.db').absolute()}", "utf-8")
+    Path("address.txt").chmod(0o644)
+    add = ("data", "add", "rows", "--data", "rows.sql", "--sql-url-file", "address.txt")
+    assert office.run(*add) == 2
+    assert "chmod 600" in office.err
+    assert "rows.db" not in office.err
 
 
 def test_a_simulation_names_rows_by_the_columns_of_its_sources(office: Office) -> None:

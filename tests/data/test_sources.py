@@ -385,6 +385,7 @@ def test_a_query_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     query, address = tmp_path / "cohort.sql", tmp_path / "address"
     query.write_text("SELECT who, age, sex, chol FROM cohort -- 100% ':x'\nORDER BY rowid\n;\n")
     address.write_text(f"sqlite:///{tmp_path}/rows.db\n")
+    address.chmod(0o600)
     given = Dataset(query, sql_url_file=address)
     np.testing.assert_array_equal(load(given, FEATURES, id_column="who").X, X)
     monkeypatch.delenv("FEDCLUST_SQL_URL", raising=False)

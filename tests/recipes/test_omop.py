@@ -129,6 +129,7 @@ def rows(empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             )
     engine.dispose()
     Path("address.txt").write_text(f"{empty_database_url}\n", "utf-8")
+    Path("address.txt").chmod(0o600)
     return rows
 
 

@@ -9,7 +9,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
-from fedclust.data.sql import URL_VARIABLE
+from fedclust.data.secret_files import URL_VARIABLE
 from fedclust.errors import DataError
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 

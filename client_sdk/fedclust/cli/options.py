@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from fedclust.cli.help_text import epilog
 from fedclust.cli.session_file import slug
 from fedclust.client import Client
 from fedclust.data.mapping import ReadOptions, read_options
+from fedclust.data.secret_files import refuse_address, refuse_open_secret
 from fedclust.errors import UsageError
 from fedclust.site import Site
 from fedclust.site.data_sources import MARK, DataSource
@@ -118,8 +118,7 @@ def read_given_token(path: Path | None) -> str:
             raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN_FILE")
         return given
     try:
-        if path.is_file() and sys.platform != "win32" and path.stat().st_mode & 0o077:
-            raise UsageError(f"{path} can be read by others: chmod 600 {path}")
+        refuse_open_secret(path)
         token = path.read_text(encoding="utf-8-sig").strip()
     except OSError as error:
         raise UsageError(f"{path}: the token cannot be read ({error.strerror})") from None
@@ -287,7 +286,8 @@ class Reading:
         Path | None,
         opt(
             "--sql-url-file",
-            "File with the address of the database that a query is for; or set FEDCLUST_SQL_URL.",
+            "File with the address of the database that a query is for, mode 0600; or set "
+            "FEDCLUST_SQL_URL.",
         ),
     ] = None
     out_of_core: Annotated[
@@ -311,7 +311,7 @@ class Reading:
                 raise UsageError("--sentinel needs FEATURE=NUMBER, for example chol=0")
         return read_options(
             {
-                "mapping": absolute(self.mapping),
+                "mapping": _absolute_file(self.mapping, "--mapping"),
                 "missing": self.missing or [],
                 "sentinels": sentinels,
                 "delimiter": "\t" if self.delimiter in ("tab", "\\t") else self.delimiter,
@@ -323,7 +323,7 @@ class Reading:
                 "sheet": self.sheet,
                 "header_row": self.header_row,
                 "min_present": self.min_present,
-                "sql_url_file": absolute(self.sql_url_file),
+                "sql_url_file": _absolute_file(self.sql_url_file, "--sql-url-file"),
                 "out_of_core": bool(self.out_of_core),
             }
         )
@@ -453,8 +453,15 @@ def absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.resolve())
 
 
+def _absolute_file(path: Path | None, option: str) -> str | None:
+    """Return :func:`absolute`; UsageError if the option was given a database's address."""
+    return None if path is None else absolute(Path(refuse_address(str(path), option)))
+
+
 def absolute_data(data: str) -> str:
     """Return the path of data that still holds in another directory; ``@NAME`` as it is."""
     if data == "-":
         raise UsageError("rows are read twice, so not from standard input: give a file")
-    return data if data.startswith(MARK) else str(Path(data).absolute())
+    if data.startswith(MARK):
+        return data
+    return str(Path(refuse_address(data, "--data")).absolute())

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, StringConstraints, ValidationError
 
+from fedclust.data.secret_files import refuse_address
 from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
@@ -156,7 +157,7 @@ class Dataset:
     Raises
     ------
     UsageError
-        An option is invalid.
+        An option is invalid, or a database's address was given in place of a file.
     """
 
     # Each parameter is one way in which files differ; all but the first are named.
@@ -195,6 +196,8 @@ class Dataset:
             "sql_url_file": None if sql_url_file is None else os.fspath(sql_url_file),
             "out_of_core": out_of_core,
         }
+        if isinstance(source, (str, os.PathLike)):
+            refuse_address(str(source), "the source")
         self.source = source
         self.options = read_options(given)
         self.on_read = on_read
@@ -226,6 +229,9 @@ def watch_reading(source: Any, on_read: OnRead) -> Dataset:
 
 def read_options(given: Mapping[str, Any]) -> ReadOptions:
     """Validate options given as JSON values; UsageError names the first invalid one."""
+    for name in ("mapping", "sql_url_file"):
+        if isinstance(given.get(name), str):
+            refuse_address(given[name], name)
     try:
         return ReadOptions.model_validate_json(json.dumps(dict(given)))
     except (ValidationError, TypeError, ValueError) as error:

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedclust.data.chunks import Chunk, Origin, extra_missing
-from fedclust.errors import DataError, UsageError
+from fedclust.data.secret_files import URL_VARIABLE, read_address
+from fedclust.errors import DataError
 
-#: Environment variable of the database's address, which contains a password. There is no option
-#: for it, because other users can see a command line.
-URL_VARIABLE: Final = "FEDCLUST_SQL_URL"
 #: Rows that a streaming driver may fetch ahead.
 _BUFFER: Final = 10_000
 #: The start of a statement that reads, after comments and brackets.
@@ -50,7 +48,7 @@ class SqlQuery:
     def read(cls, path: Path, url_file: str | None) -> SqlQuery:
         """Read a query from a file, and the database's address from ``url_file``, if given."""
         return cls(
-            _contents(path), None if url_file is None else _address(url_file), name=path.name
+            _contents(path), None if url_file is None else read_address(url_file), name=path.name
         )
 
 
@@ -61,15 +59,6 @@ def _contents(path: Path) -> str:
         raise DataError(path.name, "unreadable", error.strerror or "it cannot be read") from None
     except UnicodeDecodeError:
         raise DataError(path.name, "encoding", "a query is text in UTF-8") from None
-
-
-def _address(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig").strip()
-    except OSError as error:
-        raise UsageError(f"{path}: the address cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is no file with a database's address") from None
 
 
 class SqlReader:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from fedclust.data import Dataset
 from fedclust.data.mapping import OnRead, ReadOptions
+from fedclust.data.secret_files import refuse_address
 from fedclust.data.sources import read_columns
 from fedclust.errors import UsageError
 from fedclust.schema.model import Model, Slug
@@ -212,13 +213,13 @@ def _absolute(source: DataSource) -> DataSource:
     """
     reading = source.reading
     paths = {
-        name: str(Path(path).absolute())
+        name: str(Path(refuse_address(path, name)).absolute())
         for name, path in (("mapping", reading.mapping), ("sql_url_file", reading.sql_url_file))
         if isinstance(path, str)
     }
     return source.model_copy(
         update={
-            "data": str(Path(source.data).absolute()),
+            "data": str(Path(refuse_address(source.data, "data")).absolute()),
             "reading": reading.model_copy(update=paths),
         }
     )
