@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedclust.schema.errors import MethodFailure, RuleViolation
     from fedclust.schema.feature import Feature
     from fedclust.schema.policy import Policy
+    from fedclust.session_result import SessionResult
     from fedclust.site import Site as Site
     from fedclust.site.result import SiteResult
 
@@ -49,6 +50,7 @@ _LAZY = {
     "MethodFailure": "fedclust.schema.errors",
     "Policy": "fedclust.schema.policy",
     "RuleViolation": "fedclust.schema.errors",
+    "SessionResult": "fedclust.session_result",
     "Site": "fedclust.site",
     "SiteResult": "fedclust.site.result",
 }
@@ -62,6 +64,7 @@ __all__ = [
     "MethodFailure",
     "Policy",
     "RuleViolation",
+    "SessionResult",
     "SimulationResult",
     "Site",
     "SiteResult",

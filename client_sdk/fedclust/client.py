@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from fedclust._http import ConnectionOptions, Http, Reply, Take
 from fedclust.errors import ProtocolError
-from fedclust.report.session_result import SessionResult, read_result
 from fedclust.schema.model import Model
+from fedclust.session_result import SessionResult, read_result
 from fedclust.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON

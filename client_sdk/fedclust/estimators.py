@@ -34,6 +34,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedclust.data import load
 from fedclust.data.frame import is_frame
+from fedclust.data.mapping import watch_reading
 from fedclust.definition import LEAST_GROUP
 from fedclust.estimator_rows import (
     check_same_columns,
@@ -45,8 +46,10 @@ from fedclust.estimator_rows import (
     take_rows,
     value_errors,
 )
+from fedclust.live_line import SlowWork
 from fedclust.methods.common.assign import squared_distances_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
+from fedclust.session_result import SessionResult
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
@@ -167,12 +170,12 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     @classmethod
-    def from_result(cls, result: SimulationResult | SiteResult, **params: Any) -> Self:
+    def from_result(cls, result: SimulationResult | SessionResult, **params: Any) -> Self:
         """Return a fitted estimator from the result of a session or from a loaded result.
 
-        ``labels_`` are the own labels of a participating site; a loaded result and a simulation of
-        several sites have none. ``params`` are parameters that the session's definition does not
-        fix. ValueError for a method of another estimator.
+        ``labels_`` are the own labels of a participating site; a loaded result, an analyst's and
+        that of a simulation of several sites have none. ``params`` are parameters that the
+        session's definition does not fix. ValueError for a method of another estimator.
         """
         definition = _definition_of(result)
         estimator = cls(**cls._defined(definition), **params)
@@ -231,7 +234,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.feature_names_in_ = np.array(names, dtype=object)
 
     def _keep(
-        self, result: SimulationResult | SiteResult, labels: NDArray[np.int64] | None
+        self, result: SimulationResult | SessionResult, labels: NDArray[np.int64] | None
     ) -> None:
         found = result.result_
         self.result_ = result
@@ -301,7 +304,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fitted_features(self) -> Any:
         """Return the declared features; None where the columns were taken as they came."""
-        live = isinstance(self.result_, SiteResult)
+        live = isinstance(self.result_, SessionResult)
         return _definition_of(self.result_).features if live else self.features
 
     def _pooled(self, sites: Mapping[str, Any]) -> tuple[Any, NDArray[np.str_]]:
@@ -373,7 +376,7 @@ class FederatedKMeans(
     n_features_in_ : int
     feature_names_in_ : (d,) ndarray of str
         Where X has column names.
-    result_ : SimulationResult or SiteResult
+    result_ : SimulationResult, SiteResult or SessionResult
         Everything else.
 
     Examples
@@ -411,9 +414,10 @@ class FederatedKMeans(
         rows = self._checked(X, reset=False)
         definition = _definition_of(self.result_)
         lacking = definition.policy.missing == "mask"
-        with value_errors():
-            table = load(rows, definition.features, lacking=lacking, new=True)
-        return squared_distances_to_centroids(self.result_.result_, table.X)
+        with value_errors(), SlowWork("measuring distances") as work:
+            given = watch_reading(rows, work.read)
+            table = load(given, definition.features, lacking=lacking, new=True)
+            return squared_distances_to_centroids(self.result_.result_, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
         if not _has_centroids(self.method):
@@ -430,7 +434,7 @@ class FederatedKMeans(
         return {**super()._defined(definition), "method": definition.algorithm}
 
     def _keep(
-        self, result: SimulationResult | SiteResult, labels: NDArray[np.int64] | None
+        self, result: SimulationResult | SessionResult, labels: NDArray[np.int64] | None
     ) -> None:
         super()._keep(result, labels)
         self.cluster_centers_ = result.cluster_centers_
@@ -485,7 +489,7 @@ def _has_centroids(method: str) -> bool:
     return method in METHODS and not METHODS[method].by_prototypes
 
 
-def _definition_of(result: SimulationResult | SiteResult) -> Definition:
+def _definition_of(result: SimulationResult | SessionResult) -> Definition:
     return result.definition_ if isinstance(result, SimulationResult) else result.definition
 
 

@@ -7,8 +7,11 @@ result as the service for the same seed and site names.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,11 @@ from pydantic import ValidationError
 
 from fedclust import engine
 from fedclust.data.mapping import watch_reading
-from fedclust.data.numeric_columns import is_file, numeric_features
+from fedclust.data.numeric_columns import is_file
 from fedclust.data.site_data import site_data
+from fedclust.data.site_features import declare_features, json_value, spread_out
 from fedclust.data.table import Source, Table, load
-from fedclust.definition import DefinitionError, freeze, plan_of
+from fedclust.definition import DefinitionError, canonical, freeze, plan_of
 from fedclust.engine import EngineState, Plan
 from fedclust.errors import DataError
 from fedclust.live_line import SlowWork
@@ -35,8 +39,9 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.session_result import ResultFile
 from fedclust.wire import codec
-from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.models import Definition, Provenance, ResultDocument, SessionCreate
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
 
 __all__ = ["SimulationResult", "TraceEntry", "simulate"]
@@ -112,12 +117,40 @@ class SimulationResult(ResultAttributes):
         their labels are -1. With ``missing: mask`` the features of that site count; without a site
         those for which the rows have a column. Missing values in them are imputed.
         """
-        table = _read_table(rows, self.definition_, None, new=True)
-        mask = engine.has_features(self._plan, table.columns)
-        if site is not None:
-            mask &= self._masks[site]
-        memory = None if site is None else self._memories[site]
-        return engine.label(self._plan, self.result_, table.X, memory, site, mask, new=True)
+        with SlowWork("labelling rows") as work:
+            given = watch_reading(rows, work.read)
+            table = _read_table(given, self.definition_, None, new=True)
+            work.say(f"labelling {len(table.X):,} rows")
+            mask = engine.has_features(self._plan, table.columns)
+            if site is not None:
+                mask &= self._masks[site]
+            memory = None if site is None else self._memories[site]
+            return engine.label(self._plan, self.result_, table.X, memory, site, mask, new=True)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result without labels; ``SessionResult.load`` and ``fedclust predict`` read it.
+
+        The file contains no rows. A loaded result labels new rows as ``predict`` does without a
+        site.
+        """
+        definition = self.definition_
+        document = ResultDocument(
+            session=definition.name,
+            completed_at=datetime.now(UTC),
+            features=definition.features,
+            result=codec.to_tree(self.result_),
+            provenance=Provenance(
+                definition_sha256=codec.sha256(canonical(definition)),
+                algorithm=definition.algorithm,
+                method_version=definition.method_version,
+                seed=definition.seed,
+                sites=definition.sites,
+                server_version=f"none, simulated by fedclust {version('fedclust')}",
+                platform={},
+                submissions=(),
+            ),
+        )
+        ResultFile(definition=definition, document=document).write(path)
 
     def separation(
         self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
@@ -233,7 +266,7 @@ def simulate(
     _check_names(sites, persons)
     masking = (policy or {}).get("missing") == "mask"
     if isinstance(features, Mapping):
-        sites, features = _spread_out(sites, features, masking)
+        sites, features = spread_out(sites, features, masking)
     with SlowWork(f"simulate {method}: reading", shown=progress) as work:
         sources = {
             name: watch_reading(source, work.read) if is_file(source) else source
@@ -358,11 +391,11 @@ def _define(
     request = {
         "name": _SESSION,
         "algorithm": method,
-        "config": _json_value(config),
-        "seed": _json_value(seed),
-        "features": _features(sites, features, (policy or {}).get("missing") == "mask"),
+        "config": json_value(config),
+        "seed": json_value(seed),
+        "features": declare_features(sites, features, (policy or {}).get("missing") == "mask"),
         "sites": sorted(sites),
-        "policy": {"min_sites": min(3, len(sites)), **_json_value(policy or {})},
+        "policy": {"min_sites": min(3, len(sites)), **json_value(policy or {})},
     }
     try:
         body = codec.canonical_json(request)
@@ -395,74 +428,6 @@ def _definition_error(error: ValidationError) -> DefinitionError:
     """Name each wrong field, and the known fields, to the person who wrote the definition."""
     unknown = functools.partial(unknown_field_message, SessionCreate)
     return DefinitionError(field_errors(error, unknown=unknown))
-
-
-def _features(
-    sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None, masking: bool
-) -> list[dict[str, Any]]:
-    if features is not None:
-        if isinstance(features, str):
-            raise ValueError("features must be a sequence of features or of their names")
-        return [
-            {"name": feature} if isinstance(feature, str) else _json_value(feature)
-            for feature in features
-        ]
-    framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
-    if not framed and all(map(is_file, sites.values())):
-        try:
-            return numeric_features(sites, lacking=masking)
-        except DataError as error:
-            raise RuleViolation(error.rule, str(error)) from None
-    if framed:
-        shown = framed if masking else framed[:1]
-        every = [str(column) for site in shown for column in sites[site].columns]
-        names = dict.fromkeys(every) if masking else every
-        return [{"name": column} for column in names]
-    first = min(sites)
-    try:
-        shape = np.shape(sites[first])
-    except ValueError:
-        shape = ()
-    if len(shape) != 2 or not shape[1]:
-        message = "its rows are no array of two axes; files among arrays need features="
-        raise RuleViolation("shape", f"site {first!r}: {message}")
-    return [{"name": f"x{j}"} for j in range(shape[1])]
-
-
-def _json_value(value: Any) -> Any:
-    """Return mappings, sequences, arrays and models as JSON has them."""
-    if isinstance(value, Model):
-        return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return {str(key): _json_value(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (list, tuple)):
-        return [_json_value(item) for item in value]
-    return value
-
-
-def _spread_out(
-    sites: Mapping[str, Any], features: Mapping[str, Sequence[str]], masking: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Return arrays with a column for every feature, NaN where a site lacks it, and the names."""
-    if not masking:
-        raise ValueError('features by site are for policy {"missing": "mask"}')
-    if sorted(features) != sorted(sites):
-        raise ValueError("features by site must name each site once")
-    names = list(dict.fromkeys(str(name) for site in sorted(sites) for name in features[site]))
-    spread: dict[str, Any] = {}
-    for site, rows in sites.items():
-        own = [str(name) for name in features[site]]
-        array = np.asarray(rows, dtype=np.float64)
-        if array.ndim != 2 or array.shape[1] != len(own) or len(set(own)) < len(own):
-            message = f"its rows need {len(own)} columns, one for each feature that it names once"
-            raise RuleViolation("shape", f"site {site!r}: {message}")
-        spread[site] = np.full((len(array), len(names)), np.nan)
-        spread[site][:, [names.index(name) for name in own]] = array
-    return spread, names
 
 
 def _read_table(

@@ -15,7 +15,7 @@ import pytest
 from fedclust import errors, simulate
 from fedclust.cli import main as cli
 from fedclust.cli.cluster_options import read_clusters
-from fedclust.report.session_result import document_at
+from fedclust.session_result import document_at
 from fedclust.site.result import SiteResult
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Provenance, ResultDocument

@@ -81,7 +81,7 @@ def test_labels_and_identifiers_by_blocks(
     rows.to_csv(tmp_path / "rows.csv", index=False)
     rows.to_parquet(tmp_path / "rows.parquet", row_group_size=11)
 
-    labels, ids = result.label(result.new_rows(sources[kind], "id"))
+    labels, ids = result.label_new(result.new_rows(sources[kind], "id"))
 
     assert max(small_blocks) == 7
     assert ids == tuple(rows["id"])

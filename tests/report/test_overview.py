@@ -14,7 +14,6 @@ import pytest
 
 from fedclust import simulate
 from fedclust.errors import UsageError
-from fedclust.report.session_result import SessionResult
 from fedclust.schema.result import (
     Bounds,
     ClusterProfile,
@@ -23,6 +22,7 @@ from fedclust.schema.result import (
     Result,
     SweepEntry,
 )
+from fedclust.session_result import SessionResult
 from fedclust.site import SessionStatus
 from fedclust.site.progress import Preview
 from fedclust.site.result import SiteResult

@@ -203,7 +203,7 @@ def predict(
     if k is not None:
         loaded = loaded.at(k)
     with ProgressLine(at_once=False) as line:
-        labels, ids = loaded.label(loaded.new_rows(source.rows(line.read), source.id_column))
+        labels, ids = loaded.label_new(loaded.new_rows(source.rows(line.read), source.id_column))
     write_labels(out_path, labels, ids, source.id_column)
     without = int((labels < 0).sum())
     n_ids, n_rows = count_repeated(ids or ())

@@ -26,15 +26,21 @@ from fedclust.cli.console import (
     write_out,
 )
 from fedclust.cli.field_names import FieldNames
-from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
+from fedclust.cli.output_files import (
+    check_outputs,
+    check_report,
+    is_document,
+    is_report,
+    is_result,
+    write,
+)
 from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_options import SessionOptions, read_time
 from fedclust.cli.watch import Watcher
-from fedclust.report import facts_of_document
-from fedclust.report.session_result import document_at
-from fedclust.report.tables import centroid_table, write_report
+from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
+from fedclust.session_result import document_at, read_result
 from fedclust.site.consent import feature_text
 from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
@@ -259,6 +265,7 @@ def watch(
     "fedclust session result heart-2026",
     "fedclust session result heart-2026 --format csv --out centroids.csv",
     "fedclust session result heart-2026 --report heart.html",
+    "fedclust session result heart-2026 --result-out heart.fedclust",
     "fedclust session result heart-2026 --k 5",
 )
 def result(
@@ -276,21 +283,29 @@ def result(
         Path | None, o.opt("--out", "File to write; by default standard output.")
     ] = None,
     report: o.Report = None,
+    result_out: o.ResultOut = None,
     k: OneK = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Print the clusters, or write the result or a report of it to a file."""
-    check_outputs(((path, is_document), (report, is_report)), ())
+    """Print the clusters, or write the result or a report of it to a file.
+
+    --result-out writes what labels new rows: fedclust predict FILE --data ROWS --out LABELS.
+    """
+    check_outputs(((path, is_document), (report, is_report), (result_out, is_result)), ())
     check_report(report)
     shape = _result_form(form, path, as_json=as_json)
     with connection.client() as client:
         document = client.result_document(session)
         if k is not None:
             document = document_at(document, k)
-        if report is not None:
-            definition = client.session(session).definition
-            write_report(facts_of_document(document, definition), report)
-            show(err, f"report: {report}")
+        if report is not None or result_out is not None:
+            found = read_result(document, client.session(session).definition)
+            if report is not None:
+                found.save_report(report)
+                show(err, f"report: {report}")
+            if result_out is not None:
+                found.save(result_out)
+                show(err, f"next: fedclust predict {result_out} --data FILE --out LABELS")
     if shape == "table":
         show_result(Result.model_validate(document.result), document.features)
         return
@@ -320,6 +335,8 @@ def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
             "--format table is for the screen: for a file give --format csv, json or binary, or "
             "--report"
         )
+    if path.suffix.lower() == ".fedclust":
+        raise errors.UsageError(f"--out {path}: for `fedclust predict` give --result-out {path}")
     return form or ("csv" if path.suffix.lower() == ".csv" and not as_json else "json")
 
 

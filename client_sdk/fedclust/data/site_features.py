@@ -1,0 +1,81 @@
+"""The features of several sites' rows, and definitions as Python writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedclust.data.numeric_columns import is_file, numeric_features
+from fedclust.errors import DataError
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
+
+
+def declare_features(
+    sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None, masking: bool
+) -> list[dict[str, Any]]:
+    if features is not None:
+        if isinstance(features, str):
+            raise ValueError("features must be a sequence of features or of their names")
+        return [
+            {"name": feature} if isinstance(feature, str) else json_value(feature)
+            for feature in features
+        ]
+    framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
+    if not framed and all(map(is_file, sites.values())):
+        try:
+            return numeric_features(sites, lacking=masking)
+        except DataError as error:
+            raise RuleViolation(error.rule, str(error)) from None
+    if framed:
+        shown = framed if masking else framed[:1]
+        every = [str(column) for site in shown for column in sites[site].columns]
+        names = dict.fromkeys(every) if masking else every
+        return [{"name": column} for column in names]
+    first = min(sites)
+    try:
+        shape = np.shape(sites[first])
+    except ValueError:
+        shape = ()
+    if len(shape) != 2 or not shape[1]:
+        message = "its rows are no array of two axes; files among arrays need features="
+        raise RuleViolation("shape", f"site {first!r}: {message}")
+    return [{"name": f"x{j}"} for j in range(shape[1])]
+
+
+def json_value(value: Any) -> Any:
+    """Return mappings, sequences, arrays and models as JSON has them."""
+    if isinstance(value, Model):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    return value
+
+
+def spread_out(
+    sites: Mapping[str, Any], features: Mapping[str, Sequence[str]], masking: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return arrays with a column for every feature, NaN where a site lacks it, and the names."""
+    if not masking:
+        raise ValueError('features by site are for policy {"missing": "mask"}')
+    if sorted(features) != sorted(sites):
+        raise ValueError("features by site must name each site once")
+    names = list(dict.fromkeys(str(name) for site in sorted(sites) for name in features[site]))
+    spread: dict[str, Any] = {}
+    for site, rows in sites.items():
+        own = [str(name) for name in features[site]]
+        array = np.asarray(rows, dtype=np.float64)
+        if array.ndim != 2 or array.shape[1] != len(own) or len(set(own)) < len(own):
+            message = f"its rows need {len(own)} columns, one for each feature that it names once"
+            raise RuleViolation("shape", f"site {site!r}: {message}")
+        spread[site] = np.full((len(array), len(names)), np.nan)
+        spread[site][:, [names.index(name) for name in own]] = array
+    return spread, names

@@ -1,0 +1,198 @@
+"""A completed session's result, as whoever may read it at the coordinator gets it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from fedclust import engine
+from fedclust.data import LabelRows, Source, Table
+from fedclust.data.mapping import watch_reading
+from fedclust.definition import DefinitionError, plan_of
+from fedclust.durable_files import FileDamaged, read_sealed, write_sealed
+from fedclust.errors import ProtocolError, UsageError, writing
+from fedclust.live_line import SlowWork
+from fedclust.report import Facts, facts_of_document
+from fedclust.report.result_attributes import ResultAttributes
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.result import Result
+from fedclust.wire import codec
+from fedclust.wire.models import Definition, ResultDocument
+
+
+class ResultFile(Model):
+    """A saved result. It contains no rows and no labels, so it may be passed on.
+
+    ``site`` is the site that saved it; "" for an analyst, an operator or a simulation.
+    """
+
+    definition: Definition
+    document: ResultDocument
+    site: str = ""
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; UsageError where that is impossible."""
+        with writing(path):
+            write_sealed(Path(path), codec.encode_model(self))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> ResultFile:
+        """Read a file; UsageError for another file or version."""
+        try:
+            file = codec.decode_model(cls, read_sealed(Path(path)))
+            plan_of(file.definition)
+            result = Result.model_validate(file.document.result)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        except FileDamaged as error:
+            raise UsageError(str(error)) from None
+        except DefinitionError as error:
+            raise UsageError(f"{path}: {error}") from None
+        except (ValidationError, codec.CodecError):
+            result = None
+        if result is None or not _consistent(result, file.definition):
+            raise UsageError(f"{path}: not a result that this version of fedclust reads")
+        return file
+
+
+@dataclass(frozen=True, repr=False)
+class SessionResult(ResultAttributes):
+    """A completed session's clustering. It labels new rows without a coordinator.
+
+    Attributes
+    ----------
+    document : ResultDocument
+        The coordinator's result document, with its provenance.
+    definition : Definition
+    result_ : Result
+        Everything that the coordinator returned about the clusters.
+    """
+
+    document: ResultDocument
+    definition: Definition
+    result_: Result = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result_", Result.model_validate(self.document.result))
+
+    def _facts(self) -> Facts:
+        return facts_of_document(self.document, self.definition)
+
+    def at(self, n_clusters: int) -> Self:
+        """Return the clustering for one K of a sweep; UsageError names every K there is."""
+        return replace(self, document=document_at(self.document, n_clusters))
+
+    def predict(self, rows: Source) -> NDArray[np.int64]:
+        """Label new rows; nothing is sent.
+
+        Parameters
+        ----------
+        rows : Source
+            As in :meth:`fedclust.Site.participate`, with the session's features, or with
+            ``missing: mask`` some of them. An array has all columns. Missing values in the columns
+            that are present are imputed.
+
+        Returns
+        -------
+        (n,) int64
+            -1 where missing values forbid a label, and for every row if the method needs what only
+            a site that took part remembers.
+
+        Raises
+        ------
+        DataError
+            The rows do not fit; the message names file, column, row and rule.
+        """
+        with SlowWork("labelling rows") as work:
+            return self.label_new(self.new_rows(watch_reading(rows, work.read)))[0]
+
+    def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
+        """Return rows to label, which are read only then."""
+        lacking = self.definition.policy.missing == "mask"
+        return LabelRows(rows, self.definition.features, id_column, lacking)
+
+    def label_new(self, rows: LabelRows) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+        """Label new rows (n,); also return their identifiers, if an id column was named."""
+        return label_rows(self, rows, new=True)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result without labels; :meth:`load` and ``fedclust predict`` read it."""
+        ResultFile(definition=self.definition, document=self.document).write(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a saved result; UsageError for another file or version."""
+        file = ResultFile.read(path)
+        return cls(file.document, file.definition)
+
+
+def label_rows(
+    result: SessionResult,
+    rows: Table | LabelRows,
+    memory: Memory | None = None,
+    site: str | None = None,
+    *,
+    new: bool = False,
+) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+    """Label rows: those of the session at ``site`` if its ``memory`` is given and not ``new``.
+
+    Returns
+    -------
+    (n,) int64
+    tuple of str or None
+        The rows' identifiers, if an id column was named.
+
+    Raises
+    ------
+    DataError
+        The rows do not fit; the message names file, column, row and rule.
+    """
+    plan, found = plan_of(result.definition), result.result_
+    if isinstance(rows, Table):
+        own = memory is not None and not new
+        mask = engine.has_features(plan, rows.features if own else rows.columns)
+        return engine.label(plan, found, rows.X, memory, site, mask, new=new), rows.ids
+    mask = engine.has_features(plan, rows.features)
+    labels, ids = [], []
+    for X, names in rows.blocks():
+        ids += names or []
+        labels.append(engine.label(plan, found, X, memory, site, mask, new=new))
+    return np.concatenate(labels), tuple(ids) if rows.id_column is not None else None
+
+
+def read_result(document: ResultDocument, definition: Definition) -> SessionResult:
+    """Return the result that a coordinator sent; ProtocolError for one that cannot be read."""
+    try:
+        return SessionResult(document, definition)
+    except ValidationError:
+        # Not chained: pydantic repeats the input.
+        raise ProtocolError("the result cannot be read by this SDK") from None
+
+
+def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
+    """Return a sweep's result for one K; UsageError names every K there is."""
+    try:
+        found = Result.model_validate(document.result).at(n_clusters)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return document.model_copy(update={"result": codec.to_tree(found)})
+
+
+def _consistent(result: Result, definition: Definition) -> bool:
+    """Return whether the shapes of a result's arrays fit its clusters and the session's columns."""
+    n_clusters, d = len(result.centroids), len(columns_of(definition.features))
+    all_sizes = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
+    profile = result.profile
+    return (
+        result.centroids.shape == result.centroids_original.shape == (n_clusters, d)
+        and result.center.shape == result.scale.shape == (d,)
+        and all(len(sizes) == n_clusters for sizes in all_sizes)
+        and (profile is None or profile.means.shape == (n_clusters, d))
+    )

@@ -1,0 +1,104 @@
+"""What an analyst has of a session's result: labels of new rows, a file, an estimator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclust import FederatedKMeans, SessionResult, SiteResult, simulate
+from fedclust.cli import main as cli
+from fedclust.client import Client
+from fedclust.errors import UsageError
+from support.consortium import Consortium, declared
+from support.server import running_server
+
+ROWS = {
+    name: np.random.default_rng(seed).normal(size=(60, 2)) + 20.0 * (np.arange(60) % 2)[:, None]
+    for seed, name in enumerate(("berlin", "oslo", "porto"))
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Consortium, SiteResult]]:
+    """A coordinator with a session of two numbers of clusters, and what oslo has of it."""
+    folder = tmp_path_factory.mktemp("result")
+    with pytest.MonkeyPatch.context() as patch, running_server(folder / "server") as server:
+        patch.setenv("FEDCLUST_STATE_DIR", str(folder / "state"))
+        consortium = Consortium.found(server.base_url, server.operator_token, tuple(ROWS))
+        consortium.create(
+            "heart",
+            2,
+            features=declared(2, -100, 100),
+            algorithm="fkm",
+            config={"n_clusters": [2, 3]},
+        )
+        yield consortium, consortium.run("heart", ROWS, folder / "journals")["oslo"]
+
+
+def test_an_analyst_labels_rows_as_the_site_does(
+    finished: tuple[Consortium, SiteResult], tmp_path: Path
+) -> None:
+    consortium, at_site = finished
+    with Client(consortium.url, consortium.analyst_token) as client:
+        result = client.result("heart")
+    assert (result.predict(ROWS["oslo"]) == at_site.predict(ROWS["oslo"])).all()
+    three = result.at(3)
+    assert set(three.predict(ROWS["oslo"])) == set(at_site.at(3).predict(ROWS["oslo"]))
+    model = FederatedKMeans.from_result(three)
+    assert (model.predict(ROWS["oslo"]) == three.predict(ROWS["oslo"])).all()
+    assert not hasattr(model, "labels_")
+    result.save(tmp_path / "heart.fedclust")
+    for loaded in (
+        SessionResult.load(tmp_path / "heart.fedclust"),
+        SiteResult.load(tmp_path / "heart.fedclust"),
+    ):
+        assert (loaded.predict(ROWS["oslo"]) == result.predict(ROWS["oslo"])).all()
+    at_site.save(tmp_path / "site.fedclust")
+    other = SessionResult.load(tmp_path / "site.fedclust")
+    assert other.document.provenance == at_site.document.provenance
+
+
+def test_the_command_writes_what_predict_reads(
+    finished: tuple[Consortium, SiteResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    consortium, at_site = finished
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", consortium.url)
+    (tmp_path / "token").write_text(consortium.analyst_token, "utf-8")
+    (tmp_path / "token").chmod(0o600)
+    monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(tmp_path / "token"))
+    lines = ["x0,x1", *(f"{a},{b}" for a, b in ROWS["oslo"])]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n", "utf-8")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == code, shown.err
+        return shown.out + shown.err
+
+    said = run("session", "result", "heart", "--result-out", "heart.fedclust")
+    assert "fedclust predict heart.fedclust" in said
+    run("predict", "heart.fedclust", "--data", "rows.csv", "--out", "labels.csv", "--k", "3")
+    labels = [int(line.split(",")[1]) for line in Path("labels.csv").read_text().splitlines()[1:]]
+    assert labels == at_site.at(3).predict(ROWS["oslo"]).tolist()
+    said = run("session", "result", "heart", "--out", "other.fedclust", code=2)
+    assert "--result-out other.fedclust" in said
+
+
+def test_a_simulations_result_is_saved(tmp_path: Path) -> None:
+    result = simulate("kfed", ROWS, config={"n_clusters": 2})
+    result.save(tmp_path / "heart.fedclust")
+    loaded = SessionResult.load(tmp_path / "heart.fedclust")
+    assert (loaded.predict(ROWS["oslo"]) == result.predict(ROWS["oslo"])).all()
+    assert loaded.result_.stopped_because == result.stopped_because_
+    with pytest.raises(UsageError, match="cannot be written"):
+        result.save(tmp_path / "nowhere" / "heart.fedclust")
