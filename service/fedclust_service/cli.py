@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -373,11 +373,12 @@ def notify_test(
     settings: Settings,
     to: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Send the mail here, not to operator_emails."),
+        typer.Option(metavar="ADDRESS", help="Send the mail here, not to the operators."),
     ] = None,
 ) -> None:
     """Send a test notification through every configured channel and say what happened.
 
+    Mail goes to operator_emails and to the addresses of operators' accounts, to each by itself.
     Exit code 1 if one was not delivered, and 3 if none is configured.
     """
     from fedclust_service.clock import Machine
@@ -386,7 +387,8 @@ def notify_test(
     if to is not None and not is_email(to):
         raise typer.BadParameter("use an address such as it@hospital.example", param_hint="--to")
     results = []
-    for delivered, line in try_channels(settings, to, Machine().wall()):
+    accounts = operators_addresses(settings) if to is None and settings.smtp_host else ()
+    for delivered, line in try_channels(settings, to, accounts, Machine().wall()):
         results.append(delivered)
         _say(line)
     if not results:
@@ -396,6 +398,26 @@ def notify_test(
         )
     if not all(results):
         raise typer.Exit(Exit.FAILED)
+
+
+def operators_addresses(settings: Settings) -> Iterable[str]:
+    """Return the addresses of operators' accounts; say so if the database cannot be read."""
+    from fedclust_service.bootstrap import explain_store_errors
+    from fedclust_service.clock import StoreClock
+    from fedclust_service.domain.access import Role
+    from fedclust_service.store import Store
+
+    try:
+        with explain_store_errors(settings):
+            store = Store.open(settings.store_url, StoreClock(), create=False)
+            try:
+                emails = store.read("notify.test", lambda tx: tx.principals.emails(Role.OPERATOR))
+            finally:
+                store.close()
+    except StartFailure as failure:
+        _say(f"e-mail: the operators' accounts were not read: {failure.message}")
+        return ()
+    return emails.values()
 
 
 @app.command("openapi")

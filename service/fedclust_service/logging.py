@@ -27,8 +27,12 @@ _MOST_FAILURES, _MOST_REQUESTS = 1, 50
 _REQUEST_FIELDS = frozenset({"event", "level", "logger", "route", "status", "actor"})
 _CHANGING_FIELDS = frozenset({"timestamp", "request_id"})
 _Kind = frozenset[tuple[str, str]]
-#: Uvicorn's lines repeat ours or contain addresses and raw paths.
-_QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "alembic", "sqlalchemy.engine")
+#: Uvicorn's lines repeat ours or contain addresses and raw paths. Those of httpx and httpcore
+#: contain the webhook's whole address, which may be a secret.
+_QUIET = (
+    *("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "alembic", "sqlalchemy.engine"),
+    *("httpx", "httpcore"),
+)
 
 
 def configure(level: str = "info", form: str = "json") -> None:

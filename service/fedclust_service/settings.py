@@ -44,6 +44,8 @@ MIN_KEY_LENGTH = 32
 #: The usual port of a mail server, by ``smtp_security``.
 _MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _DATABASES = ("sqlite:///", "postgresql+psycopg://")
+#: Settings of notifications. An empty line of one in ``.env`` counts as not set.
+_OF_NOTIFICATIONS = ("smtp_", "webhook_", "notify_", "operator_emails", "public_url")
 
 Network = IPv4Network | IPv6Network
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -206,14 +208,27 @@ class Settings(BaseSettings):
         1, ge=1, le=600, description="Time for open requests to finish at shutdown, s."
     )
 
-    @field_validator("secret_key", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _split_keys(cls, value: Any) -> Any:
-        return _split_list(value) if isinstance(value, str) else value
+    def _drop_empty(cls, values: Any) -> Any:
+        return {
+            name: value
+            for name, value in values.items()
+            if value != "" or not name.startswith(_OF_NOTIFICATIONS)
+        }
 
-    @field_validator("notify_kinds", "operator_emails", "webhook_hosts", mode="before")
+    @field_validator("smtp_host")
     @classmethod
-    def _split_names(cls, value: Any) -> Any:
+    def _host_without_port(cls, value: str | None) -> str | None:
+        if value is not None and ("/" in value or (":" in value and not _is_address(value))):
+            raise ValueError("give the name of the mail server alone, and its port in smtp_port")
+        return value
+
+    @field_validator(
+        *("secret_key", "notify_kinds", "operator_emails", "webhook_hosts"), mode="before"
+    )
+    @classmethod
+    def _split_texts(cls, value: Any) -> Any:
         return _split_list(value) if isinstance(value, str) else value
 
     @field_validator("notify_kinds")
@@ -283,7 +298,11 @@ class Settings(BaseSettings):
                 "on this machine"
             )
         if host not in {name.lower() for name in self.webhook_hosts}:
-            raise ValueError("webhook_url: its host is not one of webhook_hosts")
+            allowed = ", ".join(self.webhook_hosts) or "empty"
+            raise ValueError(
+                f"webhook_url: its host {host} is not one of webhook_hosts, which is {allowed}; "
+                "name hosts there without port"
+            )
         secret = self.webhook_secret
         if secret is None or len(secret.get_secret_value()) < MIN_KEY_LENGTH:
             raise ValueError(
@@ -399,12 +418,16 @@ def is_email(text: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether listening on ``host`` is reachable from this machine alone."""
-    if host == "localhost":
-        return True
+    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is a number of IP."""
     try:
-        return ip_address(host).is_loopback
+        ip_address(host)
     except ValueError:
         return False
+    return True
 
 
 def masked_url(url: str) -> str:
@@ -462,8 +485,14 @@ def _unknown(variables: Mapping[str, str | None]) -> set[str]:
 def _setting_faults(error: ValidationError) -> list[str]:
     faults = []
     for item in error.errors(include_url=False, include_input=False):
-        name = str(item["loc"][0]) if item["loc"] else "settings"
-        # Messages of our validators contain no value; the standard library's may.
-        ours = item["type"] != "value_error" or name != "behind_proxy"
-        faults.append(f"{name}: {item['msg'] if ours else 'use networks such as 10.0.0.0/24'}")
+        # A message about several settings names them itself.
+        name = f"{item['loc'][0]}: " if item["loc"] else ""
+        message = item["msg"].removeprefix("Value error, ")
+        if name == "behind_proxy: " and item["type"] == "value_error":
+            # The standard library's message contains the value; those of our validators do not.
+            message = "use networks such as 10.0.0.0/24"
+        elif name in ("operator_emails: ", "smtp_from: "):
+            which = f"address {int(item['loc'][1]) + 1}" if len(item["loc"]) > 1 else "this"
+            message = f"{which} is no e-mail address; use one such as it@hospital.example"
+        faults.append(name + message)
     return faults

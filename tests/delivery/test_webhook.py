@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ def sender(port: int, scheme: str = "http", context: ssl.SSLContext | None = Non
 
 def test_it_posts_signed_json() -> None:
     with webhook_receiver() as receiver:
-        assert sender(receiver.port).send(BODY, (), BEGIN) == "status 204"
+        assert sender(receiver.port).send(BODY, None, BEGIN) == "status 204"
     ((headers, content),) = receiver.requests
     assert json.loads(content) == BODY
     assert headers["Content-Type"] == "application/json"
@@ -48,7 +50,7 @@ def test_the_documented_check_accepts_what_was_sent_and_nothing_else() -> None:
     exec(compile(snippet, str(PAGE), "exec"), names)  # noqa: S102
     accepts = names["is_genuine"]
     with webhook_receiver() as receiver:
-        sender(receiver.port).send(BODY, (), BEGIN)
+        sender(receiver.port).send(BODY, None, BEGIN)
     ((headers, content),) = receiver.requests
     now = BEGIN.timestamp() + 60
     assert accepts(SECRET, headers, content, now)
@@ -59,12 +61,45 @@ def test_the_documented_check_accepts_what_was_sent_and_nothing_else() -> None:
     assert not accepts(SECRET, headers, content, now + 600)
 
 
+_LOGGED = """
+import ssl, sys
+from datetime import UTC, datetime
+from fedclust_service.delivery.webhook import WebhookSender
+from fedclust_service.logging import configure
+configure("debug", "json")
+url = f"http://127.0.0.1:{sys.argv[1]}/TOPSECRET?token=TOPSECRET"
+WebhookSender(url, b"s" * 32, ssl.create_default_context()).send(
+    {"id": "a", "text": "x"}, None, datetime.now(UTC)
+)
+"""
+
+
+def test_no_log_line_holds_the_address() -> None:
+    with webhook_receiver() as receiver:
+        done = subprocess.run(
+            [sys.executable, "-c", _LOGGED, str(receiver.port)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert len(receiver.requests) == 1
+    assert "TOPSECRET" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_receiver_that_refuses_the_signature_names_the_secret(status: int) -> None:
+    with webhook_receiver() as receiver:
+        receiver.statuses.append(status)
+        with pytest.raises(DeliveryFailed, match=f"webhook_secret: .* status {status}"):
+            sender(receiver.port).send(BODY, None, BEGIN)
+
+
 @pytest.mark.parametrize("status", [301, 400, 410, 500, 503])
 def test_any_other_status_is_a_failure_and_no_redirect_is_followed(status: int) -> None:
     with webhook_receiver() as receiver:
         receiver.statuses.append(status)
         with pytest.raises(DeliveryFailed, match=f"status {status}") as caught:
-            sender(receiver.port).send(BODY, (), BEGIN)
+            sender(receiver.port).send(BODY, None, BEGIN)
     assert len(receiver.requests) == 1
     assert "hidden" not in caught.value.reason
     assert not caught.value.final
@@ -75,7 +110,7 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) ->
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
-        sender(receiver.port).send(BODY, (), BEGIN)
+        sender(receiver.port).send(BODY, None, BEGIN)
     assert (len(receiver.requests), len(proxy.requests)) == (1, 0)
 
 
@@ -84,10 +119,10 @@ def test_the_receivers_certificate_is_verified(tmp_path: Path) -> None:
     pair = authority.issue("127.0.0.1", name="hook")
     with webhook_receiver(pair) as receiver:
         with pytest.raises(DeliveryFailed, match="notify_ca"):
-            sender(receiver.port, "https").send(BODY, (), BEGIN)
+            sender(receiver.port, "https").send(BODY, None, BEGIN)
         assert receiver.requests == []
         trusted = ssl.create_default_context(cafile=str(authority.bundle))
-        sender(receiver.port, "https", trusted).send(BODY, (), BEGIN)
+        sender(receiver.port, "https", trusted).send(BODY, None, BEGIN)
     assert len(receiver.requests) == 1
 
 
@@ -95,14 +130,14 @@ def test_receivers_that_are_not_there_or_never_answer(monkeypatch: pytest.Monkey
     with webhook_receiver() as ended:
         pass
     with pytest.raises(DeliveryFailed, match="webhook_url: no connection"):
-        sender(ended.port).send(BODY, (), BEGIN)
+        sender(ended.port).send(BODY, None, BEGIN)
     monkeypatch.setattr(webhook, "TIMEOUT_S", 0.05)
     silent, done = threading.Event(), threading.Event()
     with webhook_receiver() as receiver:
         receiver.statuses = _Hanging(silent, done)
         try:
             with pytest.raises(DeliveryFailed, match="no answer"):
-                sender(receiver.port).send(BODY, (), BEGIN)
+                sender(receiver.port).send(BODY, None, BEGIN)
         finally:
             done.set()
 

@@ -8,6 +8,13 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from fedclust.wire.models import PrincipalCreate
+from fedclust_service.bootstrap import open_coordinator
+from fedclust_service.cli import operators_addresses
+from fedclust_service.delivery import try_channels
+from fedclust_service.domain.access import Actor, Role
+from fedclust_service.orchestration.principals import create_principal
+from fedclust_service.settings import load_settings
 from support import processes
 from support.api_caller import ApiCaller
 from support.certificates import Authority
@@ -118,8 +125,10 @@ def test_notify_test_says_for_each_channel_what_happened(tmp_path: Path) -> None
         good = service("notify-test", "--to", "me@hospital.example", env=env)
         bad = service("notify-test", "--to", "me@hospital.example\nBcc: x@x", env=env)
     assert both.returncode == 1
-    assert both.stdout.splitlines() == [
-        f"e-mail to {OPS}: delivered (accepted for 1 of 1 addresses)",
+    unread, *lines = both.stdout.splitlines()
+    assert unread.startswith("e-mail: the operators' accounts were not read: the database ")
+    assert lines == [
+        f"e-mail to {OPS}: delivered (the mail server has accepted it)",
         (
             "e-mail to gone@hospital.example: not delivered: the mail server refuses the recipient "
             "(550): correct the address of the account or operator_emails"
@@ -134,6 +143,25 @@ def test_notify_test_says_for_each_channel_what_happened(tmp_path: Path) -> None
     assert json.loads(receiver.requests[-1][1])["kind"] == "test"
     assert (bad.returncode, len(mails.mails)) == (2, 2)
     assert not (tmp_path / "none").exists()
+
+
+def test_notify_test_knows_the_addresses_of_operators_accounts(tmp_path: Path) -> None:
+    env = {
+        "data_dir": str(tmp_path / "data"),
+        "smtp_host": "127.0.0.1",
+        "smtp_security": "none",
+        "smtp_from": "fedclust@hospital.example",
+    }
+    settings = load_settings(env, None)
+    with open_coordinator(settings, serving=False) as opened:
+        actor = Actor(Role.OPERATOR, "operator", "token", datetime.max.replace(tzinfo=UTC))
+        body = PrincipalCreate(name="grace", email=OPS)
+        create_principal(opened.coordinator, actor, Role.OPERATOR, body)
+    assert list(operators_addresses(settings)) == [OPS]
+    with mail_server() as mails:
+        here = load_settings({**env, "smtp_port": str(mails.port)}, None)
+        (line,) = try_channels(here, None, [OPS], datetime.now(UTC))
+    assert line == (True, f"e-mail to {OPS}: delivered (the mail server has accepted it)")
 
 
 def test_an_authority_that_cannot_be_read_is_named_at_the_start(tmp_path: Path) -> None:

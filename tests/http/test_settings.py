@@ -165,6 +165,42 @@ def test_settings_of_notifications_that_do_not_go_together(
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {**MAIL, "operator_emails": f"it@x.example,{SECRET}"},
+            "operator_emails: address 2 is no e-mail address; use one such as it@hospital.example",
+        ),
+        (
+            {**MAIL, "smtp_host": "mail.x.example:587"},
+            "smtp_host: give the name of the mail server alone, and its port in smtp_port",
+        ),
+        (
+            {**HOOK, "webhook_hosts": "hook.x.example:8443"},
+            (
+                "webhook_url: its host hook.x.example is not one of webhook_hosts, which is "
+                "hook.x.example:8443; name hosts there without port"
+            ),
+        ),
+    ],
+)
+def test_faults_of_settings_say_what_to_write(changes: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(changes, None)
+    assert str(caught.value) == said
+
+
+def test_an_empty_line_of_a_setting_of_notifications_counts_as_not_set(tmp_path: Path) -> None:
+    env = tmp_path / ".env"
+    names = ("SMTP_HOST", "SMTP_PORT", "SMTP_USER", "SMTP_PASSWORD", "SMTP_FROM", "SMTP_SECURITY")
+    hook = ("WEBHOOK_URL", "WEBHOOK_SECRET", "NOTIFY_CA", "NOTIFY_KINDS", "OPERATOR_EMAILS")
+    env.write_text("".join(f"FEDCLUST_{name}=\n" for name in (*names, *hook, "PUBLIC_URL")))
+    assert load_settings({}, env) == load_settings({}, None)
+    env.write_text("FEDCLUST_SMTP_USER=\nFEDCLUST_SMTP_PASSWORD=\n", "utf-8")
+    assert load_settings(MAIL, env) == load_settings(MAIL, None)
+
+
 def test_lists_are_separated_by_commas() -> None:
     settings = load_settings(
         {"behind_proxy": "10.0.0.0/8, ::1/128", "secret_key": f"{SECRET},{SECRET[::-1]}"}, None

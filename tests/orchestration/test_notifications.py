@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -50,11 +49,11 @@ class Box:
     asked: list[tuple[str, datetime]] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
-    def send(self, body: Body, addresses: Sequence[str], now: datetime) -> str:
+    def send(self, body: Body, address: str | None, now: datetime) -> str:
         self.asked.append((str(body["id"]), now))
         if self.failures:
             raise self.failures.pop(0)
-        self.got.append((body, tuple(addresses)))
+        self.got.append((body, () if address is None else (address,)))
         return "kept"
 
     @property
@@ -157,6 +156,7 @@ def test_another_deadline_that_passes_is_another_cause(
     notifying.session()
     clock.advance(HOUR + 1)
     sweep(notifying.co)
+    send_all(notifying.co)
     later = SessionPatch(deadline=clock.now() + timedelta(hours=1))
     sessions.patch_session(notifying.co, ANALYST, "heart", later)
     clock.advance(HOUR + 1)
@@ -288,10 +288,14 @@ def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
     issued = principals.issue_token(
         notifying.co, OPERATOR, Role.SITE, "north", TokenCreate(expires_in_days=20)
     )
-    notifying.session()
+    notifying.define()
+    send_all(notifying.co)
+    for site in SITES:
+        notifying.join("heart", site)
     notifying.answer("heart", "south", weight=123.25)
     clock.advance(HOUR + 1)
     sweep(notifying.co)
+    send_all(notifying.co)
     notifying.finish("heart")
     clock.advance(19 * DAY)
     look_after_notifications(notifying.co)
@@ -424,6 +428,63 @@ def test_addresses_are_those_of_the_time_of_sending(notifying: DirectApi, mails:
     assert counts(notifying) == {DeliveryState.SENT: 2}
 
 
+def test_each_operator_gets_a_mail_that_fails_or_is_repeated_by_itself(
+    store: Store, clock: ManualClock, mails: Box
+) -> None:
+    both = Outgoing({Channel.EMAIL: mails}, operator_emails=(OPS, "two@x.example", OPS))
+    direct = DirectApi(store, clock, outgoing=both)
+    body = PrincipalCreate(name="grace", email="grace@x.example")
+    principals.create_principal(direct.co, OPERATOR, Role.OPERATOR, body)
+    direct.define()
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    mails.failures = [DeliveryFailed("refused (550)", final=True), DeliveryFailed("later (451)")]
+    send_all(direct.co)
+    assert counts(direct) == dict.fromkeys(DeliveryState, 1)
+    clock.advance(60)
+    send_all(direct.co)
+    assert counts(direct) == {DeliveryState.SENT: 2, DeliveryState.FAILED: 1}
+    assert (
+        len({to for _, to in mails.got} & {(OPS,), ("two@x.example",), ("grace@x.example",)}) == 2
+    )
+
+
+def test_after_an_outage_mails_come_in_order_and_what_has_passed_is_dropped(
+    notifying: DirectApi, clock: ManualClock, mails: Box, posts: Box
+) -> None:
+    notifying.session("closed")
+    notifying.session("first")
+    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(9)]
+    for name in ("closed", "first"):
+        clock.advance(HOUR + 1)
+        sweep(notifying.co)
+        send_all(notifying.co)
+        if name == "closed":
+            notifying.answer_all("closed")
+    sessions.cancel_session(notifying.co, ANALYST, "closed")
+    clock.advance(1)
+    posts.failures = []
+    send_all(notifying.co)
+    assert [(body["kind"], body["session"]) for body, _ in posts.got] == [
+        ("overdue", "first"),
+        ("finished", "closed"),
+    ]
+
+
+def test_an_older_notification_that_keeps_failing_holds_no_other_up(
+    notifying: DirectApi, clock: ManualClock, posts: Box
+) -> None:
+    notifying.session()
+    posts.failures = [DeliveryFailed("webhook_url: status 400")]
+    clock.advance(HOUR + 1)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    clock.advance(1)
+    sessions.cancel_session(notifying.co, ANALYST, notifying.define("other").name)
+    posts.failures = [DeliveryFailed("webhook_url: status 400")]
+    send_all(notifying.co)
+    assert ("finished", "other") in [(body["kind"], body["session"]) for body, _ in posts.got]
+
+
 def test_operators_with_an_address_are_operators_too(notifying: DirectApi, mails: Box) -> None:
     for name, email in (("grace", "grace@x.example"), ("same", OPS)):
         body = PrincipalCreate(name=name, email=email)
@@ -431,7 +492,10 @@ def test_operators_with_an_address_are_operators_too(notifying: DirectApi, mails
     notifying.session()
     sessions.cancel_session(notifying.co, ANALYST, "heart")
     send_all(notifying.co)
-    assert ("finished", f"{OPS}, grace@x.example") in mails.kinds
+    finished = [to for kind, to in mails.kinds if kind == "finished"]
+    assert sorted(finished) == sorted(
+        ["ada@x.example", "grace@x.example", "north@x.example", "south@x.example", OPS]
+    )
 
 
 def test_old_rows_are_removed_once_the_clock_is_trusted(

@@ -26,7 +26,7 @@ def notification(new: str = "n1", **changes: Any) -> Notification:
         kind=NotificationKind.OVERDUE,
         subject="heart",
         cause="round 1",
-        recipient="operators",
+        recipient="operator_emails:1",
         channel=MAIL,
         body={"id": new, "text": "late", "sites": ["zurich"]},
         created_at=EPOCH,
@@ -44,9 +44,13 @@ def due(store: Store, seconds: float, channel: Channel = MAIL) -> Notification |
 
 
 def take(store: Store, new: str, token: str, seconds: float, until: float) -> bool:
-    return store.run_tx(
-        "take", lambda tx: tx.notifications.take(new, token, at(seconds), at(until))
-    )
+    """Take a row if it is due then."""
+
+    def work(tx: Any) -> bool:
+        seen = tx.notifications.get(new)
+        return seen.due_at <= at(seconds) and tx.notifications.take(seen, token, at(until))
+
+    return store.run_tx("take", work)
 
 
 def test_a_cause_is_stored_once_for_each_recipient(store: Store) -> None:
@@ -62,11 +66,12 @@ def test_a_cause_is_stored_once_for_each_recipient(store: Store) -> None:
     assert store.read("get", lambda tx: tx.notifications.get("n1")) == first
 
 
-def test_what_is_due_comes_by_channel_and_the_longest_due_first(store: Store) -> None:
-    late = notification("n2", cause="b", due_at=at(5))
+def test_what_is_due_comes_by_channel_and_the_oldest_first(store: Store) -> None:
+    late = notification("n2", cause="b", created_at=at(-5), due_at=at(12))
     other = notification("n3", cause="c", channel=Channel.WEBHOOK, due_at=at(1))
     add(store, notification(), late, other)
     assert due(store, 4) is None
+    assert due(store, 11) == notification()
     assert due(store, 20) == late
     assert due(store, 20, Channel.WEBHOOK) == other
 
@@ -116,7 +121,7 @@ def test_ended_rows_are_counted_listed_and_removed(store: Store) -> None:
     )
     assert (concern.kind, concern.subject, concern.at, concern.detail) == (
         "notification-failed",
-        "operators",
+        "operator_emails:1",
         at(20),
         "refused",
     )
@@ -124,6 +129,28 @@ def test_ended_rows_are_counted_listed_and_removed(store: Store) -> None:
     assert store.read("look", lambda tx: tx.notifications.to_remove(at(21)))
     store.run_tx("remove", lambda tx: tx.notifications.remove(at(21)))
     assert store.read("counts", lambda tx: tx.notifications.counts()) == {DeliveryState.WAITING: 1}
+
+
+def test_a_row_that_has_changed_since_it_was_read_is_not_taken(store: Store) -> None:
+    seen = notification()
+    add(store, seen)
+    take_seen = lambda tx: tx.notifications.take(seen, "a", at(300))  # noqa: E731
+    assert [store.run_tx("take", take_seen) for _ in range(2)] == [True, False]
+
+
+def test_older_rows_of_a_recipient_come_first_and_are_hastened(store: Store) -> None:
+    new = notification("n2", cause="b", created_at=at(5))
+    other = notification("n3", cause="c", recipient="site:zurich", due_at=at(900))
+    old = notification(due_at=at(900))
+    add(store, new, other, old)
+    older = lambda tx: tx.notifications.older(new)  # noqa: E731
+    assert store.read("older", older) == old
+    store.run_tx("hasten", lambda tx: tx.notifications.hasten(new, at(20)))
+    assert due(store, 20) == replace(old, due_at=at(20))
+    assert take(store, "n1", "a", 20, 300)
+    assert store.read("older", older) is None
+    assert take(store, "n2", "b", 20, 300)
+    assert due(store, 299) is None
 
 
 def test_a_row_without_an_address_is_dropped_by_who_took_it(store: Store) -> None:

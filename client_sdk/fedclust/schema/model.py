@@ -43,13 +43,15 @@ def _visible(text: str) -> str:
 #: For text that people read: two texts that look the same are the same.
 Visible = AfterValidator(_visible)
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-#: An e-mail address as mail servers without extensions take it: no space, quote or line break.
+#: An e-mail address as mail servers without extensions take it: no space, quote or line break. The
+#: host has a dot, or is ``localhost``.
 EmailAddress = Annotated[
     str,
     StringConstraints(
         max_length=254,
         pattern=r"^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
-        r"@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$",
+        r"@(localhost|[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+        r"(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)+)$",
     ),
 ]
 FeatureName = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from fedclust.notification_texts import with_address
@@ -66,25 +66,29 @@ def _client_context(settings: Settings) -> ssl.SSLContext:
     return context
 
 
-def try_channels(settings: Settings, to: str | None, now: datetime) -> Iterator[tuple[bool, str]]:
+def try_channels(
+    settings: Settings, to: str | None, operators: Iterable[str], now: datetime
+) -> Iterator[tuple[bool, str]]:
     """Send a test through every configured channel; yield whether it was delivered, and a line.
 
-    The mail goes to ``to``, or to each address of ``operator_emails`` by itself.
+    The mail goes to ``to``, or to ``operator_emails`` and ``operators``, to each by itself.
     """
     sent = outgoing(settings)
     for channel, sender in sent.senders.items():
         if channel is Channel.WEBHOOK:
-            yield _try_channel(sender, f"webhook {settings.shown()['webhook_url']}", (), sent, now)
+            yield _try_channel(
+                sender, f"webhook {settings.shown()['webhook_url']}", None, sent, now
+            )
             continue
-        addresses = sent.operator_emails if to is None else (to,)
+        addresses = dict.fromkeys((*sent.operator_emails, *operators) if to is None else (to,))
         if not addresses:
             yield False, "e-mail: set operator_emails, or give --to ADDRESS"
         for address in addresses:
-            yield _try_channel(sender, f"e-mail to {address}", (address,), sent, now)
+            yield _try_channel(sender, f"e-mail to {address}", address, sent, now)
 
 
 def _try_channel(
-    sender: Sender, name: str, addresses: tuple[str, ...], sent: Outgoing, now: datetime
+    sender: Sender, name: str, address: str | None, sent: Outgoing, now: datetime
 ) -> tuple[bool, str]:
     body: Body = {
         "id": secrets.token_hex(16),
@@ -98,6 +102,6 @@ def _try_channel(
         ),
     }
     try:
-        return True, f"{name}: delivered ({sender.send(body, addresses, now)})"
+        return True, f"{name}: delivered ({sender.send(body, address, now)})"
     except DeliveryFailed as failed:
         return False, f"{name}: not delivered: {failed.reason}"

@@ -6,7 +6,7 @@ import contextlib
 import smtplib
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from email import policy
@@ -17,7 +17,11 @@ from typing import Literal
 from fedclust_service.domain.notification import Body, DeliveryFailed
 
 #: Longest wait for each answer of the server.
-TIMEOUT_S = 15.0
+TIMEOUT_S = 10.0
+#: Folding at 78 columns could leave the first line of a long subject empty. SMTP allows 998.
+_POLICY = policy.SMTP.clone(max_line_length=990)
+#: The code of a server that takes mail only after a login.
+_LOGIN_NEEDED = 530
 Security = Literal["starttls", "tls", "none"]
 
 
@@ -40,13 +44,14 @@ class SmtpSender:
         self._server = server
         self._context = context
 
-    def send(self, body: Body, addresses: Sequence[str], now: datetime) -> str:
-        """Send a notification to addresses; DeliveryFailed if none was accepted."""
-        message = mail(self._server.sender, body, addresses, now)
+    def send(self, body: Body, address: str | None, now: datetime) -> str:
+        """Send a notification to an address; DeliveryFailed if it was not accepted."""
+        assert address is not None, "a mail has a recipient"  # noqa: S101
+        message = mail(self._server.sender, body, address, now)
         with _explained(self._server):
             smtp = self._connect()
             try:
-                refused = smtp.send_message(message, self._server.sender, list(addresses))
+                smtp.send_message(message, self._server.sender, [address])
             except BaseException:
                 smtp.close()
                 raise
@@ -54,8 +59,7 @@ class SmtpSender:
             with contextlib.suppress(smtplib.SMTPException, OSError):
                 smtp.quit()
             smtp.close()
-        accepted = len(addresses) - len(refused)
-        return f"accepted for {accepted} of {len(addresses)} addresses"
+        return "the mail server has accepted it"
 
     def _connect(self) -> smtplib.SMTP:
         server = self._server
@@ -84,11 +88,11 @@ class SmtpSender:
         return smtp
 
 
-def mail(sender: str, body: Body, addresses: Sequence[str], now: datetime) -> EmailMessage:
+def mail(sender: str, body: Body, address: str, now: datetime) -> EmailMessage:
     """Return a notification as a mail: plain text, its first line as the subject."""
-    message, text, new = EmailMessage(policy=policy.SMTP), str(body["text"]), str(body["id"])
+    message, text, new = EmailMessage(policy=_POLICY), str(body["text"]), str(body["id"])
     message["From"] = sender
-    message["To"] = ", ".join(addresses)
+    message["To"] = address
     message["Subject"] = f"fedclust: {text.splitlines()[0]}"
     message["Date"] = format_datetime(now)
     # The same for each attempt: a mail program shows a mail that arrives twice once.
@@ -107,19 +111,29 @@ def _explained(server: MailServer) -> Iterator[None]:
     try:
         yield
     except smtplib.SMTPRecipientsRefused as error:
-        codes = sorted({code for code, _ in error.recipients.values()})
-        shown = ", ".join(map(str, codes))
+        (code,) = (code for code, _ in error.recipients.values())
+        if code < 500:  # such as greylisting
+            raise DeliveryFailed(
+                f"the mail server takes no mail to the recipient now ({code}), which is temporary"
+            ) from None
+        if code == _LOGIN_NEEDED:
+            raise _login_needed(code) from None
         raise DeliveryFailed(
-            f"the mail server refuses the recipient ({shown}): correct the address of the account "
+            f"the mail server refuses the recipient ({code}): correct the address of the account "
             "or operator_emails",
-            # Codes below 500 ask for another attempt.
-            final=min(codes) >= 500,
+            final=True,
         ) from None
     except smtplib.SMTPAuthenticationError as error:
         raise DeliveryFailed(
             f"smtp_user, smtp_password: the mail server refuses them ({error.smtp_code})"
         ) from None
     except smtplib.SMTPSenderRefused as error:
+        if error.smtp_code == _LOGIN_NEEDED:
+            raise _login_needed(error.smtp_code) from None
+        if error.smtp_code < 500:
+            raise DeliveryFailed(
+                f"the mail server takes no mail now ({error.smtp_code}), which is temporary"
+            ) from None
         raise DeliveryFailed(
             f"smtp_from: the mail server refuses this sender ({error.smtp_code})"
         ) from None
@@ -131,6 +145,12 @@ def _explained(server: MailServer) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise DeliveryFailed(_connection_fault(place, error)) from None
+
+
+def _login_needed(code: int) -> DeliveryFailed:
+    return DeliveryFailed(
+        f"smtp_user, smtp_password: the mail server asks for a login ({code}); set both"
+    )
 
 
 def _server_address(server: MailServer) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ssl
-from collections.abc import Sequence
 from datetime import datetime
 
 import httpx
@@ -25,7 +24,7 @@ class WebhookSender:
         self._secret = secret
         self._context = context
 
-    def send(self, body: Body, addresses: Sequence[str], now: datetime) -> str:  # noqa: ARG002
+    def send(self, body: Body, address: str | None, now: datetime) -> str:  # noqa: ARG002
         """Post a notification; DeliveryFailed unless the status is 2xx."""
         content, timestamp = canonical_json(body), str(int(now.timestamp()))
         headers = {
@@ -56,6 +55,11 @@ class WebhookSender:
             raise DeliveryFailed(
                 f"webhook_url: no HTTP with {place} ({type(error).__name__})"
             ) from None
+        if status in (401, 403):
+            raise DeliveryFailed(
+                f"webhook_secret: {place} answers with status {status}; give both sides the same "
+                "secret, and check webhook_url"
+            )
         if not 200 <= status < 300:
             raise DeliveryFailed(f"webhook_url: {place} answers with status {status}")
         return f"status {status}"

@@ -34,9 +34,10 @@ class DeliveryState(StrEnum):
     FAILED = "failed"
 
 
-#: The recipient of the webhook's row, and of the mail to all operators. The recipient of other
-#: mails is an account, such as ``site:north``. Its address is looked up when the mail is sent.
-WEBHOOK, OPERATORS = "webhook", "operators"
+#: The recipient of the webhook's rows, and the first part of ``operator_emails:2``: the second
+#: address of that setting. The recipient of other mails is an account, such as ``site:north``. Its
+#: address is looked up when the mail is sent.
+WEBHOOK, OPERATOR_EMAILS = "webhook", "operator_emails"
 
 #: The fields of a webhook's body.
 Body: TypeAlias = Mapping[str, str | int | Sequence[str] | None]
@@ -44,8 +45,9 @@ Body: TypeAlias = Mapping[str, str | int | Sequence[str] | None]
 FIRST_RETRY = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(hours=3)
 GIVE_UP_AFTER = timedelta(days=1)
-#: Longer than the slowest delivery, and than the time that a crashed worker's rows wait.
-DELIVERY_LEASE = timedelta(minutes=5)
+#: How long a crashed worker's rows wait. Several answers of a mail server may take as long as its
+#: timeout allows in this time. After a slower attempt another worker may send the row too.
+DELIVERY_LEASE = timedelta(minutes=1)
 #: Ended rows are removed after this time. It is longer than the earliest warning of a token, which
 #: would otherwise be written again.
 KEPT_FOR = timedelta(days=30)
@@ -105,10 +107,10 @@ class DeliveryFailed(Exception):
 class Sender(Protocol):
     """One configured channel."""
 
-    def send(self, body: Body, addresses: Sequence[str], now: datetime) -> str:
+    def send(self, body: Body, address: str | None, now: datetime) -> str:
         """Deliver a notification and return what the receiver answered; DeliveryFailed.
 
-        ``addresses`` are the recipients of a mail.
+        ``address`` is the recipient of a mail, and None for the webhook.
         """
 
 

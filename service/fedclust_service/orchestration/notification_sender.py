@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Sequence
+from datetime import datetime
 
 import structlog
 
@@ -17,7 +17,8 @@ from fedclust_service.clock import ClockFault
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import (
     DELIVERY_LEASE,
-    OPERATORS,
+    OPERATOR_EMAILS,
+    WEBHOOK,
     Channel,
     DeliveryFailed,
     DeliveryState,
@@ -26,6 +27,7 @@ from fedclust_service.domain.notification import (
     next_attempt,
 )
 from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.notifications import is_stale
 from fedclust_service.store import StoreError, Tx
 
 log = structlog.get_logger(__name__)
@@ -52,49 +54,64 @@ class NotificationSender(BackgroundThread):
             self._stopping.wait(self._co.limits.send_poll_s)
 
     def run_once(self) -> bool:
-        """Send one notification in the calling thread; False when none is due."""
+        """Send what is due longest in the calling thread; False when nothing is due.
+
+        If an older notification of the recipient waits for its next attempt, it goes first. If that
+        fails, the due one is tried all the same: its fault may lie in the older one alone.
+        """
         if self._co.clock.fault is ClockFault.DATABASE:
             return False
-        store, now, token = self._co.store, self._co.clock.now(), secrets.token_hex(16)
+        store, now = self._co.store, self._co.clock.now()
         due = store.read("notify.look", lambda tx: tx.notifications.due(self._channel, now))
         if due is None:
             return False
+        older = store.read("notify.older", lambda tx: tx.notifications.older(due))
+        if older is None or not self._deliver(older, now):
+            self._deliver(due, now)
+        return True
+
+    def _deliver(self, seen: Notification, now: datetime) -> bool:
+        """Send a notification, or drop it if nobody needs it; False if it waits on or failed."""
+        store, token = self._co.store, secrets.token_hex(16)
         until = now + DELIVERY_LEASE
-        if not store.run_tx(
-            "notify.take", lambda tx: tx.notifications.take(due.id, token, now, until)
-        ):
-            return True  # another worker sends it
-        taken = dataclasses.replace(due, attempts=due.attempts + 1, lease_token=token)
-        addresses = store.read("notify.address", lambda tx: self._addresses(tx, taken))
-        if self._channel is Channel.EMAIL and not addresses:
-            store.run_tx("notify.drop", lambda tx: tx.notifications.drop(due.id, token))
+        if not store.run_tx("notify.take", lambda tx: tx.notifications.take(seen, token, until)):
+            return False  # another worker sends it
+        taken = dataclasses.replace(seen, attempts=seen.attempts + 1, lease_token=token)
+        stale, address = store.read(
+            "notify.address", lambda tx: (is_stale(tx, taken), self._address(tx, taken))
+        )
+        if stale or (self._channel is Channel.EMAIL and address is None):
+            store.run_tx("notify.drop", lambda tx: tx.notifications.drop(seen.id, token))
+            log.info("notification_dropped", **_log_facts(taken), stale=stale)
             return True
         try:
-            self._sender.send(taken.body, addresses, now)
+            self._sender.send(taken.body, address, now)
         except DeliveryFailed as failed:
             self._failed(taken, token, failed)
+            return False
         except Exception as error:  # a defect must not stop the others
             log.error("notification_error", error=type(error).__name__, exc_info=error)
             self._failed(taken, token, DeliveryFailed(f"internal error {type(error).__name__}"))
-        else:
-            store.run_tx(
-                "notify.sent",
-                lambda tx: tx.notifications.end(due.id, token, DeliveryState.SENT, tx.now),
-            )
-            log.info("notification_sent", **_log_facts(taken))
+            return False
+
+        def write(tx: Tx) -> None:
+            tx.notifications.end(seen.id, token, DeliveryState.SENT, tx.now)
+            # The recipient can be reached again.
+            tx.notifications.hasten(taken, now)
+
+        store.run_tx("notify.sent", write)
+        log.info("notification_sent", **_log_facts(taken))
         return True
 
-    def _addresses(self, tx: Tx, taken: Notification) -> Sequence[str]:
-        if self._channel is not Channel.EMAIL:
-            return ()
-        if taken.recipient == OPERATORS:
-            named = (
-                *self._co.outgoing.operator_emails,
-                *tx.principals.emails(Role.OPERATOR).values(),
-            )
-            return tuple(dict.fromkeys(named))
+    def _address(self, tx: Tx, taken: Notification) -> str | None:
         role, _, name = taken.recipient.partition(":")
-        return tuple(tx.principals.emails(Role(role), [name]).values())
+        if taken.recipient == WEBHOOK:
+            return None
+        if role == OPERATOR_EMAILS:
+            # The setting may have become shorter since the row was written.
+            named = self._co.outgoing.operator_emails
+            return named[int(name) - 1] if int(name) <= len(named) else None
+        return tx.principals.emails(Role(role), [name]).get(name)
 
     def _failed(self, taken: Notification, token: str, failed: DeliveryFailed) -> None:
         now = self._co.clock.now()

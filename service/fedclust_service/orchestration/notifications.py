@@ -10,20 +10,22 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import cast
 
 from fedclust import notification_texts as sdk_texts
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.notification import (
-    OPERATORS,
+    OPERATOR_EMAILS,
     WEBHOOK,
     Channel,
     Notification,
     NotificationKind,
 )
-from fedclust_service.domain.round import Round
+from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.domain.session import ParticipationState, Session, SessionState
 from fedclust_service.orchestration import notification_texts as texts
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
+from fedclust_service.store import Tx
 
 #: A token's owner is warned this long before its end, each time once.
 TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
@@ -150,6 +152,29 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
     )
 
 
+def is_stale(tx: Tx, waiting: Notification) -> bool:
+    """Whether the cause of an invitation or of an overdue round has passed meanwhile."""
+    if waiting.kind not in (NotificationKind.INVITED, NotificationKind.OVERDUE):
+        return False
+    session = tx.sessions.get(waiting.subject)
+    if session is None or session.state.ended:
+        return True
+    known = tx.overview.attendance([session.id])[session.id]
+    role, _, name = waiting.recipient.partition(":")
+    sites = [name] if role == Role.SITE.value else waiting.body["sites"]
+    if waiting.kind is NotificationKind.INVITED:
+        invited = {each.site for each in known.sites if each.state is ParticipationState.INVITED}
+        return invited.isdisjoint(cast(Sequence[str], sites))
+    current = known.round
+    if current is None or current.number != waiting.body["round"]:
+        return True
+    since = current.overdue_since if current.state is RoundState.COLLECTING else None
+    if since is None or since > waiting.created_at:
+        return True
+    late = {each.site for each in known.sites if each.asked and not each.answered}
+    return role == Role.SITE.value and name not in late
+
+
 def _creator(session: Session) -> dict[Role, Sequence[str]]:
     """Return the analyst who created a session; an operator gets the operators' mail."""
     role, _, name = session.created_by.partition(":")
@@ -171,10 +196,15 @@ def _write_event(uow: UnitOfWork, event: _Event) -> None:
 
 def _mails_of(uow: UnitOfWork, event: _Event) -> Iterable[tuple[str, str]]:
     """Yield the recipients that have an address, each with its text."""
-    if event.operators and (
-        uow.outgoing.operator_emails or uow.tx.principals.emails(Role.OPERATOR)
-    ):
-        yield OPERATORS, event.text
+    if event.operators:
+        named = list(dict.fromkeys(uow.outgoing.operator_emails))
+        for address in named:
+            place = uow.outgoing.operator_emails.index(address) + 1
+            yield f"{OPERATOR_EMAILS}:{place}", event.text
+        for name, address in uow.tx.principals.emails(Role.OPERATOR).items():
+            if address not in named:
+                named.append(address)
+                yield f"{Role.OPERATOR.value}:{name}", event.text
     for role, names in event.accounts.items():
         for name in uow.tx.principals.emails(role, names) if names else ():
             own = role is Role.SITE or event.account is not None

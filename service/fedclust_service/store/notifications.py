@@ -23,7 +23,7 @@ _KEY = ("kind", "subject", "cause", "recipient")
 _DUE = (
     select(tables.notifications)
     .where(_N.state == _WAITING, _N.channel == bindparam("channel"), _N.due_at <= bindparam("now"))
-    .order_by(_N.due_at, _N.id)
+    .order_by(_N.created_at, _N.id)
     .limit(1)
 )
 
@@ -48,16 +48,29 @@ class Notifications(Repository):
         return _to_notification(row) if row else None
 
     def due(self, channel: Channel, now: datetime) -> Notification | None:
-        """Return the waiting row that is due longest, if any."""
+        """Return the oldest waiting row that is due, if any."""
         row = self._row(_DUE, channel=channel.value, now=now)
         return _to_notification(row) if row else None
 
-    def take(self, notification_id: str, token: str, now: datetime, until: datetime) -> bool:
-        """Take a due row until a time; False if another worker has taken or ended it."""
+    def older(self, than: Notification) -> Notification | None:
+        """Return the recipient's oldest row that waits for its next attempt, if it is older."""
+        query = select(tables.notifications).where(
+            *_waiting_for_attempt(than), _N.created_at < than.created_at
+        )
+        row = self._row(query.order_by(_N.created_at, _N.id).limit(1))
+        return _to_notification(row) if row else None
+
+    def take(self, seen: Notification, token: str, until: datetime) -> bool:
+        """Take a waiting row until a time; False if another worker has changed it since."""
         one = update(tables.notifications).where(
-            _N.id == notification_id, _N.state == _WAITING, _N.due_at <= now
+            _N.id == seen.id, _N.state == _WAITING, _N.due_at == seen.due_at
         )
         return self._changed(one.values(lease_token=token, due_at=until, attempts=_N.attempts + 1))
+
+    def hasten(self, like: Notification, now: datetime) -> None:
+        """Make all rows of a recipient due that wait for their next attempt."""
+        rows = update(tables.notifications).where(*_waiting_for_attempt(like), _N.due_at > now)
+        self._all(rows.values(due_at=now))
 
     def postpone(self, notification_id: str, token: str, due_at: datetime, failure: str) -> bool:
         """Send a taken row again later; False if another worker has it."""
@@ -80,7 +93,7 @@ class Notifications(Repository):
         self._all(delete(tables.notifications).where(_N.subject == session))
 
     def drop(self, notification_id: str, token: str) -> None:
-        """Remove a taken row whose recipient has no address any more."""
+        """Remove a taken row that nobody needs any more."""
         self._all(delete(tables.notifications).where(*_taken_by(notification_id, token)))
 
     def to_remove(self, ended_before: datetime) -> bool:
@@ -100,6 +113,16 @@ class Notifications(Repository):
     def _update_taken(self, notification_id: str, token: str, **values: object) -> bool:
         one = update(tables.notifications).where(*_taken_by(notification_id, token))
         return self._changed(one.values(lease_token=None, **values))
+
+
+def _waiting_for_attempt(like: Notification) -> tuple[ColumnElement[bool], ...]:
+    """Select the rows of the same recipient that no worker has taken."""
+    return (
+        _N.state == _WAITING,
+        _N.channel == like.channel.value,
+        _N.recipient == like.recipient,
+        _N.lease_token.is_(None),
+    )
 
 
 def _taken_by(notification_id: str, token: str) -> tuple[ColumnElement[bool], ...]:
