@@ -7,6 +7,7 @@ do. :class:`fedclust.site.Site` uses it to take part in a session.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -14,10 +15,17 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from fedclust._http import ConnectionOptions, Http, Reply, Take
-from fedclust.errors import ProtocolError
+from fedclust.errors import ProtocolError, UsageError
 from fedclust.schema.model import Model
+from fedclust.session_request import (
+    dropped_text,
+    inherit,
+    names_features,
+    read_session,
+    read_study,
+)
 from fedclust.session_result import SessionResult, read_result
-from fedclust.study import SessionRequest, StudyCreate, StudyInfo
+from fedclust.study import StudyCreate, StudyInfo
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON
 
@@ -131,8 +139,10 @@ class Client:
 
     # --- studies and sessions ---------------------------------------------------------------------
 
-    def create_study(self, study: StudyCreate) -> StudyInfo:
+    def create_study(self, study: StudyCreate | Mapping[str, Any]) -> StudyInfo:
         """Create a study, or return the one that the same request created.
+
+        UsageError names the fields of a mapping that cannot be sent.
 
         Examples
         --------
@@ -140,19 +150,20 @@ class Client:
 
         >>> with Client(url, token) as client:
         ...     study = client.create_study(
-        ...         StudyCreate(
-        ...             name="hearts",
-        ...             purpose="Phenotypes of heart failure at our hospitals.",
-        ...             sites=("berlin", "oslo", "porto"),
-        ...             features=client.session("heart-2026").definition.features,
-        ...         )
+        ...         {
+        ...             "name": "hearts",
+        ...             "purpose": "Phenotypes of heart failure at our hospitals.",
+        ...             "sites": ["berlin", "oslo", "porto"],
+        ...             "features": client.session("heart-2026").definition.features,
+        ...         }
         ...     )
         ...     asked = {"algorithm": "lloyd", "config": {"n_clusters": 3}}
         ...     session = client.create_session({"name": "hearts-3", "study": "hearts", **asked})
         >>> session.definition.purpose
         'Phenotypes of heart failure at our hospitals.'
         """
-        return self._send(StudyInfo, "POST", _path("studies"), study)
+        body = study if isinstance(study, StudyCreate) else read_study(study)
+        return self._send(StudyInfo, "POST", _path("studies"), body)
 
     def studies(self) -> Iterator[StudyInfo]:
         """Yield the studies that the token may see."""
@@ -167,15 +178,42 @@ class Client:
         self._http.request("DELETE", _path("studies", name))
 
     def create_session(
-        self, definition: models.SessionCreate | Mapping[str, Any]
+        self,
+        definition: models.SessionCreate | Mapping[str, Any],
+        *,
+        from_session: str | None = None,
     ) -> models.SessionInfo:
         """Create a session, or return the one that the same request created.
 
-        With ``study`` it may leave out what the study gives.
+        Parameters
+        ----------
+        definition : SessionCreate or mapping
+            With ``study`` it may leave out what the study gives. A mapping's features may be names:
+            those of the study, or numbers without bounds.
+        from_session : str, optional
+            Start from the definition of this session, with a new seed: a mapping then holds what
+            differs, in ``config`` and ``policy`` option by option. With another algorithm only the
+            number of clusters is taken over of ``config``; a warning names the other options.
+
+        Raises
+        ------
+        UsageError
+            The mapping cannot be sent; it names each field.
+        Invalid
+            The coordinator refuses the definition; ``errors`` names each field.
         """
         if not isinstance(definition, models.SessionCreate):
-            text = codec.canonical_json(dict(definition))
-            definition = SessionRequest.model_validate_json(text).root
+            body = dict(definition)
+            if from_session is not None:
+                known = self.session(from_session).definition
+                body, dropped = inherit(known, body)
+                if dropped:
+                    warnings.warn(dropped_text(known, dropped), UserWarning, stacklevel=2)
+            by_name = names_features(body) and body.get("study") is not None
+            study = self.study(str(body["study"])) if by_name else None
+            definition = read_session(body, study)
+        elif from_session is not None:
+            raise UsageError("from_session needs the definition as a mapping of what differs")
         return self._send(models.SessionInfo, "POST", _path("sessions"), definition)
 
     def sessions(

@@ -263,8 +263,8 @@ class CoordinatorError(FedclustError):
     slug: ClassVar[str] = ""
 
     def __init__(self, problem: Problem) -> None:
-        fields = "".join(f"; {each}" for each in problem.errors)
-        message = f"{problem.title} ({problem.status}): {problem.detail}{fields}"
+        fields = "; ".join(map(str, problem.errors))
+        message = f"{problem.title} ({problem.status}): {problem.detail} {fields}".rstrip()
         if problem.status >= 500 and problem.request_id:
             message += f" Request id: {problem.request_id}"
         super().__init__(message)

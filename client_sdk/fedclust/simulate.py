@@ -22,7 +22,7 @@ from fedclust import engine
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file
 from fedclust.data.site_data import site_data
-from fedclust.data.site_features import declare_features, json_value, spread_out
+from fedclust.data.site_features import declare_features, spread_out
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of
 from fedclust.engine import EngineState, Plan
@@ -35,6 +35,7 @@ from fedclust.schema.display import short_repr
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.field_names import field_errors, unknown_field_message
+from fedclust.schema.json_value import json_value
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.result import Result

@@ -14,11 +14,12 @@ import pytest
 
 from fedclust._http import Http
 from fedclust.cli import main as cli
-from fedclust.cli.session_file import read_model, slug
+from fedclust.cli.session_file import slug
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
+from fedclust.session_request import read_model
 from fedclust.wire.models import SessionCreate
 from support.purpose import PURPOSE
 

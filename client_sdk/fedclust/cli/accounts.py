@@ -10,11 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_table, write_out
-from fedclust.cli.field_names import FieldNames
 from fedclust.cli.output_files import check_outputs, is_token, write
 from fedclust.cli.session_file import slug
 from fedclust.client import Kind
 from fedclust.errors import UsageError
+from fedclust.field_names import FieldNames
 from fedclust.schema.model import EmailAddress
 from fedclust.wire.models import PrincipalInfo, TokenIssued
 

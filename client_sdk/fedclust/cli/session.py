@@ -25,7 +25,6 @@ from fedclust.cli.console import (
     show_table,
     write_out,
 )
-from fedclust.cli.field_names import FieldNames
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -38,6 +37,7 @@ from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_options import SessionOptions, read_time
 from fedclust.cli.watch import Watcher
+from fedclust.field_names import FieldNames
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
 from fedclust.session_result import document_at, read_result

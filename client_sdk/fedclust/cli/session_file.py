@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli.console import err, show
-from fedclust.cli.field_names import FieldNames
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
-from fedclust.schema.field_names import SLUG_RULE, field_errors, unknown_field_message
-from fedclust.schema.model import Model, Slug
-from fedclust.wire import codec
+from fedclust.field_names import FieldNames
+from fedclust.schema.field_names import SLUG_RULE
+from fedclust.schema.model import Slug
+from fedclust.session_request import read_model
 from fedclust.wire.models import SessionCreate
-
-M = TypeVar("M", bound=Model)
 
 
 def slug(name: str) -> str:
@@ -98,27 +94,3 @@ def read_definition_file(path: Path) -> SessionCreate:
     except DefinitionError as error:
         raise names.error(error.errors) from None
     return body
-
-
-_PLAIN_NAMES = FieldNames({}, source="the definition")
-
-
-def read_model(model: type[M], body: Mapping[str, Any], names: FieldNames = _PLAIN_NAMES) -> M:
-    """Return the definition of a session or a study; UsageError that names all of its faults."""
-    try:
-        text = codec.canonical_json(dict(body))
-    except ValueError:  # canonical JSON has no NaN
-        raise UsageError(f"{names.source}: every number must be finite") from None
-    try:
-        return model.model_validate_json(text)
-    except ValidationError as error:
-        unknown = functools.partial(unknown_field_message, model)
-        faults = field_errors(error, unknown=unknown)
-    # pydantic drops faulty members of a list and then finds it too short as well.
-    places = [fault.pointer for fault in faults]
-    raise names.error(
-        fault
-        for fault in faults
-        if fault.rule != "too_short"
-        or not any(place.startswith(f"{fault.pointer}/") for place in places)
-    )

@@ -10,10 +10,13 @@ from typing import Annotated, Any, Final, Literal
 
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters, refuse_one_cluster
-from fedclust.cli.field_names import FieldNames
-from fedclust.cli.session_file import read_model, read_object, source_name
+from fedclust.cli.console import err, show
+from fedclust.cli.session_file import read_object, source_name
 from fedclust.client import Client
 from fedclust.errors import UsageError
+from fedclust.field_names import FieldNames
+from fedclust.schema.model import Model
+from fedclust.session_request import declare, dropped_text, inherit, read_model
 from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo
 from fedclust.wire.models import SessionCreate
 
@@ -38,8 +41,6 @@ _STUDY_OPTIONS: Final = {
     "/defaults/start": "--start",
     **{each: option for each, option in _OPTIONS.items() if each not in ("/name", "/seed")},
 }
-#: Fields of a definition that its author did not write.
-_FROZEN = frozenset({"method_version", "seed"})
 #: What `fedclust study show --json` prints in addition to what creates a study.
 _OF_STORED_STUDY = frozenset({"sessions", "created_by", "created_at"})
 _TEXTS = ("title", "purpose", "contact", "approval")
@@ -119,17 +120,16 @@ class SessionOptions:
 
     def definition(self, session: str, client: Client) -> SessionCreate:
         """Return the definition of a session of this name; UsageError that says what is wrong."""
-        body: dict[str, Any] = {}
-        if self.from_session is not None:
-            known = client.session(self.from_session).definition.model_dump(mode="json")
-            body = {key: value for key, value in known.items() if key not in _FROZEN}
-            if self.study not in (None, body.get("study")):
-                del body["sites"]  # the sites of a session are those of its study
-        body |= {} if self.file is None else read_object(self.file)
+        body = {} if self.file is None else read_object(self.file)
         body |= {"name": session, **_given(self, (*_TEXTS, "study", "algorithm", "seed", "start"))}
+        if self.from_session is not None:
+            known = client.session(self.from_session).definition
+            body, dropped = inherit(known, body)
+            if dropped:
+                show(err, dropped_text(known, dropped))
         study = client.study(str(body["study"])) if body.get("study") else None
         if self.features is not None:
-            body["features"] = _declared(o.split_names(self.features), study)
+            body["features"] = declare(o.split_names(self.features), study, "--features")
         if self.clusters is not None:
             body["config"] = {
                 **_object_at(body, "config"),
@@ -138,10 +138,11 @@ class SessionOptions:
         if self.min_sites is not None:
             body["policy"] = {**_object_at(body, "policy"), "min_sites": self.min_sites}
         needed = ("purpose", "algorithm", "features", "sites")
-        _refuse_lacking(body, [key for key in needed if not _in_study(study, key)])
+        model = SessionCreate if study is None else SessionOfStudy
+        _refuse_lacking(body, model, [key for key in needed if not _in_study(study, key)])
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
-        found = read_model(SessionCreate if study is None else SessionOfStudy, body, self.names)
+        found = read_model(model, body, self.names)
         where = self.names.name("/config/n_clusters")
         refuse_one_cluster(found.config.get("n_clusters"), where)
         return found
@@ -183,7 +184,7 @@ class StudyOptions:
         body = {key: value for key, value in body.items() if key not in _OF_STORED_STUDY}
         body |= {"name": name, **_given(self, _TEXTS)}
         if self.features is not None:
-            body["features"] = _declared(o.split_names(self.features), None)
+            body["features"] = declare(o.split_names(self.features), None, "--features")
         defaults = {
             **_object_at(body, "defaults"),
             **_given(self, ("algorithm", "start"), plain=True),
@@ -195,7 +196,7 @@ class StudyOptions:
             defaults["policy"] = {**_object_at(defaults, "policy"), "min_sites": self.min_sites}
         if defaults:
             body["defaults"] = defaults
-        _refuse_lacking(body, ("purpose", "sites"))
+        _refuse_lacking(body, StudyCreate, ["purpose", "sites"])
         return read_model(StudyCreate, body, self.names)
 
 
@@ -222,14 +223,6 @@ def _given(
     return {key: value for key, value in said.items() if value is not None}
 
 
-def _declared(names: list[str], study: StudyInfo | None) -> list[dict[str, Any]]:
-    """Return the declarations of these features: the study's, or numbers without bounds."""
-    known = {each.name: each for each in (study and study.features) or ()}
-    return [
-        known[name].model_dump(mode="json") if name in known else {"name": name} for name in names
-    ]
-
-
 def _in_study(study: StudyInfo | None, key: str) -> bool:
     if study is None:
         return False
@@ -238,7 +231,9 @@ def _in_study(study: StudyInfo | None, key: str) -> bool:
     return bool(getattr(study, key))
 
 
-def _refuse_lacking(body: Mapping[str, Any], needed: tuple[str, ...] | list[str]) -> None:
+def _refuse_lacking(body: Mapping[str, Any], model: type[Model], needed: list[str]) -> None:
+    if body.keys() - model.model_fields:
+        return  # A field that seems to be lacking may be misspelled: reading the body names it.
     if lacking := [key for key in needed if not body.get(key)]:
         options = ", ".join(f"--{key}" for key in lacking)
         raise UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")

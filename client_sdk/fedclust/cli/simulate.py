@@ -12,7 +12,6 @@ from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters
 from fedclust.cli.console import err, print_json, show
-from fedclust.cli.field_names import FieldNames
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -27,6 +26,7 @@ from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
 from fedclust.definition import DefinitionError
+from fedclust.field_names import FieldNames
 from fedclust.live_line import SlowWork
 from fedclust.report.tables import bounds_of
 from fedclust.simulate import SimulationResult

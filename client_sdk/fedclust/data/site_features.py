@@ -10,7 +10,7 @@ import numpy as np
 from fedclust.data.numeric_columns import is_file, numeric_features
 from fedclust.errors import DataError
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.model import Model
+from fedclust.schema.json_value import json_value
 
 
 def declare_features(
@@ -43,21 +43,6 @@ def declare_features(
         message = "its rows are no array of two axes; files among arrays need features="
         raise RuleViolation("shape", f"site {first!r}: {message}")
     return [{"name": f"x{j}"} for j in range(shape[1])]
-
-
-def json_value(value: Any) -> Any:
-    """Return mappings, sequences, arrays and models as JSON has them."""
-    if isinstance(value, Model):
-        return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return {str(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (list, tuple)):
-        return [json_value(item) for item in value]
-    return value
 
 
 def spread_out(

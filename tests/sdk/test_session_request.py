@@ -1,0 +1,107 @@
+"""Sessions and studies as analysts write them in Python: mappings, names, another's definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust import Feature, errors
+from fedclust.client import Client
+from fedclust.session_request import inherit, read_session, read_study
+from support.local_coordinator import local_coordinator
+from support.purpose import PURPOSE
+
+SITES = ("alpha", "beta", "gamma")
+STUDY: dict[str, Any] = {
+    "name": "tumours",
+    "purpose": PURPOSE,
+    "sites": SITES,
+    "features": [Feature(name="mean_radius", lower=0.0, upper=40.0), {"name": "mean_texture"}],
+    "defaults": {"policy": {"min_group_size": np.int64(7)}},
+}
+SESSION: dict[str, Any] = {
+    "name": "t-1",
+    "study": "tumours",
+    "algorithm": "fkm",
+    "config": {"n_clusters": (2, 3), "candidates": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def analyst(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """An analyst of a coordinator that has the study and one session of it."""
+    with local_coordinator(tmp_path_factory.mktemp("requests")) as local:
+        with Client(local.base_url, local.operator_token) as operator:
+            for name in SITES:
+                operator.add("sites", name)
+            operator.add("analysts", "ada")
+            token = operator.issue_token("analysts", "ada").token
+        with Client(local.base_url, token) as client:
+            client.create_study(STUDY)
+            client.create_session(SESSION)
+            yield client
+
+
+def test_a_mapping_makes_a_study_and_its_sessions(analyst: Client) -> None:
+    study = analyst.create_study(STUDY)
+    assert study.features is not None
+    assert study.features[0].upper == 40.0
+    made = analyst.session("t-1").definition
+    assert (made.config["n_clusters"], made.policy.min_group_size) == ([2, 3], 7)
+    named = analyst.create_session({**SESSION, "name": "t-2", "features": ["mean_radius"]})
+    assert named.definition.features == (study.features[0],), "as the study declares it"
+    with pytest.raises(errors.UsageError, match='no feature "mean_raduis".*mean "mean_radius"'):
+        analyst.create_session({**SESSION, "name": "t-3", "features": ["mean_raduis"]})
+
+
+def test_a_session_starts_from_another(analyst: Client) -> None:
+    first = analyst.session("t-1").definition
+    again = analyst.create_session(
+        {"name": "t-4", "config": {"n_clusters": 4}}, from_session="t-1"
+    ).definition
+    assert again.config == {**first.config, "n_clusters": 4}
+    assert again.seed != first.seed
+    with pytest.warns(UserWarning, match=r"not taken over from t-1: options of fkm \(candidates"):
+        other = analyst.create_session({"name": "t-5", "algorithm": "lloyd"}, from_session="t-1")
+    assert other.definition.config["n_clusters"] == [2, 3]
+    assert "candidates" not in other.definition.config
+    body, dropped = inherit(first, {"name": "x", "study": "other"})
+    assert "sites" not in body
+    assert dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"algoritm": "fkm"}, 'unknown field "algoritm": did you mean "algorithm"'),
+        ({"features": [{"name": "x", "lower": "0"}]}, r"features\[0\].lower in the definition: it"),
+        ({"policy": {"min_site": 2}}, 'unknown field "min_site": did you mean "min_sites"'),
+        ({"config": {"tol": float("nan")}}, "every number must be finite"),
+        ({"config": {"tol": {1}}}, "only text, numbers, lists"),
+        ({"name": "T 1"}, "name in the definition: a name is a-z"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(errors.UsageError, match=said) as caught:
+        read_session({**SESSION, **change}, None)
+    assert "pydantic" not in str(caught.value)
+
+
+def test_a_study_of_wrong_fields_is_refused() -> None:
+    with pytest.raises(errors.UsageError, match='unknown field "purpoes": did you mean "purpose"'):
+        read_study({"name": "tumours", "purpoes": PURPOSE, "sites": SITES})
+    assert [each.name for each in read_study({**STUDY, "features": ["a", "b"]}).features] == [
+        "a",
+        "b",
+    ]
+
+
+def test_the_coordinators_refusal_is_one_sentence_after_another(analyst: Client) -> None:
+    with pytest.raises(errors.Invalid) as caught:
+        analyst.create_session({**SESSION, "name": "t-6", "config": {"candidats": 3}})
+    assert 'config: unknown option of this variant "candidats"' in str(caught.value)
+    assert ".;" not in str(caught.value)
