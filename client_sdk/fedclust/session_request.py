@@ -79,7 +79,7 @@ def inherit(
     """Return a definition that starts from another session's, and the options that it drops.
 
     ``changes`` replace fields; those in ``config`` and ``policy`` replace single options. The seed
-    is drawn anew. With another algorithm only the number of clusters is taken over of ``config``;
+    is drawn again. With another algorithm only the number of clusters is taken over of ``config``;
     in another study the sites are not.
     """
     known = definition.model_dump(mode="json")

@@ -54,7 +54,8 @@ class Registered:
     api: ApiCaller
 
 
-@pytest.fixture(scope="session")
+# Until it ends, Playwright's event loop runs in this thread: asyncio.run of other tests would fail.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Start Chromium; without one the tests are skipped, but never in CI."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
