@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def test_a_mapping_makes_a_study_and_its_sessions(analyst: Client) -> None:
     assert (made.config["n_clusters"], made.policy.min_group_size) == ([2, 3], 7)
     named = analyst.create_session({**SESSION, "name": "t-2", "features": ["mean_radius"]})
     assert named.definition.features == (study.features[0],), "as the study declares it"
-    with pytest.raises(errors.UsageError, match='no feature "mean_raduis".*mean "mean_radius"'):
+    with pytest.raises(errors.UsageError, match=r'no feature "mean_raduis".*mean "mean_radius"'):
         analyst.create_session({**SESSION, "name": "t-3", "features": ["mean_raduis"]})
 
 
