@@ -169,3 +169,39 @@ def test_separate_groups_are_entered_in_the_ledger(command: Command) -> None:
     assert len(json.loads(command.out)) == 2
     assert command.create() == 3
     assert "--cohort" in command.err
+
+
+def test_a_wrong_read_needs_an_express_word(command: Command) -> None:
+    """Two columns are swapped: nothing is stored, unless the site accepts it for good."""
+    names = ["mrn", "a", "b", "c", "d", "e"]
+    rng = np.random.default_rng(0)
+    rows = [f"p{i}," + ",".join(f"{x:.3f}" for x in rng.normal(size=5)) for i in range(80)]
+    asked = ("--id-column", "mrn", "--features", "a,b,c,d,e", "--data", str(command.data))
+
+    def create(header: list[str], *arguments: str) -> int:
+        command.data.write_text("\n".join([",".join(header), *rows]) + "\n", "utf-8")
+        return command.run("create", *asked, *arguments)
+
+    assert create(names) == 0
+    backup = command.place / "backup"
+    assert command.run("backup", str(backup)) == 0
+    stored = {path: path.read_bytes() for path in command.state.rglob("*.cohort")}
+
+    swapped = ["mrn", "b", "a", "c", "d", "e"]
+    assert create(swapped) == 3
+    said = " ".join(command.err.split())
+    assert "a (" in said
+    assert "c (" not in said
+    assert "--accept-corrections" in said
+    assert {path: path.read_bytes() for path in command.state.rglob("*.cohort")} == stored
+
+    assert create(swapped, "--accept-corrections") == 0
+    ledger = (command.place / "journal" / "ledger.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["accepted_columns"] for line in ledger] == [0, 2]
+    assert create(names) == 0
+    assert "0 records corrected" in " ".join(command.err.split())
+
+    for path in backup.iterdir():
+        (command.state / "cohorts" / path.name).write_bytes(path.read_bytes())
+    assert create(names) != 0, "what was released since is not forgotten"
+    assert "as it was released last" in " ".join(command.err.split())

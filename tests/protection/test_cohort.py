@@ -319,6 +319,42 @@ def test_a_correction_that_is_taken_back_gives_no_real_record() -> None:
     assert site.update(people).corrected == 0, "nor the other way round"
 
 
+def test_a_wrong_read_is_refused_and_cannot_be_undone() -> None:
+    """Two of five columns are swapped: what is released of it stays, whatever is read later."""
+    site, people = Memory(), persons(60, 5)
+    site.update(people)
+    before = site.cohort
+    swapped = {name: values[[1, 0, 2, 3, 4]] for name, values in people.items()}
+
+    with pytest.raises(CohortRefused, match=r"x0 \(\d+% of 60 persons\); x1 .*accept-corr") as said:
+        site.update(swapped)
+
+    assert said.value.rule == "many-corrections"
+    assert "x2" not in str(said.value)
+    assert site.cohort is before
+    change = site.update(swapped, accept_corrections=True)
+    assert change.accepted_columns == 2
+    assert change.corrected > 0
+    wrong = site.cohort.table(["x0"]).released[0]
+    change = site.update(people)
+    assert (change.accepted_columns, change.corrected) == (0, 0)
+    np.testing.assert_array_equal(site.cohort.table(["x0"]).released[0], wrong)
+
+
+@pytest.mark.parametrize(("n_changed", "refused"), [(15, False), (19, False), (20, True)])
+def test_few_corrections_are_not_refused(n_changed: int, refused: bool) -> None:
+    """At least 4p persons and more than a quarter of them."""
+    site, people = Memory(), persons(60)
+    site.update(people)
+    for name in list(people)[:n_changed]:
+        people[name] = people[name] + [5.0, 0.0, 0.0]
+    if refused:
+        with pytest.raises(CohortRefused, match="read wrongly"):
+            site.update(people)
+    else:
+        assert site.update(people).accepted_columns == 0
+
+
 def test_a_value_beyond_a_fence_that_stays_beyond_it_is_no_correction_real_record() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=60)

@@ -57,10 +57,15 @@ class Memory:
         rules: dict[str, str] | None = None,
         blocks: int = 1,
         ids: bool = True,
+        accept_corrections: bool = False,
     ) -> Change:
         """Bring the cohort of these persons up to date."""
         return self.update_sources(
-            list(people) if ids else None, sources_of(list(people.values()), names), rules, blocks
+            list(people) if ids else None,
+            sources_of(list(people.values()), names),
+            rules,
+            blocks,
+            accept_corrections=accept_corrections,
         )
 
     def update_sources(
@@ -69,6 +74,8 @@ class Memory:
         sources: Sequence[SourceColumn],
         rules: dict[str, str] | None = None,
         blocks: int = 1,
+        *,
+        accept_corrections: bool = False,
     ) -> Change:
         """As :meth:`update`, for columns."""
         self.made += 1
@@ -89,6 +96,7 @@ class Memory:
             self.cohorts,
             SECRET,
             PersonSource(parts, {each.name: "number" for each in sources} | (rules or {})),
+            accept_corrections=accept_corrections,
         )
         names = [each.table_id for each in self.cohorts]
         if cohort.table_id in names:

@@ -50,6 +50,7 @@ class AgentEntry(Model):
     min_group_size: int | None = None
     cohort: str | None = None
     separate_groups: str | None = None
+    accept_corrections: bool = False
     labels_out: str | None = None
     result_out: str | None = None
     state: State = "waiting"
@@ -269,6 +270,7 @@ class Agent:
                 min_group_size=entry.min_group_size,
                 cohort=entry.cohort,
                 separate_groups=entry.separate_groups,
+                accept_corrections=entry.accept_corrections,
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),
             )

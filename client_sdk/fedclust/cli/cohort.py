@@ -65,6 +65,7 @@ class _Grouping:
         ),
     ] = False
     separate_groups: o.SeparateGroups = None
+    accept_corrections: o.AcceptCorrections = False
 
     def asked(self) -> tuple[Feature, ...]:
         """Return the features of --features or of --definition; UsageError for none or both."""
@@ -98,6 +99,7 @@ def create(
         source.person_column,
         source.id_column,
         separate_groups=wanted.separate_groups,
+        accept_corrections=wanted.accept_corrections,
     )
     with state_errors(ledger.path.parent), line:
         try:

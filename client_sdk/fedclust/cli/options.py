@@ -74,6 +74,14 @@ SeparateGroups = Annotated[
         "grouping reveals more about each person; the ledger records the approval.",
     ),
 ]
+AcceptCorrections = Annotated[
+    bool,
+    opt(
+        "--accept-corrections",
+        "Use columns in which many values of known persons have changed since their groups were "
+        "formed. The ledger records it, and it cannot be undone.",
+    ),
+]
 LabelsOut = Annotated[
     Path | None, opt("--labels-out", "Write the labels of this site's rows to this CSV file.")
 ]
@@ -364,6 +372,7 @@ class Persons:
         ),
     ] = None
     separate_groups: SeparateGroups = None
+    accept_corrections: AcceptCorrections = False
 
     def given(self, source: DataSource) -> RowOptions:
         """Return what :class:`fedclust.Site` takes; the columns are those of ``source``."""
@@ -372,6 +381,7 @@ class Persons:
             "min_group_size": self.min_group_size,
             "cohort": self.cohort,
             "separate_groups": self.separate_groups,
+            "accept_corrections": self.accept_corrections,
         }
 
 

@@ -40,6 +40,11 @@ from fedclust.protection.table import TooFewPersons, embed_persons, encode_sourc
 #: Newcomers of a source in blocks are grouped when this many wait: grouping more at a time gains
 #: little and takes memory.
 _BLOCK = 100_000
+#: More changed values than these, as a share of a column's released values and in persons as a
+#: multiple of p, are more likely a wrong query, mapping or unit than corrections. What a group has
+#: released cannot be taken back, and a wrong value that is put right is no new value.
+_MOST_CORRECTED = 0.25
+_LEAST_DOUBTED = 4
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Change:
         Known persons who are not in the source.
     renamed : dict of str to str
         New names, and the pinned columns that they stand for.
+    accepted_columns : int
+        Columns with so many changed values that they were used only because the site accepted it.
     """
 
     persons: int
@@ -69,6 +76,7 @@ class Change:
     waiting: int
     absent: int
     renamed: dict[str, str]
+    accepted_columns: int = 0
 
 
 def update_cohort(
@@ -77,6 +85,8 @@ def update_cohort(
     secret: bytes,
     source: PersonSource,
     others: Sequence[Cohort] = (),
+    *,
+    accept_corrections: bool = False,
 ) -> tuple[Cohort, Change]:
     """Bring the cohort that holds a source's persons up to date.
 
@@ -91,6 +101,8 @@ def update_cohort(
     source : PersonSource
     others : sequence of Cohort
         All cohorts of the site: a person withdrawn from one joins no other.
+    accept_corrections : bool
+        Whether to use a column in which implausibly many values of known persons have changed.
 
     Raises
     ------
@@ -108,7 +120,7 @@ def update_cohort(
     )
     for ids, sources in source.blocks():
         update.add(ids, sources)
-    return update.finish()
+    return update.finish(accept_corrections=accept_corrections)
 
 
 @dataclass
@@ -298,14 +310,22 @@ class _Update:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def finish(self) -> tuple[Cohort, Change]:
+    def finish(self, *, accept_corrections: bool) -> tuple[Cohort, Change]:
         if not self.waiting:
             raise TooFewPersons(0, self.cohort.p)
         self._form_groups()
         self._refuse_other_persons()
+        doubted = [each for each in self.columns if self._is_doubted(each)]
+        if doubted and not accept_corrections:
+            raise _many_corrections(doubted)
         if not len(self.sizes):
             raise TooFewPersons(len(self.waiting[0]), self.cohort.p)
-        return self._merge()
+        return self._merge(accepted_columns=len(doubted))
+
+    def _is_doubted(self, column: ColumnUpdate) -> bool:
+        """Return whether so many values have changed that they may have been read wrongly."""
+        n = column.n_changed if column.own_name else 0
+        return n > _MOST_CORRECTED * column.n_released and n >= _LEAST_DOUBTED * self.cohort.p
 
     def _refuse_other_persons(self) -> None:
         cohort = self.cohort
@@ -326,7 +346,7 @@ class _Update:
             )
         refuse_known_values(newcomers, cohort, gone)
 
-    def _merge(self) -> tuple[Cohort, Change]:
+    def _merge(self, *, accepted_columns: int) -> tuple[Cohort, Change]:
         """Return the cohort with all that this pass releases."""
         cohort, m = self.cohort, len(self.sizes)
         formed = _concatenate([persons for persons, _ in self.formed] or [self.waiting[0][:0]])
@@ -363,6 +383,7 @@ class _Update:
             waiting=len(self.waiting[0]),
             absent=int((~self.seen & ~cohort.withdrawn).sum()),
             renamed=self.new_names,
+            accepted_columns=accepted_columns,
         )
         if not changed and not n_columns:
             return cohort, change
@@ -389,6 +410,23 @@ def two_cohorts(first: Cohort, second: Cohort) -> CohortRefused:
         f"this source has persons of the tables {first.table_id} and {second.table_id}. Give the "
         "persons of each in a file of their own. If one was formed with --separate-groups, name "
         "the table (--cohort, cohort=)",
+    )
+
+
+def _many_corrections(columns: Sequence[ColumnUpdate]) -> CohortRefused:
+    parts = (
+        f"{', '.join(source_names(each.column))} ({each.n_changed / each.n_released:.0%} of "
+        f"{each.n_released} persons)"
+        for each in columns
+    )
+    return CohortRefused(
+        "many-corrections",
+        "so many values of known persons have changed since the groups were formed that they may "
+        f"have been read wrongly: {'; '.join(parts)}. Nothing was stored or sent. Check the query, "
+        "the mapping and the units, for example whether two columns are swapped. If the new "
+        "values are right, give --accept-corrections (accept_corrections=True). This cannot be "
+        "undone: once a wrong value is released, the right one does not replace it. If these are "
+        "later measurements, give their columns new names",
     )
 
 

@@ -118,6 +118,7 @@ class CohortStore:
         fences: bool = True,
         table: str | None = None,
         separate: str | None = None,
+        accept_corrections: bool = False,
     ) -> Draft:
         """Bring the cohort of a source's persons up to date; only the site's key is written.
 
@@ -133,6 +134,9 @@ class CohortStore:
             Start of the id of the table to use.
         separate : str, optional
             The approval of groups apart from those that the persons have; entered in the ledger.
+        accept_corrections : bool
+            Whether to use a column in which implausibly many values of known persons have
+            changed; entered in the ledger.
 
         Raises
         ------
@@ -148,7 +152,9 @@ class CohortStore:
             usable = [] if separate else chosen
             everyone = [record.cohort for record in records.values()]
             with cohort_refusals():
-                cohort, change = update_cohort(new, usable, secret, source, everyone)
+                cohort, change = update_cohort(
+                    new, usable, secret, source, everyone, accept_corrections=accept_corrections
+                )
                 if table and cohort.table_id not in records:
                     raise CohortRefused(
                         "other-table", f"table {chosen[0].table_id} has no person of this source"

@@ -217,6 +217,9 @@ class Site:
         separate_groups : str, optional
             The approval of groups apart from those that these persons have: a second grouping
             reveals more about each of them. It is entered in the ledger.
+        accept_corrections : bool
+            Use columns in which implausibly many values of known persons have changed since their
+            groups were formed. It is entered in the ledger, and cannot be undone.
         consent : callable or bool, optional
             Called once with the :class:`ConsentRequest`; True consents to all of it. By default a
             recorded approval of exactly these terms is the consent (``fedclust approve``);
@@ -277,6 +280,9 @@ class Site:
         if joined is not None and joined.table_id is not None:
             # Groups that were formed for this session, also separate ones, are used again.
             given = replace(given, cohort=joined.table_id, separate_groups=None)
+        if journal.answers:
+            # The session's rows are compared with those that it was begun with.
+            given = replace(given, accept_corrections=True)
         rows = session_rows(plan, given.source, person=given.person, id_column=given.id_column)
         p = max(plan.policy.min_group_size, given.min_group_size or 0)
         ledger = Ledger(self.directory)

@@ -49,6 +49,7 @@ class RowOptions(TypedDict, total=False):
     min_group_size: int | None
     cohort: str | None
     separate_groups: str | None
+    accept_corrections: bool
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class SiteRows:
     min_group_size: int | None = None
     cohort: str | None = None
     separate_groups: str | None = None
+    accept_corrections: bool = False
 
     @property
     def has_ids(self) -> bool:
@@ -224,7 +226,13 @@ def draft_table(
     rules = {column.name: _rule(column) for column in persons.columns}
     source = PersonSource(_person_blocks(persons), rules, persons.sample, persons.n_persons)
     draft = store.draft(
-        source, p=p, now=now, fences=fences, table=given.cohort, separate=given.separate_groups
+        source,
+        p=p,
+        now=now,
+        fences=fences,
+        table=given.cohort,
+        separate=given.separate_groups,
+        accept_corrections=given.accept_corrections,
     )
     asked = {each.feature.name for each in wanted.readings}
     readings = tuple(each for each in persons.readings if each.feature.name in asked)
