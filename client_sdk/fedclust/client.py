@@ -7,7 +7,6 @@ do. :class:`fedclust.site.Site` uses it to take part in a session.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -15,15 +14,10 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from fedclust._http import ConnectionOptions, Http, Reply, Take
-from fedclust.errors import ProtocolError, UsageError
+from fedclust.errors import ProtocolError
+from fedclust.schema.display import Listing
 from fedclust.schema.model import Model
-from fedclust.session_request import (
-    dropped_text,
-    inherit,
-    names_features,
-    read_session,
-    read_study,
-)
+from fedclust.session_request import read_session, read_study
 from fedclust.session_result import SessionResult, read_result
 from fedclust.study import StudyCreate, StudyInfo
 from fedclust.wire import codec, models
@@ -106,9 +100,9 @@ class Client:
         body = models.PrincipalCreate(name=name, title=title, email=email)
         return self._send(models.PrincipalInfo, "POST", _path(kind), body)
 
-    def principals(self, kind: Kind) -> Iterator[models.PrincipalInfo]:
-        """Yield the registered sites, analysts or operators."""
-        return self._pages(models.PrincipalInfo, _path(kind))
+    def principals(self, kind: Kind) -> Listing[models.PrincipalInfo]:
+        """Return the registered sites, analysts or operators."""
+        return Listing(self._pages(models.PrincipalInfo, _path(kind)))
 
     def principal(self, kind: Kind, name: str) -> models.PrincipalInfo:
         """Return one of them."""
@@ -165,9 +159,9 @@ class Client:
         body = study if isinstance(study, StudyCreate) else read_study(study)
         return self._send(StudyInfo, "POST", _path("studies"), body)
 
-    def studies(self) -> Iterator[StudyInfo]:
-        """Yield the studies that the token may see."""
-        return self._pages(StudyInfo, _path("studies"), limit="200")
+    def studies(self) -> Listing[StudyInfo]:
+        """Return the studies that the token may see."""
+        return Listing(self._pages(StudyInfo, _path("studies"), limit="200"))
 
     def study(self, name: str) -> StudyInfo:
         """Return a study, as far as the token may see it."""
@@ -202,26 +196,23 @@ class Client:
         Invalid
             The coordinator refuses the definition; ``errors`` names each field.
         """
-        if not isinstance(definition, models.SessionCreate):
-            body = dict(definition)
-            if from_session is not None:
-                known = self.session(from_session).definition
-                body, dropped = inherit(known, body)
-                if dropped:
-                    warnings.warn(dropped_text(known, dropped), UserWarning, stacklevel=2)
-            by_name = names_features(body) and body.get("study") is not None
-            study = self.study(str(body["study"])) if by_name else None
-            definition = read_session(body, study)
-        elif from_session is not None:
-            raise UsageError("from_session needs the definition as a mapping of what differs")
-        return self._send(models.SessionInfo, "POST", _path("sessions"), definition)
+        known = None if from_session is None else self.session(from_session).definition
+        body = read_session(definition, known, self.study)
+        return self._send(models.SessionInfo, "POST", _path("sessions"), body)
 
     def sessions(
         self, state: models.SessionState | None = None, study: str | None = None
-    ) -> Iterator[models.SessionEntry]:
-        """Yield the sessions that the token may see; only those in a state, or of a study."""
+    ) -> Listing[models.SessionEntry]:
+        """Return the sessions that the token may see; only those in a state, or of a study.
+
+        NotFound for a study that the token may not see.
+        """
         path = _path("sessions")
-        return self._pages(models.SessionEntry, path, state=state, study=study, limit="200")
+        found = self._pages(models.SessionEntry, path, state=state, study=study, limit="200")
+        sessions = Listing(found)
+        if study is not None and not sessions:
+            self.study(study)
+        return sessions
 
     def session(self, name: str) -> models.SessionInfo:
         """Return a session with its frozen definition."""
@@ -264,9 +255,9 @@ class Client:
             "GET", path, headers=known, accept=accept, wait_s=25.0, repeatable=False, take=take
         )
 
-    def rounds(self, session: str) -> Iterator[models.RoundInfo]:
-        """Yield a session's rounds: states and who answered, no payloads."""
-        return self._pages(models.RoundInfo, _path("sessions", session, "rounds"))
+    def rounds(self, session: str) -> Listing[models.RoundInfo]:
+        """Return a session's rounds: states and who answered, no payloads."""
+        return Listing(self._pages(models.RoundInfo, _path("sessions", session, "rounds")))
 
     def round(self, session: str, number: int) -> models.RoundInfo:
         """Return one round."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import RootModel, ValidationError
 
@@ -15,6 +16,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.field_names import field_errors, unknown_name_message
 from fedclust.schema.options import MethodOptions
+from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
@@ -123,7 +125,8 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
     DefinitionError
         With all faults found.
     """
-    errors = _check_sites(definition, simulated)
+    errors = check_once(definition.sites)
+    errors += _check_sites(definition.policy, len(definition.sites), simulated)
     errors += check_features(definition.features, definition.policy.scaling)
     least, most = PURPOSE_CHARACTERS
     if not simulated and len(definition.purpose) < least:
@@ -132,16 +135,11 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
             "answer together: their stewards decide by it"
         )
         errors.insert(0, _error("/purpose", "purpose", message))
-    method = METHODS.get(definition.algorithm)
-    if method is None:
-        problem = METHODS.problem(definition.algorithm)
-        known = ", ".join(sorted(METHODS))
-        errors.append(_error("/algorithm", "algorithm", problem or f"choose one of: {known}"))
-        raise DefinitionError(errors)
-    if definition.policy.missing == "mask" and not method.takes_masks:
-        errors.append(
-            _error("/policy/missing", "mask", "this method needs every feature: drop or impute")
-        )
+    if faults := _check_algorithm(definition.algorithm, definition.policy):
+        errors += faults
+        if definition.algorithm not in METHODS:
+            raise DefinitionError(errors)
+    method = METHODS[definition.algorithm]
     try:
         options = _options(definition)
     except DefinitionError as error:
@@ -158,16 +156,63 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         raise DefinitionError(errors)
 
 
+def check_defaults(
+    algorithm: str, config: Mapping[str, Any], policy: Policy, n_sites: int
+) -> list[FieldError]:
+    """Return what is wrong with a study's defaults; what they leave out, a session says.
+
+    Parameters
+    ----------
+    algorithm : str
+        "" for none: then ``config`` is not checked.
+    config : mapping
+    policy : Policy
+        Of it only the fields that were set.
+    n_sites : int
+        The number of sites of every session.
+    """
+    errors = [
+        error
+        for error in _check_sites(policy, n_sites, simulated=False)
+        if error.pointer.rpartition("/")[2] in policy.model_fields_set
+    ]
+    if algorithm:
+        faults = _check_algorithm(algorithm, policy)
+        errors += faults
+        if algorithm in METHODS:
+            try:
+                _read_options(algorithm, config)
+            except DefinitionError as error:
+                errors += [each for each in error.errors if each.rule != "missing"]
+    return errors
+
+
+def _check_algorithm(algorithm: str, policy: Policy) -> list[FieldError]:
+    method = METHODS.get(algorithm)
+    if method is None:
+        known = ", ".join(sorted(METHODS))
+        message = METHODS.problem(algorithm) or f"choose one of: {known}"
+        return [_error("/algorithm", "algorithm", message)]
+    if policy.missing == "mask" and not method.takes_masks:
+        message = "this method needs every feature: drop or impute"
+        return [_error("/policy/missing", "mask", message)]
+    return []
+
+
 def _options(definition: SessionCreate) -> MethodOptions:
-    options = METHODS[definition.algorithm].options
+    return _read_options(definition.algorithm, definition.config)
+
+
+def _read_options(algorithm: str, config: Mapping[str, Any]) -> MethodOptions:
+    options = METHODS[algorithm].options
     try:
-        read = options.model_validate_json(canonical_json(definition.config))
+        read = options.model_validate_json(canonical_json(dict(config)))
         chosen: MethodOptions = read.root if isinstance(read, RootModel) else read
         return chosen
     except ValidationError as error:
         union = len(variant_models(options)) > 1
         what = "option of this variant" if union else "option"
-        known = select_variant_model(options, definition.config).model_fields
+        known = select_variant_model(options, config).model_fields
         errors = field_errors(
             error,
             at="/config",
@@ -176,8 +221,8 @@ def _options(definition: SessionCreate) -> MethodOptions:
         )
     except ValueError:  # canonical JSON has no NaN
         errors = [_error("/config", "finite_number", "every number must be finite")]
-    several = isinstance(definition.config.get("n_clusters"), list | tuple)
-    if several and not METHODS[definition.algorithm].sweeps:
+    several = isinstance(config.get("n_clusters"), list | tuple)
+    if several and not METHODS[algorithm].sweeps:
         sweeping = ", ".join(sorted(name for name, method in METHODS.items() if method.sweeps))
         message = f"one number: only these methods compare several: {sweeping}"
         errors = [
@@ -189,9 +234,8 @@ def _options(definition: SessionCreate) -> MethodOptions:
     raise DefinitionError(errors)
 
 
-def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]:
-    n, policy = len(definition.sites), definition.policy
-    errors = check_once(definition.sites)
+def _check_sites(policy: Policy, n: int, simulated: bool) -> list[FieldError]:
+    errors = []
     if policy.min_group_size < LEAST_GROUP:
         message = f"at least {LEAST_GROUP}; 5 is the default. protection: none works on exact rows"
         errors.append(_error("/policy/min_group_size", "smallest-count", message))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -57,20 +58,38 @@ def read_study(body: Mapping[str, Any]) -> StudyCreate:
     return read_model(StudyCreate, _with_features(json_value(body), None))
 
 
-def read_session(body: Mapping[str, Any], study: StudyInfo | None) -> SessionCreate:
+def read_session(
+    written: SessionCreate | Mapping[str, Any],
+    start: Definition | None,
+    get_study: Callable[[str], StudyInfo],
+) -> SessionCreate:
     """Return the session that a mapping describes; UsageError that names all faults.
 
     A feature may be its name alone: the study's feature of this name, or without a study a number
     without bounds.
+
+    Parameters
+    ----------
+    written : SessionCreate or mapping
+    start : Definition, optional
+        That of another session, which the mapping changes; a warning names dropped options.
+    get_study : callable
+        Returns the study of a name.
     """
-    model = SessionCreate if body.get("study") is None else SessionOfStudy
+    if isinstance(written, SessionCreate):
+        if start is not None:
+            raise UsageError("from_session needs the definition as a mapping of what differs")
+        return written
+    body = dict(written)
+    if start is not None:
+        body, dropped = inherit(start, body)
+        if dropped:
+            warnings.warn(dropped_text(start, dropped), UserWarning, stacklevel=3)
+    name, features = body.get("study"), body.get("features")
+    by_name = isinstance(features, (list, tuple)) and any(isinstance(f, str) for f in features)
+    study = get_study(str(name)) if by_name and name is not None else None
+    model = SessionCreate if name is None else SessionOfStudy
     return read_model(model, _with_features(json_value(body), study))
-
-
-def names_features(body: Mapping[str, Any]) -> bool:
-    """Return whether a mapping holds features by their names alone."""
-    features = body.get("features")
-    return isinstance(features, (list, tuple)) and any(isinstance(f, str) for f in features)
 
 
 def inherit(

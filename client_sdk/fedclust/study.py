@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, RootModel, Tag, ValidationError, field_serializer
 
-from fedclust.definition import DefinitionError, check_features, check_once
+from fedclust.definition import DefinitionError, check_defaults, check_features, check_once
+from fedclust.schema.display import brief
 from fedclust.schema.feature import Feature
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model, Slug
@@ -73,6 +74,25 @@ class StudyInfo(Model):
     features: tuple[Feature, ...] | None = None
     defaults: StudyDefaults | None = None
 
+    def _row(self) -> dict[str, Any]:
+        """Return what a list of studies shows."""
+        return {
+            "study": self.name,
+            "title": self.title,
+            "sites": None if self.sites is None else ", ".join(self.sites),
+            "sessions": ", ".join(self.sessions),
+            "created by": self.created_by,
+        }
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        row = {**self._row(), "purpose": self.purpose}
+        if self.features is not None:
+            row["features"] = ", ".join(each.name for each in self.features)
+        if self.defaults is not None:
+            set_here = self.defaults.model_dump(mode="json", exclude_unset=True)
+            row["defaults"] = ", ".join(f"{name}: {brief(each)}" for name, each in set_here.items())
+        return [(name, value) for name, value in row.items() if value]
+
     @field_serializer("defaults")
     def _only_set(self, defaults: StudyDefaults | None) -> dict[str, Any] | None:
         return None if defaults is None else defaults.model_dump(mode="json", exclude_unset=True)
@@ -113,6 +133,13 @@ def check_study(study: StudyCreate) -> None:
         With all faults found.
     """
     errors = check_once(study.sites) + check_features(study.features)
+    defaults = study.defaults
+    errors += [
+        each.model_copy(update={"pointer": f"/defaults{each.pointer}"})
+        for each in check_defaults(
+            defaults.algorithm, defaults.config, defaults.policy, len(study.sites)
+        )
+    ]
     if errors:
         raise DefinitionError(errors)
 

@@ -97,6 +97,18 @@ def test_a_study_from_its_creation_to_its_deletion(run: Run, tmp_path: Path) -> 
     assert all(name in listed for name in ("four", "five", "ages", "hearts"))
     assert "five" in run("eva", "study", "show", "hearts")
 
+    # Mistakes are named: a feature, an option of another method, a field of a file, a study.
+    wrong = ("session", "create", "agex", "--study", "hearts", "--features", "agge")
+    assert 'study hearts has no feature "agge": did you mean "age"?' in run("eva", *wrong, code=2)
+    text = run("eva", "session", "create", "kfed", "--from", "four", "--algorithm", "kfed")
+    assert "not taken over from four: options of lloyd (" in text
+    assert definition("kfed")["config"]["n_clusters"] == 4
+    run("eva", "session", "delete", "kfed", "--yes")
+    (tmp_path / "wrong.json").write_text(json.dumps({"purpoes": PURPOSE, "sites": SITES}), "utf-8")
+    text = run("eva", "study", "create", "other", "--file", "wrong.json", code=2)
+    assert 'unknown field "purpoes": did you mean "purpose"?' in text
+    run("eva", "session", "list", "--study", "heart", code=5)
+
     # A site checks its rows against all of them, and sends nothing.
     write_rows(tmp_path / "good.csv", 40, age=age, chol=lambda i: 150 + 7 * (i % 17))
     text = run("ada", "check", "--study", "hearts", "--data", "good.csv")

@@ -11,6 +11,7 @@ import pytest
 from fedclust import Feature, errors
 from fedclust.client import Client
 from fedclust.session_request import inherit, read_session, read_study
+from fedclust.study import StudyInfo
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
 
@@ -28,6 +29,10 @@ SESSION: dict[str, Any] = {
     "algorithm": "fkm",
     "config": {"n_clusters": (2, 3), "candidates": 3},
 }
+
+
+def no_study(name: str) -> StudyInfo:
+    raise AssertionError(name)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +78,23 @@ def test_a_session_starts_from_another(analyst: Client) -> None:
     assert dropped == ()
 
 
+def test_lists_and_what_they_hold_are_shown_in_words(analyst: Client) -> None:
+    shown = repr(analyst.sessions())
+    assert shown.splitlines()[0].split() == ["session", "study", "method", "K", "state", "joined"]
+    assert "t-1" in shown
+    assert "0 of 3" in analyst.sessions()._repr_html_()
+    one = analyst.session("t-1")._repr_html_()
+    assert "invited: alpha, beta, gamma" in one
+    assert "SitePresence" not in one
+    study = analyst.study("tumours")._repr_html_()
+    assert "mean_radius, mean_texture" in study
+    assert "policy: {" in study
+    assert "tumours" in repr(analyst.studies())
+    assert repr(analyst.sessions("failed")) == "(none)"
+    with pytest.raises(errors.NotFound):
+        analyst.sessions(study="tumors")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -86,7 +108,7 @@ def test_a_session_starts_from_another(analyst: Client) -> None:
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
     with pytest.raises(errors.UsageError, match=said) as caught:
-        read_session({**SESSION, **change}, None)
+        read_session({**SESSION, **change}, None, no_study)
     assert "pydantic" not in str(caught.value)
 
 

@@ -136,6 +136,44 @@ def test_a_study_is_checked() -> None:
             study(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("defaults", "pointer", "said"),
+    [
+        ({"algorithm": "kmeans"}, "/defaults/algorithm", "choose one of: dual, fkm, kfed, lloyd"),
+        (
+            {"algorithm": "fkm", "config": {"candidats": 3}},
+            "/defaults/config",
+            'unknown option of this variant "candidats": did you mean "candidates"',
+        ),
+        (
+            {"algorithm": "lloyd", "config": {"n_init": 0}},
+            "/defaults/config/n_init",
+            "greater than or equal to 1",
+        ),
+        ({"policy": {"min_sites": 4}}, "/defaults/policy/min_sites", "fewer sites (3)"),
+        ({"policy": {"min_group_size": 2}}, "/defaults/policy/min_group_size", "at least 3"),
+        (
+            {"algorithm": "lloyd", "policy": {"missing": "mask"}},
+            "/defaults/policy/missing",
+            "needs every feature",
+        ),
+    ],
+)
+def test_defaults_that_no_session_could_have_are_refused(
+    defaults: dict[str, Any], pointer: str, said: str
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        check_study(study(defaults=defaults))
+    (error,) = caught.value.errors
+    assert error.pointer == pointer
+    assert said in error.message
+
+
+def test_defaults_may_leave_out_what_sessions_say() -> None:
+    check_study(study(defaults={"algorithm": "lloyd", "config": {"tol": 0.01}}))
+    check_study(study(sites=SITES[:2], defaults={"config": {"anything": 1}}))
+
+
 def test_a_request_is_read_as_what_it_is() -> None:
     assert isinstance(request(), SessionOfStudy)
     with pytest.raises(ValidationError, match="algorithm"):

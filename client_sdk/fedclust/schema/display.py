@@ -6,11 +6,13 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["COLUMNS", "LINES", "STYLE", "brief", "cut", "html_fields", "short_repr"]
+__all__ = ["COLUMNS", "LINES", "STYLE", "Listing", "brief", "cut", "html_fields", "short_repr"]
+
+T = TypeVar("T")
 
 #: Most columns and lines of a repr.
 COLUMNS, LINES = 100, 20
@@ -94,3 +96,51 @@ def html_fields(title: str, fields: Iterable[tuple[str, Any]]) -> str:
     )
     caption = f"<caption>{escape(title)}</caption>"
     return f'<div class="fedclust">{STYLE}<table>{caption}<tbody>{rows}</tbody></table></div>'
+
+
+class Listing(list[T]):
+    """A list that shows itself as a table: in a notebook, and in at most 20 lines elsewhere.
+
+    An item with a method ``_row`` says what its row holds, by heading.
+    """
+
+    def _rows(self) -> list[dict[str, str]]:
+        rows = [each._row() if hasattr(each, "_row") else vars(each) for each in self]
+        return [
+            {
+                name: cut(value, _FIELD) if isinstance(value, str) else brief(value)
+                for name, value in row.items()
+                if value is not None
+            }
+            for row in rows
+        ]
+
+    def __repr__(self) -> str:
+        if not self:
+            return "(none)"
+        rows = self._rows()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        most = len(rows) if len(rows) < LINES else LINES - 2
+        table = [names, *([row.get(name, "") for name in names] for row in rows[:most])]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for row in table
+        ]
+        if len(rows) > most:
+            lines.append(f"... and {len(rows) - most:,} more")
+        return "\n".join(cut(line.rstrip(), COLUMNS) for line in lines)
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        body = "".join(
+            "<tr>"
+            + "".join(f'<td class="text">{escape(row.get(name, ""))}</td>' for name in names)
+            + "</tr>"
+            for row in rows
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        shown = f'<div class="wide">{table}</div>' if rows else "<p>(none)</p>"
+        return f'<div class="fedclust">{STYLE}{shown}</div>'

@@ -18,6 +18,7 @@ from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
 from fedclust.definition import LEAST_GROUP
+from fedclust.schema.display import Listing
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan
@@ -261,11 +262,13 @@ class Site:
         with SessionWork(shown=self._progress) as work:
             return self._open(session, SiteRows(watch_reading(data, work.read), **rows)).preview()
 
-    def status(self, session: str | None = None) -> list[SessionStatus]:
+    def status(self, session: str | None = None) -> Listing[SessionStatus]:
         """Return the status of this site's sessions, or of one."""
         infos = [self._client.session(session)] if session else self._client.sessions()
         decided = self.approvals.decisions(self.url, self.name)
-        return [session_status(each, self.name, self._journal(each), decided) for each in infos]
+        return Listing(
+            session_status(each, self.name, self._journal(each), decided) for each in infos
+        )
 
     def leave(self, session: str) -> None:
         """Leave a session; what was sent still counts."""

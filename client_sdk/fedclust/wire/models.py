@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible
 from fedclust.schema.policy import Policy
+from fedclust.schema.session_display import session_fields, session_row
 from fedclust.schema.task import Disclosure
 
 PROTOCOL_VERSION = 1
@@ -234,6 +235,12 @@ class SessionEntry(Model):
     definition: Definition | None
     definition_sha256: Sha256
     sites: tuple[SitePresence, ...]
+
+    def _row(self) -> dict[str, Any]:
+        return session_row(self)
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        return session_fields(self)
 
 
 class SessionInfo(SessionEntry):
