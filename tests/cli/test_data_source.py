@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pytest
 
 from fedclust.data import Dataset
@@ -193,10 +194,76 @@ def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
     for command in (("check", "--definition", "heart.json"), ("doctor",)):
         assert office.run(*command, "--data", "@cohrt") != 0
         said = " ".join((office.out + office.err).split())
-        assert "no data source @cohrt (@cohort): fedclust data add cohrt" in said
+        assert "no data source @cohrt (@cohort). Did you mean @cohort? fedclust data add" in said
+    assert office.run("check", "--definition", "heart.json", "--data", "@other") == 2
+    assert "no data source @other (@cohort): fedclust data add other --data FILE" in office.err
     Path("@cohort").write_text("mrn;Ex;y\na;1;2\n", "utf-8")
     assert office.run("check", "--definition", "heart.json", "--data", "./@cohort", "--json") == 3
     assert json.loads(office.out)["refused"]["message"].startswith("@cohort")
+
+
+def test_a_name_may_begin_with_its_mark(office: Office) -> None:
+    assert office.run("data", "show", "@cohort") == 0
+    assert office.run("data", "add", "@second", "--data", "cohort.csv") == 0
+    assert "@second: 3 columns" in office.err
+    assert office.run("data", "show", "@@cohort") == 2
+    assert office.run("data", "remove", "@second") == 0
+    assert "@second is no longer registered" in office.err
+
+
+def test_a_name_without_its_mark_is_no_file(office: Office) -> None:
+    check = ("check", "--definition", "heart.json", "--data")
+    assert office.run(*check, "cohort") == 2
+    assert "there is no file cohort here; for the registered source: @cohort" in office.err
+    assert office.run(*check, "nothing") == 3
+    assert "@" not in office.err
+
+
+def test_a_column_of_the_mapping_that_is_not_there_is_refused(office: Office) -> None:
+    Path("other.toml").write_text('[features.x]\ncolumn = "Exx"\n', "utf-8")
+    add = ("data", "add", "other", "--data", "cohort.csv", "--mapping", "other.toml")
+    assert office.run(*add) == 3
+    said = "cohort.csv, column 'Exx': the mapping names this column and the header has none of "
+    assert f"{said}that name; did you mean 'Ex'? it has mrn, Ex, y" in office.err
+    assert office.run("data", "list") == 0
+    assert "@other" not in office.out
+
+
+def test_columns_that_are_not_used_are_named(office: Office) -> None:
+    assert office.run("check", "--definition", "heart.json", "--data", "@cohort") == 0
+    assert "not used" not in office.out  # the id column is used
+    wide = [f"note{i}" for i in range(12)]
+    Path("wide.csv").write_text(",".join(["x", "y", *wide]) + "\n" + "1," * 13 + "1\n", "utf-8")
+    office.run("check", "--definition", "heart.json", "--data", "wide.csv")
+    named = ", ".join(wide[:10])
+    assert f"columns that are not used (12): {named} and 2 more\n" in office.out
+
+
+@pytest.mark.parametrize("text", ["My cohort 2026\n\nmrn;Ex;y\n", "My cohort;;\nmrn;Ex;y\n"])
+def test_a_title_above_the_header_is_no_header(office: Office, text: str) -> None:
+    Path("titled.csv").write_text(text + "a;1;2\nb;2;3\n", "utf-8")
+    assert office.run("data", "add", "titled", "--data", "titled.csv") == 3
+    line = text.count("\n")
+    said = f"it begins with a title, and line {line} looks like the header; delete the lines above"
+    assert said in office.err
+    Path("one.csv").write_text("value\n1\n2\n", "utf-8")
+    assert office.run("data", "add", "one", "--data", "one.csv") == 0
+
+
+def test_a_title_above_the_header_of_a_sheet(office: Office) -> None:
+    book = openpyxl.Workbook()
+    for row in (["My cohort"], ["June 2026"], ["mrn", "Ex", "y"], ["a", 1, 2], ["b", None, 3]):
+        book.active.append(row)
+    book.save("titled.xlsx")
+    add = ("data", "add", "titled", "--data", "titled.xlsx")
+    assert office.run(*add) == 3
+    said = "its first row is a title, and row 3 looks like the header; give --header-row 3"
+    assert said in office.err
+    assert office.run(*add, "--header-row", "3") == 0, office.err
+    Path("titled.xlsx").rename("~$titled.xlsx")
+    assert office.run("data", "add", "lock", "--data", "~$titled.xlsx") == 3
+    assert "this is the lock file of Excel" in office.err
+    assert "give titled.xlsx" in office.err
 
 
 def test_new_rows_of_a_registered_source_are_labelled(office: Office) -> None:

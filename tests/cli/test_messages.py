@@ -413,7 +413,7 @@ def test_repeated_ids_are_counted_and_not_named(desk: Desk) -> None:
 
     data = changed(desk, "repeated.csv", repeat)
     text = "2 ids occur in several rows (6 rows)"
-    advice = "if they are rows of one person, give the column as --person-column"
+    advice = "rows of one person, give --person-column mrn in addition to --id-column"
     for line in (
         f"check --definition heart.json --id-column mrn {data}",
         f"check open --id-column mrn {data}",
@@ -458,7 +458,10 @@ def test_an_impossible_value_names_the_option_and_the_lines_of_the_mapping(desk:
     data = changed(desk, "zero.csv", zero)
     said = desk.run("ada", f"check --definition heart.json {data}")
     assert said.code == 0
-    assert "chol: 19 values outside the session's bounds. If it stands" in said.text
+    assert (
+        "chol: 19 values outside the session's bounds. They count as measurements; only what "
+        "leaves is limited to the bounds. If it stands"
+    ) in said.text
     assert "--sentinel chol=0, or in the mapping file: [features.chol] sentinels = [0]" in said.text
     # A warning may be logged: it names no value.
     assert "--sentinel chol=NUMBER" in said.err

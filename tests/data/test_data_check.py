@@ -106,7 +106,7 @@ def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
         "chol": ("refused", 1),
     }
     age = found.columns[0]
-    assert (age.below, age.above, found.ignored) == (1, 1, 1)
+    assert (age.below, age.above, found.ignored) == (1, 1, ("note",))
     assert [re.split("[:.]", text)[0] for text in age.says] == [
         "line 4",
         "2 values outside the session's bounds",
@@ -228,7 +228,7 @@ def test_the_command_before_joining(office: Office) -> None:
     facts = json.loads(office.out)
     assert facts["refused"] is None
     assert facts["definition_sha256"] == office.fake.sha256
-    assert (facts["usable_rows"], facts["ignored_columns"]) == (60, 1)
+    assert (facts["usable_rows"], facts["ignored_columns"]) == (60, ["id"])
     assert facts["columns"][1]["minimum"] > 100
     assert all(request.startswith("GET") for request in office.fake.requests)
 

@@ -117,6 +117,7 @@ def test_a_cell_that_cannot_be_used_is_named(
     assert (error.rule, error.row) == (rule, 7)
     assert f"column {column!r}" in str(error) or rule == "persons"
     if rule == "error-cell" and column != "id":
+        assert f"--missing '{cell}'" in str(error)
         table = load(Dataset(path, missing=cell), (AGE, STAGE))
         assert np.isnan(table.X).any(axis=1).tolist() == [False] * 3 + [True, False]
 

@@ -220,11 +220,27 @@ def test_a_code_has_one_spelling(text: str, code: str) -> None:
         ("[features.cp]\nlevels = { a = 'SECRET' }", "'typical'"),
         ("[features.cp]\nlevels = { 1 = '1', '1.0' = '2' }", "two spellings"),
         ("[features.chol]\ncolumn = 'sex'", "one column"),
-        ("[features.chol]\nkolumn = 'x'", "features.chol.kolumn"),
-        ("[features.chol]\nfactor = 'x'", "features.chol.factor"),
-        ("[features.chol]\nfactor = inf", "features.chol.factor"),
-        ("[features.chol]\nsentinels = 0", "features.chol.sentinels"),
-        ("min_present = 2", "min_present"),
+        ("[features.chol]\nkolumn = 'x'", "features.chol.kolumn: there is no such setting: did yo"),
+        ("[features.chol]\nxyz = 'x'", "there is no such setting; there are column, unit, to,"),
+        ("featurs = 1", "featurs: there is no such setting: did you mean features?"),
+        ("[features.chol]\nfactor = 'x'", "features.chol.factor: write a number, without quotes"),
+        ("[features.chol]\nfactor = inf", "features.chol.factor: write a finite number"),
+        ("[features.chol]\nsentinels = 0", "features.chol.sentinels: write a list, in square brac"),
+        ("[features.chol]\nsentinels = [0, '9']", "sentinels, entry 2: write a number, without q"),
+        (
+            "[features.chol]\nmissing = ['x', -99]",
+            'features.chol.missing, entry 2: write it in quotes ("-99"), or use sentinels = [-99]',
+        ),
+        ("missing = [-99]", "or use sentinels = [-99] below [features.NAME]"),
+        ("[features.chol]\nlacking = 'yes'", "features.chol.lacking: write true or false"),
+        ("[features.cp]\nlevels = { a = 1.5 }", "features.cp.levels.a: write the level in quotes"),
+        ("[features.cp]\nlevels = ['a']", "features.cp.levels: write a table"),
+        ("features = ['a']", "features: write a table"),
+        ("[features]\nchol = 'x'", "features.chol: write a table of settings"),
+        ("sheet = 2", "sheet: write text, in quotes"),
+        ("header_row = 1.5", "header_row: write a whole number"),
+        ("header_row = 0", "header_row: at least 1"),
+        ("min_present = 2", "min_present: at most 1"),
         ("encoding = 'klingon'", "encoding"),
         ("encoding = 'base64'", "encoding"),
         ("decimal = ';'", "decimal"),
@@ -242,6 +258,17 @@ def test_a_mapping_file_that_cannot_be_used(text: str | bytes, says: str, tmp_pa
     assert error.source == "columns.toml"
     assert error.rule in ("mapping", "unit")
     assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("here", "session"), [("mm²", "mm2"), ("\u00b5mol/l", "\u03bcmol/l"), (" mg/dl ", "mg/dl")]
+)
+def test_two_spellings_of_a_unit_are_one(here: str, session: str) -> None:
+    feature = Feature(name="x", unit=session)
+    rows = Dataset(pd.DataFrame({"x": [1.0, 2.0]}), mapping={"features": {"x": {"unit": here}}})
+    assert load(rows, (feature,)).X.ravel().tolist() == [1.0, 2.0]
+    other = Dataset(rows.source, mapping={"features": {"x": {"unit": session.upper()}}})
+    assert fault(other, feature).rule == "unit"
 
 
 def test_a_mapping_that_is_not_there(tmp_path: Path) -> None:

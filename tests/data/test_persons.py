@@ -240,13 +240,37 @@ def test_the_order_of_rows_does_not_change_how_a_column_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"missing": "8"}, {"sentinels": {"age": 99}}, {"decimal": ","}]
+    ("before", "options", "says"),
+    [
+        ({}, {"missing": "8"}, "no sentinels"),
+        ({}, {"missing": "x"}, "no missing markers"),
+        ({}, {"sentinels": {"age": 99}}, "no sentinels"),
+        ({"decimal": ","}, {}, "decimal mark ','"),
+        (
+            {"sentinels": {"age": [-9, 99]}, "missing": ["?"]},
+            {},
+            "missing markers '?' and sentinels -9, 99",
+        ),
+    ],
 )
-def test_a_pinned_column_is_not_read_by_another_rule(options: dict[str, Any]) -> None:
-    first = _read(_frame())
+def test_a_pinned_column_is_not_read_by_another_rule(
+    before: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    first = _read(Dataset(_frame(), mapping=MAPPING, **before))
     other = Dataset(_frame(), mapping=MAPPING, **options)
     error = _fault(other, pinned=_pinned(first))
     assert (error.rule, error.column) == ("pinned", "age")
+    assert f"it was first read with {says}, and released values cannot change" in str(error)
+
+
+def test_a_number_may_be_named_as_a_marker_or_as_a_sentinel() -> None:
+    first = _read(Dataset(_frame(), mapping=MAPPING, sentinels={"age": -9}))
+    named = {
+        **MAPPING["features"],
+        "age": {**MAPPING["features"].get("age", {}), "missing": ["-9"]},
+    }
+    found = _read(Dataset(_frame(), mapping={"features": named}), pinned=_pinned(first))
+    assert found.columns == first.columns
 
 
 def test_a_pinned_column_is_not_read_in_another_unit() -> None:

@@ -134,7 +134,10 @@ def test_the_columns_that_a_mapping_names_are_compared(cohort: Path) -> None:
         "utf-8",
     )
     found = source(cohort, mapping=str(mapping))
-    assert found.unmatched(DataSources().add("cohort", found)) == ["chol_mmol"]
+    with pytest.raises(DataError, match=r"column 'chol_mmol': .* it has mrn, age, note") as caught:
+        DataSources().add("cohort", found)
+    assert caught.value.rule == "missing-column"
+    assert found.unmatched(["age"]) == ["chol_mmol"]
 
 
 def test_many_processes_may_register_at_once(cohort: Path) -> None:

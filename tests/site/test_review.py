@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from html import unescape
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedclust.data import DataWarning
 from fedclust.errors import UsageError
 from fedclust.site.consent import ConsentRequest, feature_text
 from fedclust.site.review import review_page
@@ -69,6 +71,22 @@ def test_the_page_says_all_that_the_terminal_says_and_the_sites_figures(tmp_path
         assert text in page.text
     code = request.approval_code
     assert f"{code[:12]} {code[12:]}" in page.text
+
+
+def test_values_outside_the_bounds_are_warned_of(tmp_path: Path) -> None:
+    """The warning names no value, and an approval does not depend on it."""
+    rows = np.where(np.arange(80)[:, None] < 11, [[-99.0, 1.0]], MINE)
+    fake = FakeCoordinator(OTHERS, features=({"name": "x", "lower": -50, "upper": 50}, FEATURES[1]))
+    with pytest.warns(DataWarning, match="11 values outside"):
+        request = fake.site(tmp_path).check("heart", rows)
+    warned = dict(request.text())["warning"]
+    text = "column 'x': 11 values outside the session's bounds. They count as measurements"
+    assert warned.startswith(text)
+    assert "--sentinel x=NUMBER" in warned
+    page = _Page(review_page(request, NOW)).text
+    assert text in page
+    assert "-99" not in page
+    assert request.approval_code == replace(request, warnings=()).approval_code
 
 
 def test_names_and_purpose_are_text_and_nothing_is_loaded(tmp_path: Path) -> None:

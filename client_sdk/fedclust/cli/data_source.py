@@ -19,7 +19,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Name = Annotated[str, o.arg("Name of the data source, without @.")]
+
+def _without_mark(name: str) -> str:
+    return name.removeprefix(MARK)
+
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the data source.", show_default=False, callback=_without_mark),
+]
 
 
 @o.command(
@@ -50,7 +58,6 @@ def add(
     sources = DataSources()
     columns = sources.add(name, given, replace=replace)
     source = sources.get(name)
-    _warn_of_unmatched(source.unmatched(columns))
     if source.data.endswith(".sql") and source.reading.sql_url_file is None:
         show(err, f"warning: the address in {URL_VARIABLE} is not stored: --sql-url-file is")
     said = f"{MARK}{name}: {len(columns)} columns; next: fedclust check SESSION --data {MARK}{name}"

@@ -25,7 +25,7 @@ from fedclust.data.mapping import ReadOptions, read_options
 from fedclust.data.secret_files import refuse_address, refuse_open_secret
 from fedclust.errors import UsageError
 from fedclust.site import Site
-from fedclust.site.data_sources import MARK, DataSource
+from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import RowOptions
 
 #: How long a command that a person waits for is repeated: a coordinator restarts within it.
@@ -474,4 +474,7 @@ def absolute_data(data: str) -> str:
         raise UsageError("rows are read twice, so not from standard input: give a file")
     if data.startswith(MARK):
         return data
-    return str(Path(refuse_address(data, "--data")).absolute())
+    path = Path(refuse_address(data, "--data"))
+    if not path.exists() and data in DataSources().read():
+        raise UsageError(f"there is no file {data} here; for the registered source: {MARK}{data}")
+    return str(path.absolute())

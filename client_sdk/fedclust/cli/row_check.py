@@ -10,7 +10,7 @@ from typing import Any
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
-from fedclust.data.advice import repeated_text
+from fedclust.data.advice import list_names, repeated_text
 from fedclust.data.profile import ColumnProfile, SourceProfile, profile
 from fedclust.errors import DataError, DisclosureError, FedclustError
 from fedclust.protection.figures import TableFigures
@@ -96,7 +96,7 @@ class RowCheck:
             "repeated_ids": {
                 name: {"ids": ids, "rows": rows} for name, (ids, rows) in found.repeated.items()
             },
-            "ignored_columns": found.ignored,
+            "ignored_columns": list(found.ignored),
             "unused_mappings": found.unused,
         }
 
@@ -117,7 +117,8 @@ class RowCheck:
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
             )
         if found.ignored:
-            show(out, f"columns that are not used: {found.ignored}")
+            count = len(found.ignored)
+            show(out, f"columns that are not used ({count}): {list_names(found.ignored)}")
         for name, (ids, rows) in found.repeated.items():
             said = f"{name}: {repeated_text(ids, rows)}"
             show(out, f"{said}; with --person-column each id is one person")
@@ -144,7 +145,7 @@ def examine(
             lacking = body.policy.missing == "mask"
             found = profile(rows.data, body.features, text=text, lacking=lacking)
     except DataError as error:
-        nothing = SourceProfile(error.source, 0, 0, (), 0, (), error)
+        nothing = SourceProfile(error.source, 0, 0, (), (), (), error)
         return RowCheck(body, nothing, p, CheckedTable(0, None), read=False)
     table = CheckedTable(found.complete_rows if body.policy.missing == "drop" else found.rows, None)
     if found.refused is None:

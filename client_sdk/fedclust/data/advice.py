@@ -6,14 +6,38 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from fedclust.schema.feature import Feature
+
+#: At most this many names of columns are listed.
+_MOST_NAMES: Final = 10
 
 
 def count_rows(count: int) -> str:
     """Return a number of rows in words."""
     return "1 row" if count == 1 else f"{count} rows"
+
+
+def count_values(count: int) -> str:
+    """Return a number of values in words."""
+    return "1 value" if count == 1 else f"{count} values"
+
+
+def outside_text(count: int) -> str:
+    """Return how many values are outside the bounds, and what happens to them."""
+    what = "It counts as a measurement" if count == 1 else "They count as measurements"
+    return (
+        f"{count_values(count)} outside the session's bounds. {what}; only what leaves is limited "
+        "to the bounds."
+    )
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return names of columns, at most ten, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def mapping_lines(feature: str, table: str, line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -13,6 +14,9 @@ from fedclust.errors import DataError
 #: Markers of missing values, in any case, as people, R, pandas, spreadsheets, databases, SAS and
 #: Stata write them.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "."})
+
+#: Among so many rows at the beginning of a file, its header is looked for.
+FIRST_ROWS = 20
 
 #: Errors of formulas, as spreadsheets write them. ``#N/A`` is a missing value instead.
 SHEET_ERRORS = frozenset(
@@ -75,7 +79,14 @@ class Origin:
             message = f"{why} this column and the header has none of that name{others}"
             if missing[0].casefold() in map(str.casefold, places):
                 message += "; upper and lower case are different"
-            message += "; if it has another name here, say so in a mapping file"
+            if missing[0] in features:
+                message += "; if it has another name here, say so in a mapping file"
+            else:
+                message += "; give the name that it has here"
+                # If other columns are found, the header holds names and no values.
+                known = places.keys() & set(wanted)
+                near = difflib.get_close_matches(missing[0], places, 1) if known else []
+                message += f", such as {near[0]!r}" if near else ""
             if self.hint and not places.keys() & set(wanted):
                 message += f"; {self.hint}"
             raise self.fault("missing-column", message, column=missing[0])

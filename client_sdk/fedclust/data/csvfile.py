@@ -8,11 +8,11 @@ import itertools
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from fedclust.data.chunks import Chunk, Origin
+from fedclust.data.chunks import FIRST_ROWS, Chunk, Origin
 from fedclust.data.mapping import ColumnsFile
 from fedclust.errors import DataError
 
@@ -62,6 +62,7 @@ class CsvReader:
             with self._open() as file:
                 announced = _SEPARATOR.fullmatch(file.readline())
             self._before = 0 if announced is None else 1
+            self._known_delimiter = written.delimiter is not None or announced is not None
             if written.delimiter is not None:
                 self._delimiter = written.delimiter
             elif announced is not None:
@@ -77,6 +78,29 @@ class CsvReader:
                 message = "the first line is a header, and columns are given too: give none"
                 raise self.origin.fault("header-twice", message)
             self.header = self._given
+
+    def first_rows(self) -> list[tuple[int, int]]:
+        """Return the line, and the number of filled fields, of the header and of rows below.
+
+        If the delimiter was detected in a single name, the one that gives most fields counts.
+        """
+        alone = len(self.header) == 1 and not self._known_delimiter
+        counts = map(self._count_fields, _DELIMITERS if alone else (self._delimiter,))
+        return max(counts, key=lambda rows: max((n for _, n in rows), default=0))
+
+    def _count_fields(self, delimiter: str) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        end = self._before
+        with self._reading(), self._open() as file:
+            reader = csv.reader(self._lines(file), strict=True, delimiter=delimiter)
+            with suppress(csv.Error):
+                for record in reader:
+                    number, end = end + 1, self._before + reader.line_num
+                    if record:
+                        found.append((number, sum(bool(cell.strip()) for cell in record)))
+                    if len(found) == FIRST_ROWS:
+                        break
+        return found
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of ``rows`` rows; the last may be shorter."""

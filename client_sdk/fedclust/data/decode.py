@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import hashlib
 import json
 import math
 import re
@@ -39,10 +38,6 @@ _TRUTH: Final = {"false": 0.0, "true": 1.0}
 #: Why a value cannot be used: (rule, message).
 Wrong = tuple[str, str]
 _NOT_FINITE: Final[Wrong] = ("not-finite", "infinite, or beyond what a double holds")
-_AN_ERROR: Final[Wrong] = (
-    "error-cell",
-    "an error of a spreadsheet's formula; correct it, or name it as a missing value with --missing",
-)
 
 
 @dataclass(frozen=True)
@@ -66,10 +61,43 @@ class ColumnRule:
     sentinels: frozenset[float] = frozenset()
     decimal_mark: str = "."
 
-    def digest(self) -> str:
-        """Return a SHA-256 that identifies this rule."""
-        tree = [self.coded, sorted(self.markers), sorted(self.sentinels), self.decimal_mark]
-        return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
+    def text(self) -> str:
+        """Return this rule as JSON. Rules that read each cell in the same way give the same text.
+
+        It holds the site's options, and nothing of its rows.
+        """
+        sentinels, markers = set(self.sentinels), set(self.markers)
+        # A marker that is a number works as a sentinel does, if both are written with a point.
+        for marker in self.markers if self.decimal_mark == "." else ():
+            number = number_or_none(marker)
+            if number is not None and math.isfinite(number):
+                sentinels.add(number)
+                markers.remove(marker)
+        tree = {
+            "coded": self.coded,
+            "missing": sorted(markers),
+            "sentinels": sorted(sentinels),
+            "decimal": self.decimal_mark,
+        }
+        return json.dumps(tree)
+
+
+def rule_differences(now: str, before: str) -> str:
+    """Return in words how a column was read before, of what is read otherwise now.
+
+    Both are texts of :meth:`ColumnRule.text`; "" if they differ in nothing that is an option.
+    """
+    new, old = json.loads(now), json.loads(before)
+    said = []
+    if new["missing"] != old["missing"]:
+        markers = ", ".join(map(repr, old["missing"]))
+        said.append(f"missing markers {markers}" if markers else "no missing markers")
+    if new["sentinels"] != old["sentinels"]:
+        numbers = ", ".join(f"{number:.15g}" for number in old["sentinels"])
+        said.append(f"sentinels {numbers}" if numbers else "no sentinels")
+    if new["decimal"] != old["decimal"]:
+        said.append(f"decimal mark {old['decimal']!r}")
+    return " and ".join(said)
 
 
 @dataclass
@@ -192,7 +220,7 @@ class Decoder:
         if text in self.rule.markers:
             return math.nan
         if text.casefold() in SHEET_ERRORS:
-            return _AN_ERROR
+            return _error_cell(text)
         value = self._parsed(text)
         if value is not None and value in self._is_sentinel:
             return math.nan
@@ -257,6 +285,12 @@ class Decoder:
             hint += f"; a file with decimals after a {other} is read with --decimal "
             hint += "." if comma else ","
         return f"text in a number column; {hint}"
+
+
+def _error_cell(text: str) -> Wrong:
+    """Return why an error of a spreadsheet, such as ``#DIV/0!``, cannot be used."""
+    message = "an error of a spreadsheet's formula; correct it, or name it as a missing value: "
+    return "error-cell", f"{message}--missing '{text}'"
 
 
 def looks_like_a_value(text: str) -> bool:

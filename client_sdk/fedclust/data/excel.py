@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 import zipfile
@@ -11,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fedclust.data.chunks import SHEET_ERRORS, Chunk, Origin, extra_missing
+from fedclust.data.chunks import FIRST_ROWS, SHEET_ERRORS, Chunk, Origin, extra_missing
 from fedclust.data.mapping import ColumnsFile
 from fedclust.errors import DataError
 
@@ -73,6 +74,13 @@ class ExcelReader:
         else:
             hint = f"row {self._top} is read as the header; name another one with --header-row"
             self.origin = Origin(path.name, hint=hint)
+
+    def first_rows(self) -> list[tuple[int, int]]:
+        """Return the number, and the number of filled cells, of the header and of rows below."""
+        with self._reading():
+            rows = ((number, row) for number, row in self._rows() if number >= self._top)
+            first = itertools.islice(rows, FIRST_ROWS)
+            return [(number, sum(not _is_blank(cell) for cell in row)) for number, row in first]
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of ``rows`` rows; the last may be shorter. Empty rows are skipped."""

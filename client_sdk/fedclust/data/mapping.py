@@ -7,12 +7,14 @@ import math
 import os
 import re
 import tomllib
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, StringConstraints, ValidationError
 
+from fedclust.data.mapping_faults import first_fault
 from fedclust.data.secret_files import refuse_address
 from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
@@ -235,7 +237,7 @@ def read_options(given: Mapping[str, Any]) -> ReadOptions:
     try:
         return ReadOptions.model_validate_json(json.dumps(dict(given)))
     except (ValidationError, TypeError, ValueError) as error:
-        place, why = _first_fault(error)
+        place, why = first_fault(error, (ReadOptions.model_fields, ()))
         raise UsageError(f"{place or 'an option'} of the data: {why}") from None
 
 
@@ -257,18 +259,9 @@ def _validated(tree: Mapping[str, Any], source: str) -> ColumnsFile:
     try:
         return ColumnsFile.model_validate_json(json.dumps(dict(tree)))
     except (ValidationError, TypeError, ValueError) as error:
-        place, why = _first_fault(error)
+        known = (ColumnsFile.model_fields, ColumnMap.model_fields)
+        place, why = first_fault(error, known)
         raise DataError(source, "mapping", f"{place}: {why}" if place else why) from None
-
-
-def _first_fault(error: Exception) -> tuple[str, str]:
-    """Return the place of the first fault, and a message that does not repeat the input."""
-    if not isinstance(error, ValidationError):
-        return "", "only text, numbers, lists and tables can be given"
-    found = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(part) for part in found["loc"])
-    why = "there is no such setting" if found["type"] == "extra_forbidden" else found["msg"]
-    return place, why
 
 
 def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -> None:
@@ -323,7 +316,7 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
         message = f"factor and offset need the unit that they lead to: to = {feature.unit!r}"
         raise refuse(message)
     unit = rule.unit if rule.to is None else rule.to
-    if unit is not None and unit != feature.unit:
+    if unit is not None and not same_unit(unit, feature.unit):
         message = f"it gives {unit!r} and the session's unit is {feature.unit!r}"
         raise DataError(
             source,
@@ -343,6 +336,15 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
         if feature.kind == "categorical" and level_name(value) not in (feature.levels or ()):
             known = ", ".join(map(repr, feature.levels or ()))
             raise refuse(f"the session's levels are {known}")
+
+
+def same_unit(one: str, other: str) -> bool:
+    """Return whether two texts are the same unit: ``mm²`` is ``mm2``, and µ has two code points."""
+    return _unit_key(one) == _unit_key(other)
+
+
+def _unit_key(unit: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", unit).split())
 
 
 def level_name(value: str | bool | int) -> str:

@@ -33,7 +33,8 @@ class SiteColumn:
     by_vote : bool
         Whether a person's value is the commonest of the person's rows; else their mean.
     rule : str
-        Digest of the missing markers, sentinels and decimal mark.
+        The missing markers, sentinels and decimal mark: the text of a
+        :class:`fedclust.data.decode.ColumnRule`.
     unit : str
         Unit of the numbers at the site; "" if unknown.
     """
@@ -78,6 +79,8 @@ class SitePersons:
         A feature that a smaller share of persons have counts as lacking.
     sample : tuple of SourceColumn
         The persons by which new columns are described: all, or a sample of the whole source.
+    warnings : tuple of str
+        What about the rows is allowed but probably a mistake; without values.
     """
 
     source: str
@@ -89,6 +92,7 @@ class SitePersons:
     min_present: float
     sample: tuple[SourceColumn, ...] = field(repr=False)
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
+    warnings: tuple[str, ...] = ()
 
     def blocks(self) -> Iterator[PersonBlock]:
         """Yield all persons: in one block, or in several if the source stays on disk.

@@ -6,6 +6,7 @@ mapping; a session only chooses the columns.
 
 from __future__ import annotations
 
+import shlex
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.data.chunks import MISSING, Origin
-from fedclust.data.mapping import Dataset
+from fedclust.data.decode import rule_differences
+from fedclust.data.mapping import Dataset, same_unit
 from fedclust.data.person_blocks import (
     PersonBlock,
     PersonSample,
@@ -106,10 +108,11 @@ def _person_text(value: Any) -> str:
     return "" if key == "NaT" and not isinstance(value, str) else key
 
 
-def _repeated_message(n_ids: int, n_rows: int) -> str:
+def _repeated_message(column: str | None, n_ids: int, n_rows: int) -> str:
     """Return what to do about ids that occur several times."""
     message = f"{repeated_text(n_ids, n_rows)}, and an id column names each row once; if they are "
-    return message + "rows of one person, give the column as --person-column"
+    option = shlex.join(["--person-column", column or "COLUMN"])
+    return message + f"rows of one person, give {option} in addition to --id-column"
 
 
 def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> None:
@@ -119,11 +122,13 @@ def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> No
         if before is None:
             continue
         name, unit = reading.feature.name, _unit(rows, reading)
-        if rows.rule(name).digest() != before.rule:
-            message = "it was first read with other missing markers, sentinels or decimal mark, "
-            message += "and released values cannot change: give the same options as then"
+        rule = rows.rule(name).text()
+        if rule != before.rule:
+            options = rule_differences(rule, before.rule) or "another kind of values"
+            message = f"it was first read with {options}, and released values cannot change: give "
+            message += "the same options as then"
             raise rows.origin.fault("pinned", message, column=before.name)
-        if unit and before.unit and unit != before.unit:
+        if unit and before.unit and not same_unit(unit, before.unit):
             message = f"it was first read in {before.unit!r}, and would now be in {unit!r}; say "
             message += "factor, offset and to in the mapping file"
             raise rows.origin.fault("unit", message, column=before.name)
@@ -153,6 +158,7 @@ class _Reader:
         self.grouped = person is not None
         self.given = None if person is None or isinstance(person, str) else person
         self.places = [j for j, each in enumerate(rows.readings) if each.column is not None]
+        self.warnings: tuple[str, ...] = ()
 
     # --- in memory --------------------------------------------------------------------------------
 
@@ -168,7 +174,7 @@ class _Reader:
             lines.extend(block.numbers or ())
             n += len(block)
         self.rows.refuse()
-        row_warnings.warn()
+        self.warnings = row_warnings.warn()
         rows = [np.concatenate(each) for each in zip(*parts, strict=True)]
         columns = self._columns([len(collect_distinct(np.empty(0), each)) == 2 for each in rows])
         values = [self._renumber(*each) for each in zip(columns, rows, strict=True)]
@@ -200,7 +206,7 @@ class _Reader:
             sources = person_values(sources, persons, voted_columns(columns))
         elif len(numbers) < n:
             first = int(np.flatnonzero(persons != np.arange(n))[0])
-            message = _repeated_message(*count_repeated(keys))
+            message = _repeated_message(self.named, *count_repeated(keys))
             raise origin.fault("persons", message, column=self.named, index=first)
         return PersonBlock(len(numbers), tuple(numbers), sources)
 
@@ -234,7 +240,7 @@ class _Reader:
             n_persons = len(seen)
             if len(np.unique(np.frombuffer(seen, dtype=np.int64))) < n_persons:
                 raise self._scattered_error(seen)
-        row_warnings.warn()
+        self.warnings = row_warnings.warn()
         columns = self._columns([len(each) == 2 for each in distinct])
         sampled = sample.sources(
             columns,
@@ -318,7 +324,7 @@ class _Reader:
         if not self.grouped:
             _, counts = np.unique(np.frombuffer(seen, dtype=np.int64), return_counts=True)
             repeated = counts[counts > 1]
-            message = _repeated_message(len(repeated), int(repeated.sum()))
+            message = _repeated_message(self.named, len(repeated), int(repeated.sum()))
             return self.origin.fault("persons", message, column=self.named)
         message = "rows of one person do not follow each other, as reading out of core needs; sort "
         message += "them by person, or omit --out-of-core"
@@ -345,7 +351,7 @@ class _Reader:
                     message = f"it holds {len(codes)} different codes, and levels are at most "
                     message += f"{_MOST_CODES}; is it text or an identifier?"
                     raise self.origin.fault("too-many-levels", message, column=name)
-            rule, unit = decoder.rule.digest(), _unit(self.rows, reading)
+            rule, unit = decoder.rule.text(), _unit(self.rows, reading)
             found.append(SiteColumn(name, codes, codes is not None or two, rule, unit))
         return tuple(found)
 
@@ -380,4 +386,5 @@ class _Reader:
             self.rows.min_present,
             sample,
             blocks,
+            self.warnings,
         )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import level_advice, sentinel_advice
+from fedclust.data.advice import count_values, level_advice, outside_text, sentinel_advice
 from fedclust.data.readings import FeatureReading
 from fedclust.data.row_source import RowFault, RowSource
 from fedclust.errors import DataError, DisclosureError
@@ -131,16 +131,17 @@ class ColumnProfile:
 class SourceProfile:
     """A source compared with a session.
 
-    ``complete_rows`` counts the rows without a missing value, ``ignored`` the source's columns that
-    are no feature. ``refused`` is why the site could not take part, else None. ``repeated`` has, by
-    column of identifiers, how many of them occur several times, and in how many rows.
+    ``complete_rows`` counts the rows without a missing value, ``ignored`` are the source's columns
+    that are neither a feature nor an identifier. ``refused`` is why the site could not take part,
+    else None. ``repeated`` has, by column of identifiers, how many of them occur several times, and
+    in how many rows.
     """
 
     source: str
     rows: int
     complete_rows: int
     columns: tuple[ColumnProfile, ...]
-    ignored: int
+    ignored: tuple[str, ...]
     unused: tuple[str, ...]
     refused: DataError | DisclosureError | None
     repeated: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -255,7 +256,10 @@ def profile(
     except DataError as error:
         refused = error
     used = {rows.local[name] for name in rows.columns}
-    ignored = len([name for name in rows.reader.header if name not in used])
+    # A header in which no feature is found may be a row, and its names values.
+    ignored = tuple(
+        name for name in rows.reader.header if used and name and name not in used.union(text)
+    )
     unused = tuple(sorted(set(rows.file.features) - set(columns)))
     counted = {name: [k for k in found.values() if k > 1] for name, found in ids.items()}
     repeated = {name: (len(found), sum(found)) for name, found in counted.items() if found}
@@ -304,7 +308,7 @@ def _column_profile(
         says.append(f"{part}{rows.origin.unit} {fault.first}: {fault.message}")
     outside = column.below + column.above
     if outside:
-        text = f"{count_values(outside)} outside the session's bounds."
+        text = outside_text(outside)
         if outside < _MOSTLY * column.n and feature.kind == "numeric":
             text += f" {sentinel_advice(feature.name, column.sentinel)}"
         says.append(text)
@@ -356,11 +360,6 @@ def count_unknown(
     met = np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=len(codes))
     unknown = [reading.meaning(code) is None for code in codes]
     return int(met[np.array(unknown, dtype=np.bool_)].sum())
-
-
-def count_values(count: int) -> str:
-    """Return a number of values in words."""
-    return "1 value" if count == 1 else f"{count} values"
 
 
 def _finite(value: float) -> float | None:

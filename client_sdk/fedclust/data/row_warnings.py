@@ -6,9 +6,15 @@ import warnings
 
 import numpy as np
 
-from fedclust.data.advice import level_advice, on_one_line, sentinel_advice
+from fedclust.data.advice import (
+    count_values,
+    level_advice,
+    on_one_line,
+    outside_text,
+    sentinel_advice,
+)
 from fedclust.data.chunks import DataWarning
-from fedclust.data.profile import IdDetector, count_unknown, count_values, limits
+from fedclust.data.profile import IdDetector, count_unknown, limits
 from fedclust.data.row_source import RowBlock, RowSource
 
 
@@ -39,15 +45,16 @@ class RowWarnings:
                 own = reading.converted(values)
                 self._outside[name] += int(np.count_nonzero((own < lower) | (own > upper)))
 
-    def warn(self) -> None:
-        """Issue the warnings, each a DataWarning."""
+    def warn(self) -> tuple[str, ...]:
+        """Issue the warnings, each a DataWarning, and return them without the source's name."""
+        found = []
         for reading in self._rows.readings:
             name = reading.feature.name
             texts = []
             if self._outside.get(name):
-                text = f"{count_values(self._outside[name])} outside the session's bounds"
+                text = outside_text(self._outside[name])
                 if reading.feature.kind == "numeric":
-                    text += f". {on_one_line(sentinel_advice(name, 'NUMBER'))}"
+                    text += f" {on_one_line(sentinel_advice(name, 'NUMBER'))}"
                 texts.append(text)
             if self._unknown.get(name):
                 text = f"{count_values(self._unknown[name])} that the session does not know. "
@@ -55,5 +62,7 @@ class RowWarnings:
             if name in self._ids and self._ids[name].suspicious:
                 texts.append(IdDetector.MESSAGE)
             for text in texts:
-                message = f"{self._rows.origin.source}, column {reading.column!r}: {text}"
-                warnings.warn(message, DataWarning, stacklevel=4)
+                said = f"column {reading.column!r}: {text}"
+                found.append(said)
+                warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
+        return tuple(found)

@@ -20,6 +20,8 @@ from fedclust.data.sql import SqlQuery, SqlReader
 
 _PARQUET: Final = (".parquet", ".pq")
 _EXCEL: Final = (".xlsx", ".xlsm")
+#: How the name of a lock file of Excel begins; the workbook's name follows.
+_LOCK: Final = "~$"
 _SPREADSHEETS: Final = (".xls", ".xlsb", ".ods", ".numbers")
 
 
@@ -77,6 +79,9 @@ def open_reader(
         return ArrayReader(source, names, text)
     path = Path(source)
     kind = path.suffix.lower()
+    if path.name.startswith(_LOCK) and kind in _EXCEL:
+        message = "this is the lock file of Excel, which is there while the workbook is open; give "
+        raise Origin(path.name).fault("spreadsheet", message + path.name.removeprefix(_LOCK))
     if kind in _PARQUET or (path.is_dir() and any(path.glob("*.parquet"))):
         return ParquetReader(path)
     if kind == ".sql":
@@ -103,7 +108,7 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
     ------
     DataError
         The source cannot be read, lacks one of these columns, or begins with a row, which holds
-        values instead of names.
+        values instead of names, or with a title.
     """
     options, file = dataset.options, dataset.options.resolved()
     check_mapping(file, (), options.mapping_name)
@@ -111,10 +116,12 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
     known = {*text, *(rule.column or name for name, rule in rules if not rule.lacking)}
     reader = open_reader(dataset.source, file, (), sorted(known), text, options.sql_url_file)
     try:
+        named = bool(file.columns) or not known.isdisjoint(reader.header)
+        if isinstance(reader, CsvReader | ExcelReader) and not named:
+            _refuse_title(reader)
         reader.origin.columns(reader.header, (), text)
         found = [name for name in reader.header if name]
-        given = bool(file.columns) or not known.isdisjoint(found)
-        if not given and any(map(looks_like_a_value, found)):
+        if not named and any(map(looks_like_a_value, found)):
             message = "its first row holds numbers or dates; name the columns (--columns) if it is "
             message += "no header, else give --id-column or a mapping file"
             raise reader.origin.fault("no-header", message)
@@ -122,3 +129,19 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
     finally:
         if isinstance(reader, SqlReader):
             reader.close()
+
+
+def _refuse_title(reader: CsvReader | ExcelReader) -> None:
+    """Refuse a header that has one name, or few, above rows of more cells."""
+    rows = reader.first_rows()
+    widest = max((n for _, n in rows), default=0)
+    below = next((number for number, n in rows if 2 * n >= widest and (n > 1 or widest == 1)), None)
+    if below is not None and below != rows[0][0]:
+        first = (
+            "its first row is a title" if reader.origin.unit == "row" else "it begins with a title"
+        )
+        advice = f"give --header-row {below}"
+        if reader.origin.unit == "line":
+            advice = "delete the lines above the header"
+        message = f"{first}, and {reader.origin.unit} {below} looks like the header; {advice}"
+        raise reader.origin.fault("no-header", message)

@@ -57,6 +57,8 @@ class ConsentRequest:
         site has fewer than p persons.
     fences : bool
         Whether extremes count as a fence in the site's table.
+    warnings : tuple of str
+        What about the rows is allowed but probably a mistake. Stays at the site.
     """
 
     coordinator: str
@@ -73,6 +75,7 @@ class ConsentRequest:
     features: tuple[str, ...]
     figures: TableFigures | None = None
     fences: bool = True
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         lines = [cut(f"{heading:<11} {line}", COLUMNS) for heading, line in self.text()]
@@ -214,6 +217,8 @@ class ConsentRequest:
         method = self.plan.method
         yield "method", f"{method.title} ({definition.algorithm} version {method.version})"
         yield "columns", ", ".join(feature_text(feature) for feature in definition.features)
+        for place, warning in enumerate(self.warnings):
+            yield "warning" if place == 0 else "", warning
         for place, phase in enumerate(self.phases):
             heading = "leaves" if place == 0 else ""
             yield (

@@ -6,6 +6,7 @@ columns, but no rows and no password of a database.
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Final, TypedDict
@@ -13,10 +14,11 @@ from typing import Annotated, Final, TypedDict
 from pydantic import Field
 
 from fedclust.data import Dataset
+from fedclust.data.advice import list_names
 from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.data.secret_files import refuse_address
 from fedclust.data.sources import read_columns
-from fedclust.errors import UsageError
+from fedclust.errors import DataError, UsageError
 from fedclust.schema.model import Model, Slug
 from fedclust.site.paths import state_directory
 from fedclust.site.state_file import StateFile
@@ -126,9 +128,11 @@ class DataSources:
         known = self.read()
         if name not in known:
             names = ", ".join(MARK + each for each in known) or "none is registered"
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f". Did you mean {MARK}{near[0]}?" if near else ":"
             raise UsageError(
-                f"there is no data source {MARK}{name} ({names}): fedclust data add {name} "
-                "--data FILE registers it"
+                f"there is no data source {MARK}{name} ({names}){meant} fedclust data add {name} "
+                f"--data FILE registers {'a new one' if near else 'it'}"
             )
         return known[name]
 
@@ -148,7 +152,7 @@ class DataSources:
         UsageError
             The name is not valid, or is that of another source.
         DataError
-            See :meth:`DataSource.columns`.
+            See :meth:`DataSource.columns`; or the mapping names a column that is not there.
         """
         if not _NAME.fullmatch(name):
             raise UsageError(
@@ -159,6 +163,9 @@ class DataSources:
             raise UsageError(f"{source.data} is a registered source: give a file or a directory")
         absolute = _absolute(source)
         columns = absolute.columns()
+        unmatched = absolute.unmatched(columns)
+        if unmatched:
+            raise _not_there(absolute, unmatched, columns)
 
         def put(file: _DataSourcesFile) -> _DataSourcesFile:
             known = file.sources.get(name, absolute)
@@ -194,6 +201,17 @@ def data_source(name: str) -> DataSource:
     >>> result = site.participate("heart-2026", cohort.rows(), **cohort.row_options)
     """
     return DataSources().get(name)
+
+
+def _not_there(source: DataSource, unmatched: list[str], columns: list[str]) -> DataError:
+    """Return the error for columns that the mapping names and the header lacks."""
+    column = unmatched[0]
+    others = f" (nor {', '.join(unmatched[1:])})" if len(unmatched) > 1 else ""
+    near = difflib.get_close_matches(column, columns, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ";"
+    message = f"the mapping names this column and the header has none of that name{others}{meant} "
+    message += f"it has {list_names(columns)}"
+    return DataError(Path(source.data).name, "missing-column", message, column=column)
 
 
 def _changed(options: Model) -> set[str]:

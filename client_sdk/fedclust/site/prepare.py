@@ -84,6 +84,8 @@ class Prepared:
     draft : Draft or None
         To be stored before anything leaves; None if no table is used.
     figures : TableFigures or None
+    warnings : tuple of str
+        As in :class:`fedclust.data.person_blocks.SitePersons`.
     """
 
     data: Points
@@ -91,6 +93,7 @@ class Prepared:
     p: int
     draft: Draft | None = None
     figures: TableFigures | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def table_id(self) -> str | None:
@@ -137,7 +140,8 @@ def prepare(
         figures = _measure_closeness(store, cohort, persons, names)
     except TooFewPersons:
         return Prepared(row_points(np.empty((0, len(plan.columns)))), rows.features, p)
-    return Prepared(points, held_features(plan, persons, points), p_used, draft, figures)
+    held = held_features(plan, persons, points)
+    return Prepared(points, held, p_used, draft, figures, persons.warnings)
 
 
 def consent_request(
@@ -160,6 +164,7 @@ def consent_request(
         features=prepared.features,
         figures=prepared.figures,
         fences=prepared.draft is None or prepared.draft.record.cohort.fences,
+        warnings=prepared.warnings,
     )
 
 
@@ -236,7 +241,7 @@ def draft_table(
     )
     asked = {each.feature.name for each in wanted.readings}
     readings = tuple(each for each in persons.readings if each.feature.name in asked)
-    return dataclasses.replace(persons, readings=readings), draft
+    return dataclasses.replace(persons, readings=readings, warnings=wanted.warnings), draft
 
 
 @dataclass(frozen=True)
