@@ -23,9 +23,17 @@ EVENTS = [
     Progress("joined"),
     Progress("waiting", 1, None, 1, 3),
     Progress("waiting", 1, None, 1, 3),
+    Progress("waiting", 1, None, 1, 3, overdue=True, most_rounds=9),
+    Progress("waiting", 1, None, 2, 2, overdue=True, most_rounds=9),
     Progress("sent", 2, "cells"),
 ]
-LINES = ["joined", "round 1: waiting for 2 of 3 sites", "round 2 cells: sent"]
+LINES = [
+    "joined",
+    "round 1: waiting for 2 of 3 sites",
+    "round 1: waiting for 2 of 3 sites, overdue",
+    "round 1: too few sites are left; the analyst can cancel",
+    "round 2 cells: sent",
+]
 
 
 class Terminal(io.StringIO):

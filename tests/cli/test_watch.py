@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import httpx
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from fedclust import Client
 from fedclust._http import Http
+from fedclust.cli.session import overdue_text
 from fedclust.cli.watch import EventNumbers, Watcher
 from fedclust.errors import ProtocolError
 from fedclust.wire import models
@@ -119,6 +121,25 @@ def watched(stage: Stage, capsys: pytest.CaptureFixture[str], sleep: Step) -> li
 
 def never() -> None:
     raise AssertionError("waited, though events came")
+
+
+def test_an_overdue_round_says_until_when_it_waits() -> None:
+    stage = Stage([])
+    stage.join()
+    with Client(URL, "", http=Http(URL, "fca_x", transport=stage)) as client:
+        info, last = client.session("heart"), client.round("heart", 1)
+    assert overdue_text(info, (last,)) is None
+    late = (last.model_copy(update={"overdue": True}),)
+    ends = last.deadline + timedelta(seconds=info.definition.policy.fail_after_s)
+    until = f"it waits until {ends:%Y-%m-%d %H:%M} UTC at most"
+    assert overdue_text(info, late) == f"round 1 is overdue: {until}"
+    gone = [site.model_copy(update={"state": "left"}) for site in info.sites[:2]]
+    left = info.model_copy(update={"sites": (*gone, *info.sites[2:])})
+    assert overdue_text(left, late) == (
+        f"round 1 is overdue: 1 site takes part and the session needs "
+        f"{info.definition.policy.min_sites}; {until}, or cancel it: fedclust session cancel heart"
+    )
+    assert overdue_text(info.model_copy(update={"state": "failed"}), late) is None
 
 
 EXPECTED = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -400,6 +400,7 @@ def _show_session(
             "state": info.state,
             "why": info.failure or info.stopped_because,
             "cannot start": info.cannot_start,
+            "waits": overdue_text(info, rounds),
             "defined by": info.created_by,
             "definition": f"SHA-256 {info.definition_sha256}",
             "method": f"{frozen.algorithm} version {frozen.method_version}",
@@ -414,6 +415,23 @@ def _show_session(
     if rounds:
         headings = ["round", "phase", "state", "answered", "opened", "closed because"]
         show_table(headings, map(_round_row, rounds))
+
+
+def overdue_text(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> str | None:
+    """Return until when an overdue round waits, and what the analyst can do."""
+    if info.state != "running" or not rounds or not rounds[-1].overdue:
+        return None
+    last, policy = rounds[-1], info.definition.policy
+    until = last.deadline + timedelta(seconds=policy.fail_after_s)
+    ends = f"it waits until {until:%Y-%m-%d %H:%M} UTC at most"
+    joined = sum(site.state == "joined" for site in info.sites)
+    if joined >= policy.min_sites:
+        return f"round {last.number} is overdue: {ends}"
+    count = f"{joined} site takes" if joined == 1 else f"{joined} sites take"
+    return (
+        f"round {last.number} is overdue: {count} part and the session needs {policy.min_sites}; "
+        f"{ends}, or cancel it: fedclust session cancel {info.name}"
+    )
 
 
 def _round_row(info: RoundInfo) -> list[object]:

@@ -11,7 +11,7 @@ from fedclust.live_line import SLOW_S, SlowWork, duration, rows_read
 from fedclust.schema.display import COLUMNS, cut, html_fields, short_repr
 from fedclust.site.approvals import Decision
 from fedclust.site.journal import Journal, WrittenAnswer
-from fedclust.wire.models import SessionEntry
+from fedclust.wire.models import SessionEntry, TaskResponse
 from fedclust.wire.submissions import BINARY
 
 #: Rounds that take less, in seconds, are shown with tenths.
@@ -23,7 +23,8 @@ class Progress:
     """One event of a session; ``answered`` of ``addressed`` sites, if known.
 
     ``most_rounds`` is the greatest possible number of rounds, with preparation and evaluation.
-    ``note`` says what is special about the event.
+    ``note`` says what is special about the event, ``overdue`` whether the round is past its
+    deadline or has too few sites left.
     """
 
     event: Literal[
@@ -35,6 +36,21 @@ class Progress:
     addressed: int | None = None
     most_rounds: int | None = None
     note: str = ""
+    overdue: bool = False
+
+
+def waiting(task: TaskResponse) -> Progress:
+    """Return that a site waits, and what its coordinator says of the round."""
+    seen = task.progress
+    if seen is None:
+        return Progress("waiting", task.round)
+    return Progress(
+        "waiting",
+        task.round,
+        answered=seen.answered,
+        addressed=seen.addressed,
+        overdue=seen.overdue,
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,6 +185,11 @@ class ProgressText:
         if event.addressed and event.event == "waiting":
             missing = event.addressed - (event.answered or 0)
             text += f" for {missing} of {event.addressed} sites"
+            if event.overdue and missing:
+                return [cut(f"{text}, overdue", COLUMNS)]
+            if event.overdue:
+                # All have answered, and the coordinator waits: others have left.
+                return [f"round {event.round}: too few sites are left; the analyst can cancel"]
         parts = [cut(text, COLUMNS)]
         if event.round is None or event.most_rounds is None or self._began is None:
             return parts

@@ -25,7 +25,7 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Prepared
-from fedclust.site.progress import Preview, Progress, as_preview
+from fedclust.site.progress import Preview, Progress, as_preview, waiting
 from fedclust.site.result import SiteResult
 from fedclust.site.terminal import decide_consent
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
@@ -126,9 +126,7 @@ class SessionRun:
                 # A withdrawal ends a wait too, after at most one long poll.
                 self.approvals.require(self.request)
                 if task is not None:
-                    seen = task.progress
-                    counts = (seen.answered, seen.addressed) if seen else (None, None)
-                    self.report(Progress("waiting", task.round, None, *counts))
+                    self.report(waiting(task))
             task, known = self.client.task(self.session, etag)
             # If nothing changed, the next request is answered at once, with the progress.
             etag = None if task is None else known
