@@ -110,7 +110,7 @@ def test_a_session_waits_for_its_approval(post: Post) -> None:
 
     def approve_once_refused() -> Site:
         last = post.said[-1] if post.said else ""
-        if "Nothing more is sent" in last:
+        if "is sent. Print what it asks" in last:
             refused.append(last)
             assert not post.fake.puts[2:]
             assert post.known.state == "failing"

@@ -42,8 +42,8 @@ class Desk:
 
     def run(self, *arguments: str) -> int:
         at = ("--coordinator", URL, "--journal-dir", str(self.state))
-        local = arguments[:1] == ("ledger",)
-        self._patch.setattr(sys, "argv", ["fedclust", *arguments, *(at[2:] if local else at)])
+        given = {"ledger": at[2:], "data": ()}.get(arguments[0], at)
+        self._patch.setattr(sys, "argv", ["fedclust", *arguments, *given])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         self.out, self.err = self._capsys.readouterr()
@@ -78,7 +78,9 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
     assert code in desk.page.read_text("utf-8").replace("</b>", "")
     # Neither --yes nor a page that was only printed is an approval.
     assert desk.take_part(("participate",), "--yes") == 4
-    assert "fedclust review heart --data FILE" in desk.err
+    assert f"no recorded approval in {desk.state / 'ledger.jsonl'}" in desk.err
+    assert "Nothing is sent" in desk.err
+    assert f"fedclust review heart --data {desk.data} --out" in desk.err
     assert "fedclust approve heart --name NAME" in desk.err
     assert desk.approve("--code", code[:12]) == 0
     for text in ("Which types of patients are there?", "5 persons", "x; y", desk.fake.sha256):
@@ -132,6 +134,34 @@ def test_other_terms_than_the_approved_ones_are_refused(desk: Desk) -> None:
     assert desk.take_part(("participate",), "--min-group-size", "9") == 4
     assert "min group size (5 before, 9 now)" in desk.err
     assert desk.fake.joined is None
+
+
+def test_other_data_than_the_approved_ones_are_refused(desk: Desk) -> None:
+    mapping, other = desk.place / "columns.toml", desk.place / "other.csv"
+    mapping.write_text("[features.x]\nsentinels = [-9]\n", "utf-8")
+    other.write_bytes(desk.data.read_bytes())
+    mapped = ("--mapping", str(mapping))
+    assert desk.approve("--code", desk.reviewed(*mapped)) == 0
+    page = desk.page.read_text("utf-8")
+    assert "cohort.csv (60 rows of 60 persons)" in page
+    assert "x: from column x; -9 = missing" in page
+    assert "y: each from the column of the same name" in page
+    mapping.write_text("[features.x]\nsentinels = [-8]\n", "utf-8")
+    assert desk.take_part(("participate",), *mapped) == 4
+    assert "under other terms: how columns are read. Nothing is sent" in desk.err
+    mapping.write_text("[features.x]\nsentinels = [-9]\n", "utf-8")
+    assert desk.run("participate", "heart", "--data", str(other), *mapped) == 4
+    assert "under other terms: data source (cohort.csv before, other.csv now)" in desk.err
+    # A registered source has its name too, and another file under that name is another source.
+    assert desk.run("data", "add", "mine", "--data", str(desk.data)) == 0
+    assert desk.run("participate", "heart", "--data", "@mine", *mapped) == 4
+    assert "(cohort.csv before, @mine (cohort.csv) now)" in desk.err
+    assert "fedclust review heart --data @mine" in desk.err
+    assert desk.fake.joined is None
+    # New rows in the same file need no new approval.
+    with desk.data.open("a", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(RNG.normal(size=(9, 2)).tolist())
+    assert desk.take_part(("participate",), *mapped) == 0, desk.err
 
 
 def test_what_cannot_be_approved_or_withdrawn_is_a_usage_error(desk: Desk) -> None:

@@ -59,7 +59,7 @@ def test_nothing_leaves_before_a_second_person_has_approved_it(tmp_path: Path) -
         assert "60" in html
         said = run(*part, code=4)[1]
         assert "has no recorded approval" in said
-        assert "fedclust review heart --data FILE" in said
+        assert f"fedclust review heart --data {place / 'rows.csv'}" in said
         assert "fedclust approve heart --name NAME" in said
         run("approve", "heart", "--name", "Dr Ruth Levi", "--code", review["code"][:12])
         assert "3 before, 8 now" in run(*part, "--min-group-size", "8", code=4)[1]

@@ -16,9 +16,11 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import errors
+from fedclust.schema.feature import Feature
 from fedclust.site import Progress, Site
 from fedclust.site.approvals import Approval, Review
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.data_terms import data_terms
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
@@ -27,6 +29,7 @@ from support.fake_coordinator import FakeCoordinator
 from support.ledgers import body_lines
 
 NAME = "Dr Ruth Levi"
+FEATURES = (Feature(name="x"), Feature(name="y"))
 RNG = np.random.default_rng(8)
 MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
 OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
@@ -83,6 +86,9 @@ def test_new_rows_do_not_change_the_code(site: Site) -> None:
         {"features": ("x",)},
         {"persons_declared": True},
         {"fences": False},
+        {"data": data_terms(MINE, FEATURES, ("x", "y"), id_column="mrn")},
+        {"data": data_terms("cohort.csv", FEATURES, ("x", "y"))},
+        {"separate_groups": "ethics 2026-17"},
     ],
 )
 def test_every_term_changes_the_code(site: Site, change: dict[str, Any]) -> None:

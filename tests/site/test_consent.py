@@ -9,9 +9,12 @@ import pytest
 
 from fedclust import engine
 from fedclust.cli.console import consent_screen
+from fedclust.data import Dataset
 from fedclust.definition import freeze, plan_of
 from fedclust.protection.figures import TableFigures
+from fedclust.schema.feature import Feature
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.data_terms import data_terms
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
 
@@ -23,6 +26,23 @@ FIGURES = TableFigures(
     one_value={f"x{j}": 0.01 * j for j in range(8)},
     fenced={},
     unreleased={},
+)
+DATA = data_terms(
+    Dataset(
+        "data/cohort.csv",
+        mapping={
+            "missing": ["?"],
+            "features": {
+                "x0": {"column": "chol", "unit": "mmol/l", "to": "mg/dl", "factor": 38.67},
+            },
+        },
+        sentinels={"x1": -9},
+    ),
+    [Feature(name=f"x{j}", unit="mg/dl") for j in range(8)],
+    [f"x{j}" for j in range(7)],
+    person="mrn",
+    n_rows=310,
+    n_persons=305,
 )
 
 
@@ -54,6 +74,7 @@ def request(**changes: Any) -> ConsentRequest:
         size_band="200-999",
         persons_declared=True,
         features=tuple(feature.name for feature in definition.features),
+        data=DATA,
         figures=FIGURES,
     )
 

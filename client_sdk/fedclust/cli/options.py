@@ -347,6 +347,7 @@ class Reading:
             reading=self.options,
             id_column=who.id_column,
             person_column=who.person_column,
+            given=data,
         ).resolved()
 
 

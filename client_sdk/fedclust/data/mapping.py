@@ -203,6 +203,8 @@ class Dataset:
         self.source = source
         self.options = read_options(given)
         self.on_read = on_read
+        #: What a person gave for it, such as ``@cohort``, if that is not ``source``.
+        self.given: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What is called belongs to this process.
@@ -213,10 +215,16 @@ class Dataset:
         return f"Dataset({type(self.source).__name__})"
 
     @classmethod
-    def of(cls, source: Any, options: ReadOptions, on_read: OnRead | None = None) -> Dataset:
+    def of(
+        cls,
+        source: Any,
+        options: ReadOptions,
+        on_read: OnRead | None = None,
+        given: str | None = None,
+    ) -> Dataset:
         """Return a data set with options that have been checked."""
         made = cls(source, on_read=on_read)
-        made.options = options
+        made.options, made.given = options, given
         return made
 
 
@@ -224,9 +232,9 @@ def watch_reading(source: Any, on_read: OnRead) -> Dataset:
     """Return a source whose reading is reported; a data set that reports it already is kept."""
     if not isinstance(source, Dataset):
         return Dataset(source, on_read=on_read)
-    return (
-        source if source.on_read is not None else Dataset.of(source.source, source.options, on_read)
-    )
+    if source.on_read is not None:
+        return source
+    return Dataset.of(source.source, source.options, on_read, source.given)
 
 
 def read_options(given: Mapping[str, Any]) -> ReadOptions:

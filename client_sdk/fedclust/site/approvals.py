@@ -228,7 +228,8 @@ class Approvals:
             )
         more = " more" if self.count_sent(session) else ""
         raise ApprovalNeeded(
-            f"{why}. Nothing{more} is sent. Print what it asks: {_review_command(session)}; "
+            f"{why}. Nothing{more} is sent. Print what it asks: "
+            f"{_review_command(session, request.data.option)}; "
             f"whoever approves it records that: fedclust approve {session} --name NAME"
         )
 
@@ -280,12 +281,14 @@ class Approvals:
             self._ledger.append({"event": event, **facts})
 
 
+#: Terms whose values say nothing to a person.
+_IN_WORDS = {"definition_sha256": "the definition", "reading_sha256": "how columns are read"}
 #: What an approval takes over from the review.
 _SHARED = ("coordinator", "site", "session", "definition_sha256", "code", "terms")
 
 
-def _review_command(session: str) -> str:
-    return f"fedclust review {session} --data FILE --out review.html"
+def _review_command(session: str, data: str = "FILE") -> str:
+    return f"fedclust review {session} --data {data} --out review.html"
 
 
 def _read(kind: type[E], line: Mapping[str, Any]) -> E:
@@ -305,8 +308,8 @@ def _changed_terms(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterato
         word = name.replace("_", " ")
         if isinstance(old, list) and isinstance(new, list):
             yield f"{word} (more: {_missing_names(new, old)}; fewer: {_missing_names(old, new)})"
-        elif name == "definition_sha256":
-            yield "the definition"
+        elif name in _IN_WORDS:
+            yield _IN_WORDS[name]
         else:
             yield f"{word} ({old} before, {new} now)"
 

@@ -22,6 +22,7 @@ from fedclust.report.wording import named_values
 from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
 from fedclust.schema.feature import Feature
 from fedclust.schema.task import Phase
+from fedclust.site.data_terms import DataTerms
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import Consents, Definition
 
@@ -52,6 +53,8 @@ class ConsentRequest:
         Whether a column says which rows belong to one person.
     features : tuple of str
         Those of the session that the site has.
+    data : DataTerms
+        Which rows, and how they are read.
     figures : TableFigures or None
         How close the site's table is to its persons; None with ``protection: none``, or if the
         site has fewer than p persons.
@@ -59,6 +62,8 @@ class ConsentRequest:
         Whether extremes count as a fence in the site's table.
     warnings : tuple of str
         What about the rows is allowed but probably a mistake. Stays at the site.
+    separate_groups : str or None
+        The approval of groups apart from those that these persons have.
     """
 
     coordinator: str
@@ -73,9 +78,11 @@ class ConsentRequest:
     size_band: str
     persons_declared: bool
     features: tuple[str, ...]
+    data: DataTerms
     figures: TableFigures | None = None
     fences: bool = True
     warnings: tuple[str, ...] = ()
+    separate_groups: str | None = None
 
     def __repr__(self) -> str:
         lines = [cut(f"{heading:<11} {line}", COLUMNS) for heading, line in self.text()]
@@ -136,6 +143,11 @@ class ConsentRequest:
             notes.append(
                 f"With two sites, {self.two_sites_with} can subtract its own part from each sum "
                 "and so learns yours, and you learn theirs."
+            )
+        if self.separate_groups is not None:
+            notes.append(
+                "Persons who already have groups get a second grouping, which reveals more about "
+                f"each of them. Its approval: {self.separate_groups}"
             )
         if not self.persons_declared:
             notes.append(
@@ -210,10 +222,10 @@ class ConsentRequest:
             f"at least {policy.min_sites} in each of at most {engine.most_rounds(self.plan)} rounds"
         )
         yield "terms", f"{approval}{sites}, {rounds}{expires}"
-        yield (
-            "this site",
-            f"{self.site}, {self.persons} persons (joining declares {self.size_band})",
-        )
+        persons = f"{self.persons} persons take part (joining declares {self.size_band})"
+        yield "this site", f"{self.site}, {persons}, from {self.data.text}"
+        for place, how in enumerate(self.data.lines if full else ()):
+            yield "read as" if place == 0 else "", how
         method = self.plan.method
         yield "method", f"{method.title} ({definition.algorithm} version {method.version})"
         yield "columns", ", ".join(feature_text(feature) for feature in definition.features)
@@ -266,6 +278,9 @@ class ConsentRequest:
             "features": list(self.features),
             "persons_declared": self.persons_declared,
             "fences": self.fences,
+            "data_source": self.data.source,
+            "reading_sha256": self.data.digest,
+            "separate_groups": self.separate_groups,
             **self.consents.model_dump(mode="json"),
         }
 

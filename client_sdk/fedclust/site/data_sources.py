@@ -46,12 +46,15 @@ class DataSource(Model):
     reading : ReadOptions
     id_column, person_column : str or None
         As in :meth:`fedclust.Site.participate`, where ``person_column`` is ``person``.
+    given : str or None
+        What a person gave for ``data``; not stored.
     """
 
     data: str
     reading: ReadOptions = ReadOptions()
     id_column: str | None = None
     person_column: str | None = None
+    given: str | None = Field(default=None, exclude=True)
 
     @property
     def row_options(self) -> PersonColumns:
@@ -67,7 +70,7 @@ class DataSource(Model):
 
     def rows(self, on_read: OnRead | None = None) -> Dataset:
         """Return the rows, to be read with these options."""
-        return Dataset.of(Path(self.data), self.reading, on_read)
+        return Dataset.of(Path(self.data), self.reading, on_read, self.given)
 
     def resolved(self) -> DataSource:
         """Return the registered source that ``data`` names, changed by what is given here.
@@ -84,7 +87,9 @@ class DataSource(Model):
             return self
         found = data_source(self.data.removeprefix(MARK))
         given = {name: getattr(self.reading, name) for name in _changed(self.reading)}
-        columns = {name: getattr(self, name) for name in _changed(self) - {"data", "reading"}}
+        columns = {
+            name: getattr(self, name) for name in _changed(self) - {"data", "reading", "given"}
+        }
         reading = found.reading.model_copy(update=given)
         return found.model_copy(update={"reading": reading, **columns})
 
@@ -134,7 +139,7 @@ class DataSources:
                 f"there is no data source {MARK}{name} ({names}){meant} fedclust data add {name} "
                 f"--data FILE registers {'a new one' if near else 'it'}"
             )
-        return known[name]
+        return known[name].model_copy(update={"given": MARK + name})
 
     def add(self, name: str, source: DataSource, *, replace: bool = False) -> list[str]:
         """Register a source after reading its header, and return the names of its columns.
@@ -238,6 +243,7 @@ def _absolute(source: DataSource) -> DataSource:
     return source.model_copy(
         update={
             "data": str(Path(refuse_address(source.data, "data")).absolute()),
+            "given": None,
             "reading": reading.model_copy(update=paths),
         }
     )

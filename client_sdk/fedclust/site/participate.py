@@ -280,18 +280,19 @@ class Site:
         site, info = self.name, self._client.session(session)
         plan, journal = accepted_plan(session, info), self._journal(info)
         joined = None if journal.record is None else journal.record.participation
+        used = given
         if joined is not None and joined.table_id is not None:
             # Groups that were formed for this session, also separate ones, are used again.
-            given = replace(given, cohort=joined.table_id, separate_groups=None)
+            used = replace(given, cohort=joined.table_id, separate_groups=None)
         if journal.answers:
             # The session's rows are compared with those that it was begun with.
-            given = replace(given, accept_corrections=True)
+            used = replace(used, accept_corrections=True)
         rows = session_rows(plan, given.source, person=given.person, id_column=given.id_column)
         p = max(plan.policy.min_group_size, given.min_group_size or 0)
         ledger = Ledger(self.directory)
         with state_errors(self.directory):
             try:
-                prepared = prepare(CohortStore(), plan, given, rows, p, self._now(), ledger)
+                prepared = prepare(CohortStore(), plan, used, rows, p, self._now(), ledger)
             except errors.PersonsRefused:
                 # If the session has begun, its data have changed, which is a clearer message.
                 journal.refuse_other_data("")

@@ -37,6 +37,7 @@ from fedclust.schema.points import Points, row_points
 from fedclust.site.cohorts import CohortStore, Draft, cohort_refusals
 from fedclust.site.compute import count_usable
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.data_terms import data_terms
 from fedclust.site.ledger import Ledger
 from fedclust.wire.models import Participation, SessionInfo
 
@@ -86,6 +87,8 @@ class Prepared:
     figures : TableFigures or None
     warnings : tuple of str
         As in :class:`fedclust.data.person_blocks.SitePersons`.
+    n_rows, n_persons : int or None
+        Of the source; None if unknown.
     """
 
     data: Points
@@ -94,6 +97,8 @@ class Prepared:
     draft: Draft | None = None
     figures: TableFigures | None = None
     warnings: tuple[str, ...] = ()
+    n_rows: int | None = None
+    n_persons: int | None = None
 
     @property
     def table_id(self) -> str | None:
@@ -128,7 +133,7 @@ def prepare(
     """
     if plan.policy.protection == "none":
         data, features = site_data(plan, given.source, rows, p)
-        return Prepared(data, features, p)
+        return Prepared(data, features, p, n_rows=len(data.X))
     lacking = plan.policy.missing == "mask"
     try:
         persons, draft = draft_table(store, given, plan.features, p, now, ledger, lacking=lacking)
@@ -140,8 +145,16 @@ def prepare(
         figures = _measure_closeness(store, cohort, persons, names)
     except TooFewPersons:
         return Prepared(row_points(np.empty((0, len(plan.columns)))), rows.features, p)
-    held = held_features(plan, persons, points)
-    return Prepared(points, held, p_used, draft, figures, persons.warnings)
+    return Prepared(
+        points,
+        held_features(plan, persons, points),
+        p_used,
+        draft,
+        figures,
+        persons.warnings,
+        persons.n_rows,
+        persons.n_persons,
+    )
 
 
 def consent_request(
@@ -162,9 +175,19 @@ def consent_request(
         size_band=size_band(persons),
         persons_declared=given.person is not None,
         features=prepared.features,
+        data=data_terms(
+            given.source,
+            plan.features,
+            prepared.features,
+            person=given.person,
+            id_column=given.id_column,
+            n_rows=prepared.n_rows,
+            n_persons=prepared.n_persons,
+        ),
         figures=prepared.figures,
         fences=prepared.draft is None or prepared.draft.record.cohort.fences,
         warnings=prepared.warnings,
+        separate_groups=given.separate_groups,
     )
 
 

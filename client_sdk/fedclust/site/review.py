@@ -41,6 +41,9 @@ _MEANING = {
     "features": "columns that this site has",
     "persons_declared": "a column says which rows belong to one person",
     "fences": "extremes count as a fence",
+    "data_source": "data source",
+    "reading_sha256": "how its columns are read, SHA-256",
+    "separate_groups": "approval of a second grouping of persons who have groups",
     "two_sites_with": "express consent to two sites: the other one",
     "protection_none": "express consent to exact rows, without protection",
 }
