@@ -66,9 +66,13 @@ def test_the_page_says_all_that_the_terminal_says_and_the_sites_figures(tmp_path
         *(str(request.persons), request.size_band, str(request.figures.n_groups)),
         *(feature_text(feature) for feature in request.definition.features),
         *("name", "role", "date", "signature", "2026-02-03 09:30"),
-        f"--code {request.approval_code[:12]}",
+        "What was sent cannot be recalled",
     ):
         assert text in page.text
+    body = page.text.split("What is asked")[1]
+    for option in ("--code", "--name", "--min-group-size"):
+        assert option not in body
+    assert "two sites" not in body
     code = request.approval_code
     assert f"{code[:12]} {code[12:]}" in page.text
 

@@ -130,7 +130,7 @@ class ConsentRequest:
                 "records from what you send."
             )
         return (
-            f"Everything that leaves is computed from records of groups of at least {self.p} "
+            f"Everything that leaves is computed from a table of groups of at least {self.p} "
             "similar persons; nothing finer can be learned, whoever asks, in any number of rounds "
             "and sessions. Rows, labels and identifiers never leave."
         )
@@ -157,7 +157,7 @@ class ConsentRequest:
         if self.protection_none:
             return tuple(notes)
         notes.append(
-            "A malicious coordinator may in the end learn the whole table of groups. At very "
+            "A malicious coordinator may in the end learn this table of groups. At very "
             "small sites it can guess better than by chance whether a known person is in it."
         )
         if self.persons < self.p:
@@ -184,7 +184,7 @@ class ConsentRequest:
         )
         yield (
             f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}. "
-            "--min-group-size makes it coarser."
+            "A larger least group size makes it coarser."
         )
         shares = sorted(figures.one_value.items(), key=lambda item: (-item[1], item[0]))
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
@@ -214,7 +214,7 @@ class ConsentRequest:
             yield "study", definition.study
         yield "purpose", definition.purpose or "not stated"
         contact = f"; contact: {definition.contact}" if definition.contact else ""
-        yield "asked by", f"{self.analyst}{contact}; coordinator: {self.coordinator}"
+        yield "asked by", f"{self.analyst}{contact}; coordinator at {self.coordinator}"
         approval = f"approval: {definition.approval}; " if definition.approval else ""
         expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
@@ -222,8 +222,8 @@ class ConsentRequest:
             f"at least {policy.min_sites} in each of at most {engine.most_rounds(self.plan)} rounds"
         )
         yield "terms", f"{approval}{sites}, {rounds}{expires}"
-        persons = f"{self.persons} persons take part (joining declares {self.size_band})"
-        yield "this site", f"{self.site}, {persons}, from {self.data.text}"
+        persons = f"{self.persons} persons (joining declares {self.size_band})"
+        yield "this site", f"{self.site}, {persons} of {self.data.text}"
         for place, how in enumerate(self.data.lines if full else ()):
             yield "read as" if place == 0 else "", how
         method = self.plan.method
@@ -244,6 +244,13 @@ class ConsentRequest:
         for place, note in enumerate(self.notes):
             yield "remains" if place == 0 else "", note
         if full:
+            yield (
+                "afterwards",
+                "What was sent cannot be recalled; withdrawing stops what has not been sent.",
+            )
+            who = "The analyst, the coordinator's operators and the session's sites"
+            yield "", f"{who} get the result."
+            yield "", "How long submissions are kept: ask the coordinator's operator."
             yield "options", named_values(definition.config)
             yield "policy", named_values(policy.model_dump())
             yield "seed", str(definition.seed)

@@ -44,7 +44,7 @@ _MEANING = {
     "data_source": "data source",
     "reading_sha256": "how its columns are read, SHA-256",
     "separate_groups": "approval of a second grouping of persons who have groups",
-    "two_sites_with": "express consent to two sites: the other one",
+    "two_sites_with": "express consent to a session of two sites, with",
     "protection_none": "express consent to exact rows, without protection",
 }
 
@@ -161,7 +161,11 @@ def _covered(request: ConsentRequest) -> str:
     table = html_table(
         "An approval covers exactly this: if one of these changes, it no longer holds.",
         ["", ""],
-        [[_MEANING[name], words(value)] for name, value in request.terms.items()],
+        [
+            [_MEANING[name], words(value)]
+            for name, value in request.terms.items()
+            if value is not None
+        ],
         text=(1,),
         head=False,
     )
@@ -169,14 +173,11 @@ def _covered(request: ConsentRequest) -> str:
 
 
 def _decision(request: ConsentRequest) -> str:
-    command = (
-        f"fedclust approve {request.session} --name NAME "
-        f"--code {request.approval_code[:LEAST_DIGITS]}"
-    )
+    command = f"fedclust approve {request.session}"
     lines = "".join(f"<div>{each}</div>" for each in ("name", "role", "date", "signature"))
     return (
         "<h2>Decision</h2><p>☐ approved &nbsp; ☐ not approved</p>"
-        f"<p>An approval is recorded at this site with <code>{escape(command)}</code> and taken "
-        f"back with <code>fedclust approve {escape(request.session)} --withdraw --name NAME</code>."
+        f"<p>An approval is recorded at this site with <code>{escape(command)}</code>, "
+        "which asks for the approval code at the top. The same command takes it back."
         f'</p><div class="sign">{lines}</div>'
     )
