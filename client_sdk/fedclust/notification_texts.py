@@ -22,7 +22,7 @@ def join_paragraphs(*paragraphs: str) -> str:
 def site_invited(session: str, site: str) -> str:
     """Tell a site that it was invited."""
     return join_paragraphs(
-        f"The site {site} is invited to the session {session}",
+        f"Your site {site} is invited to the session {session}",
         "Read its purpose, and see which of your columns it asks for. This sends nothing:\n\n"
         f"    fedclust check {session} --data FILE",
         f"Then take part, with your consent:\n\n    fedclust participate {session} --data FILE",
@@ -60,12 +60,11 @@ def cancelled(session: str) -> str:
     )
 
 
-def failed(session: str) -> str:
-    """Tell everybody that a session has failed."""
+def site_failed(session: str) -> str:
+    """Tell a site that a session has failed."""
     return join_paragraphs(
         f"The session {session} has failed",
-        "It has no result, and its sites need not do anything more. This says why, and what to "
-        f"do:\n\n    fedclust session show {session}",
+        f"No action is needed. The reason:\n\n    fedclust session show {session}",
     )
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -481,6 +482,29 @@ def test_a_deadline_that_is_no_moment(command: Command, until: str) -> None:
     reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
     assert command.run("session", "deadline", "heart", until, *reach) == 2
     assert "with its offset" in command.err
+
+
+def test_a_deadline_that_has_passed_needs_a_yes(command: Command) -> None:
+    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
+    assert command.run("session", "deadline", "heart", "2020-01-01T00:00Z", *reach) == 4
+    assert "--yes" in command.err
+
+
+def test_excluding_a_site_that_a_running_session_needs_is_a_risk() -> None:
+    def info(state: str, policy: dict[str, int]) -> Any:
+        sites = [SimpleNamespace(name=name, state="joined") for name in ("a", "b", "c")]
+        policy_of = SimpleNamespace(policy=SimpleNamespace(**policy))
+        return SimpleNamespace(name="heart", state=state, sites=sites, definition=policy_of)
+
+    risk = session._risk_of_exclusion(info("running", {"min_sites": 3}), "c")
+    assert risk is not None
+    assert "heart needs 3 sites, and 2 would be left" in risk
+    for known, site in (
+        (info("running", {"min_sites": 2}), "c"),
+        (info("running", {"min_sites": 3}), "gone"),
+        (info("recruiting", {"min_sites": 3}), "c"),
+    ):
+        assert session._risk_of_exclusion(known, site) is None
 
 
 def test_every_command_has_examples(command: Command) -> None:

@@ -26,9 +26,11 @@ from fedclust_service.domain.notification import (
     Outgoing,
     next_attempt,
 )
+from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import principals, sessions
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.participation import exclude
+from fedclust_service.orchestration.rounds import close_round
 from fedclust_service.orchestration.sweeper import look_after_notifications, sweep
 from fedclust_service.store import Store
 from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi
@@ -174,6 +176,114 @@ def test_a_round_that_waits_for_lack_of_sites_names_no_late_one(
     body = next(body for body, _ in posts.got if body["kind"] == "overdue")
     assert body["sites"] == []
     assert "too few sites take part" in str(body["text"])
+
+
+def operators_text(mails: Box) -> str:
+    """Return the last mail to the operators."""
+    return [str(body["text"]) for body, to in mails.got if to == (OPS,)][-1]
+
+
+def test_a_site_that_the_session_needs_is_not_to_be_excluded(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    notifying.session()
+    notifying.answer("heart", "south")
+    notifying.answer("heart", "north")
+    clock.advance(HOUR)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    text = operators_text(mails)
+    assert "session exclude" not in text
+    assert "The session needs 3 sites, so do not exclude it." in text
+    assert "    fedclust session deadline heart 2026-01-06T09:00Z\n" in text
+    assert "If nothing changes, the session fails on 2026-01-12 09:00 UTC." in text
+    assert "    fedclust session cancel heart\n" in text
+    assert "    fedclust session create NEW --from heart --sites SITES\n" in text
+    clock.advance(60)
+    exclude(notifying.co, ANALYST, "heart", "west")
+    for _ in range(2):
+        sweep(notifying.co)
+    mails.got.clear()
+    send_all(notifying.co)
+    assert mails.kinds == [("overdue", "ada@x.example"), ("overdue", OPS)]
+    text = operators_text(mails)
+    assert "is overdue: too few sites take part\n" in text
+    assert "still take part: 2. The session needs 3." in text
+    assert "this session cannot go on: the session fails on 2026-01-12 09:00 UTC." in text
+    assert "session invite" not in text
+    with pytest.raises(Refusal) as caught:
+        close_round(notifying.co, ANALYST, "heart", 1)
+    assert "session create NEW --from heart" in caught.value.detail
+
+
+def test_sites_that_the_session_can_spare_may_be_excluded(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    notifying.session(sites=("a", "b", "c", "d", "e"))
+    notifying.session("tight", sites=("a", "b", "c", "d", "e"), policy={"min_sites": 4})
+    for name, site in itertools.product(("heart", "tight"), "abc"):
+        notifying.answer(name, site)
+    clock.advance(HOUR)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    texts = {str(body["session"]): str(body["text"]) for body, to in mails.got if to == (OPS,)}
+    both = "    fedclust session exclude {0} d\n    fedclust session exclude {0} e\n"
+    assert "Or continue without them, which" in texts["heart"]
+    assert both.format("heart") in texts["heart"]
+    assert "Or continue without at most 1 of them, which" in texts["tight"]
+    for site in "de":
+        exclude(notifying.co, ANALYST, "heart", site)
+    assert notifying.drive() == 1, "the session goes on"
+
+
+def test_a_session_that_lacks_sites_may_still_close_its_round(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    notifying.session(sites=("a", "b", "c", "d"))
+    notifying.answer("heart", "a")
+    for site in "ab":
+        exclude(notifying.co, ANALYST, "heart", site)
+    send_all(notifying.co)
+    assert "with the submissions of: c, d." in operators_text(mails)
+    assert "fedclust session invite heart SITES" in operators_text(mails)
+
+
+def test_a_token_of_a_day_is_warned_of_at_half_its_life(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    day = TokenCreate(expires_in_days=1)
+    principals.issue_token(notifying.co, OPERATOR, Role.ANALYST, "ada", day)
+    seen = []
+    for _ in range(4):
+        look_after_notifications(notifying.co)
+        send_all(notifying.co)
+        seen.append(len(mails.got))
+        clock.advance(DAY / 4)
+    assert seen == [0, 0, 2, 2]
+
+
+def test_a_channel_that_keeps_failing_needs_attention(
+    notifying: DirectApi, clock: ManualClock, posts: Box
+) -> None:
+    def concerns() -> list[tuple[str, str, datetime, str | None]]:
+        now = clock.now()
+        found = notifying.store.read(
+            "test.concerns",
+            lambda tx: tx.overview.concerns(now=now, failed_since=now, expiring_by=now, limit=9),
+        )
+        return [(each.kind, each.subject, each.at, each.detail) for each in found]
+
+    begin = clock.now()
+    notifying.define()
+    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(2)]
+    send_all(notifying.co)
+    clock.advance(300)
+    send_all(notifying.co)
+    assert concerns() == []
+    clock.advance(300)
+    assert concerns() == [("notifications-waiting", "webhook", begin, "webhook_url: status 500")]
+    send_all(notifying.co)
+    assert concerns() == []
 
 
 def test_sites_are_invited_at_creation_and_later(

@@ -191,13 +191,33 @@ def exclude(
     connection: o.Connection,
     session: o.Session,
     site: Annotated[str, o.arg("Name of the site.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Exclude without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Stop waiting for a site. Its earlier submissions still count. This cannot be undone."""
+    """Stop waiting for a site. Its earlier submissions still count. This cannot be undone.
+
+    If too few sites would be left, the session cannot go on, and the command asks first.
+    """
     with connection.client() as client:
+        risk = None if yes else _risk_of_exclusion(client.session(session), site)
+        if risk is not None and not confirmed(f"{risk} Exclude {site}?", "--yes"):
+            show(err, "nothing was changed")
+            return
         client.exclude(session, site)
         info = client.session(session)
     conclude(f"{session}: {site} is excluded", info, as_json)
+
+
+def _risk_of_exclusion(info: SessionInfo, site: str) -> str | None:
+    """Return what follows if a running session would be left with too few sites."""
+    joined = [each.name for each in info.sites if each.state == "joined"]
+    needed = info.definition.policy.min_sites
+    if info.state != "running" or site not in joined or len(joined) > needed:
+        return None
+    return (
+        f"{info.name} needs {needed} sites, and {len(joined) - 1} would be left: it cannot go on "
+        f"then, and fails. `fedclust session deadline {info.name} UNTIL` gives the site more time."
+    )
 
 
 @o.command(app, "invite", "fedclust session invite heart-2026 basel,geneva")
@@ -221,10 +241,25 @@ def deadline(
     connection: o.Connection,
     session: o.Session,
     until: Annotated[str, o.arg("Time in RFC 3339, with its offset from UTC.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Take a time that has passed.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Move the open round's deadline."""
-    aware = read_time(until, "UNTIL")
+    """Move the open round's deadline.
+
+    A time that has passed ends the round at once if it has its quorum. Otherwise the round is
+    overdue at once, and everybody concerned gets a mail. The command asks first.
+    """
+    aware, now = read_time(until, "UNTIL"), datetime.now(UTC)
+    if aware < now and not (
+        yes
+        or confirmed(
+            f"{until} has passed, now it is {now:%Y-%m-%dT%H:%MZ}. The round then closes with its "
+            "quorum, or is overdue at once. Move the deadline there?",
+            "--yes",
+        )
+    ):
+        show(err, "nothing was changed")
+        return
     with connection.client() as client, FieldNames({"/deadline": "UNTIL"}).applied():
         info = client.patch_session(session, SessionPatch(deadline=aware))
     conclude(f"{session}: the round's deadline is {aware:%Y-%m-%dT%H:%M:%SZ}", info, as_json)

@@ -248,7 +248,7 @@ def _ended(client: Client, name: str, me: str, now: datetime) -> SiteNotificatio
     if own is None or own.state not in ("invited", "joined"):
         return None
     if entry.state == "failed":
-        return _notification("failed", entry, me, texts.failed(name), now)
+        return _notification("failed", entry, me, texts.site_failed(name), now)
     if entry.state == "cancelled":
         return _notification("finished", entry, me, texts.cancelled(name), now)
     if entry.state == "completed":

@@ -48,6 +48,8 @@ GIVE_UP_AFTER = timedelta(days=1)
 #: How long a crashed worker's rows wait. Several answers of a mail server may take as long as its
 #: timeout allows in this time. After a slower attempt another worker may send the row too.
 DELIVERY_LEASE = timedelta(minutes=1)
+#: A channel needs attention if a row waits for so long since its first attempt failed.
+FAILING_FOR = timedelta(minutes=10)
 #: Ended rows are removed after this time. It is longer than the earliest warning of a token, which
 #: would otherwise be written again.
 KEPT_FOR = timedelta(days=30)

@@ -134,6 +134,20 @@ class Rules:
         named = turnout.joined if self.quorum is None else self.quorum
         return max(named, self.min_sites)
 
+    @property
+    def needed(self) -> int:
+        """How many sites the session needs as long as it runs."""
+        return max(self.min_sites, self.quorum or 0)
+
+    def spare(self, turnout: Turnout) -> int:
+        """Return how many of the pending sites can be excluded without ending the session."""
+        left = min(turnout.joined, turnout.nonempty + turnout.pending) - self.needed
+        return max(0, min(left, turnout.pending))
+
+    def cannot_close(self, turnout: Turnout) -> bool:
+        """Whether too few sites are left for the round to be aggregated."""
+        return turnout.nonempty + turnout.pending < self.min_sites and not self.optional
+
 
 @dataclass(frozen=True)
 class Wait:

@@ -76,7 +76,12 @@ class Attention(Model):
     """Something to look at. ``at`` is when it began; for a token, when it ends."""
 
     kind: Literal[
-        "round-late", "round-stuck", "session-failed", "token-expiring", "notification-failed"
+        "round-late",
+        "round-stuck",
+        "session-failed",
+        "token-expiring",
+        "notifications-waiting",
+        "notification-failed",
     ]
     subject: str
     at: Timestamp

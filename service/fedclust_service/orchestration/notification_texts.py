@@ -6,7 +6,8 @@ The first line is also the subject of the mail.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from fedclust.notification_texts import join_paragraphs, time_text
 from fedclust_service.domain.access import Principal
@@ -21,23 +22,104 @@ def invited(session: str, sites: Sequence[str]) -> str:
     )
 
 
-def overdue(session: str, number: int, deadline: datetime, late: Sequence[str]) -> str:
-    """Tell operators and the analyst that a round waits; without ``late``, for lack of sites."""
-    if not late:
-        return join_paragraphs(
-            f"Round {number} of the session {session} is overdue: too few sites take part",
-            "See which sites have left, and invite others if the method allows it:\n\n"
-            f"    fedclust session show {session}",
-        )
+@dataclass(frozen=True)
+class Waiting:
+    """What the texts say of a round that is overdue."""
+
+    session: str
+    number: int
+    #: When the session fails, or continues without the round if this is ``optional``.
+    until: datetime
+    optional: bool
+
+    @property
+    def subject(self) -> str:
+        """The beginning of the first line."""
+        return f"Round {self.number} of the session {self.session} is overdue"
+
+    @property
+    def outcome(self) -> str:
+        """What happens if the round stays overdue."""
+        end = "continues without this round" if self.optional else "fails"
+        return f"the session {end} on {time_text(self.until)}"
+
+
+def overdue(
+    waiting: Waiting,
+    deadline: datetime,
+    late: Sequence[str],
+    spare: int,
+    needed: int,
+    now: datetime,
+) -> str:
+    """Tell operators and the analyst that a round waits for sites.
+
+    ``spare`` of them can be excluded; the session needs ``needed`` sites.
+    """
+    session, them = waiting.session, "it" if len(late) == 1 else "them"
+    later = f"{now + timedelta(days=1):%Y-%m-%dT%H:%MZ}"
     return join_paragraphs(
-        f"Round {number} of the session {session} is overdue: {_sites_are(late)} late",
+        f"{waiting.subject}: {_sites_are(late)} late",
         _list_sites("Late", late),
-        f"The deadline was {time_text(deadline)}. The session waits, and fails in the end.",
-        "See since when each site is late and when it was last seen, and ask it:\n\n"
+        f"The deadline was {time_text(deadline)}.",
+        f"If nothing changes, {waiting.outcome}.",
+        f"See since when each site is late:\n\n    fedclust session show {session}",
+        f"Then ask the site. To give it more time, for example:\n\n"
+        f"    fedclust session deadline {session} {later}",
+        _exclusion(session, late, spare, needed, them),
+    )
+
+
+def _exclusion(session: str, late: Sequence[str], spare: int, needed: int, them: str) -> str:
+    if spare == 0:
+        return (
+            f"The session needs {needed} sites, so do not exclude {them}. If a site cannot answer, "
+            f"end the session, and create another one with other sites:\n\n{_start_again(session)}"
+        )
+    most = "" if spare >= len(late) else f" at most {spare} of"
+    commands = [f"    fedclust session exclude {session} {site}" for site in late]
+    return f"Or continue without{most} {them}, which cannot be undone:\n\n" + "\n".join(commands)
+
+
+def too_few_sites(waiting: Waiting, joined: int, needed: int, pending: Sequence[str]) -> str:
+    """Tell operators and the analyst that too few sites of a round still take part.
+
+    ``pending``: the sites whose submissions would let the round close, if that is possible.
+    """
+    session = waiting.session
+    counts = f"Sites of the round that still take part: {joined}. The session needs {needed}."
+    show = f"See which sites have left:\n\n    fedclust session show {session}"
+    if waiting.optional:
+        advice = f"No action is needed: {waiting.outcome}."
+    elif pending:
+        advice = (
+            f"{_list_sites('The round can still close with the submissions of', pending)}. The "
+            "next round needs more sites. If the method lets sites join late, invite others:\n\n"
+            f"    fedclust session invite {session} SITES\n\n"
+            f"Otherwise {waiting.outcome}."
+        )
+    else:
+        advice = (
+            f"No site can join a round that has begun, so this session cannot go on: "
+            f"{waiting.outcome}. End it, and create another one with other sites (--sites) or a "
+            f"smaller --min-sites:\n\n{_start_again(session)}"
+        )
+    return join_paragraphs(f"{waiting.subject}: too few sites take part", counts, show, advice)
+
+
+def _start_again(session: str) -> str:
+    return (
+        f"    fedclust session cancel {session}\n"
+        f"    fedclust session create NEW --from {session} --sites SITES"
+    )
+
+
+def failed(session: str) -> str:
+    """Tell operators and the analyst that a session has failed."""
+    return join_paragraphs(
+        f"The session {session} has failed",
+        "It has no result. This says why, and what can be done:\n\n"
         f"    fedclust session show {session}",
-        "Give it more time, or continue without it:\n\n"
-        f"    fedclust session deadline {session} UNTIL\n"
-        f"    fedclust session exclude {session} {late[0]}",
     )
 
 

@@ -21,7 +21,7 @@ from fedclust_service.domain.notification import (
     Notification,
     NotificationKind,
 )
-from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.domain.round import Round, RoundState, Rules
 from fedclust_service.domain.session import ParticipationState, Session, SessionState
 from fedclust_service.orchestration import notification_texts as texts
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
@@ -76,20 +76,38 @@ def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> No
     )
 
 
-def round_overdue(uow: UnitOfWork, session: Session, current: Round) -> None:
-    """Notify operators, the analyst and the late sites that a round was marked overdue."""
-    late: list[str] = []
-    if uow.now >= current.deadline:
-        known = uow.tx.overview.attendance([session.id])[session.id]
-        late = [each.site for each in known.sites if each.asked and not each.answered]
+def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rules) -> None:
+    """Notify operators, the analyst and the late sites that a round is overdue.
+
+    Each cause is notified of once: the deadline that has passed, and too few sites that are left,
+    also if the round was overdue already.
+    """
+    turnout = uow.tx.rounds.turnout(current.id)
+    lacking = turnout.joined < rules.min_sites
+    if current.overdue_since is not None and not lacking:
+        return
+    known = uow.tx.overview.attendance([session.id])[session.id]
+    pending = [each.site for each in known.sites if each.asked and not each.answered]
+    since = current.overdue_since or uow.now
+    waiting = texts.Waiting(session.name, current.number, since + rules.fail_after, rules.optional)
+    if lacking:
+        late: list[str] = []
+        cause = f"round {current.number} too few sites"
+        possible = [] if rules.cannot_close(turnout) else pending
+        text = texts.too_few_sites(waiting, turnout.joined, rules.min_sites, possible)
+    else:
+        late = pending
+        cause = f"round {current.number} overdue since {uow.now.isoformat()}"
+        spare = rules.spare(turnout)
+        text = texts.overdue(waiting, current.deadline, late, spare, rules.needed, uow.now)
     at = current.deadline
     _write_event(
         uow,
         _Event(
             kind=NotificationKind.OVERDUE,
             subject=session.name,
-            cause=f"round {current.number} overdue since {uow.now.isoformat()}",
-            text=texts.overdue(session.name, current.number, at, late),
+            cause=cause,
+            text=text,
             own_text=lambda site: sdk_texts.site_late(session.name, current.number, site, at),
             session=session.name,
             round=current.number,
@@ -106,7 +124,7 @@ def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> 
     text, own_text = texts.completed(name), sdk_texts.site_completed(name)
     if session.state is SessionState.FAILED:
         kind = NotificationKind.FAILED
-        text = own_text = sdk_texts.failed(name)
+        text, own_text = texts.failed(name), sdk_texts.site_failed(name)
     elif session.state is SessionState.CANCELLED:
         text = own_text = sdk_texts.cancelled(name)
     gone = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
@@ -132,7 +150,9 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
     """Notify operators and the owner of a token that ends soon, once for each warning."""
     lifetime = token.expires_at - token.created_at
     left = token.expires_at - uow.now
-    reached = [each for each in TOKEN_WARNINGS if left <= each < lifetime]
+    # A token that never was valid for that long is warned of when half of its life is left.
+    warnings = [each for each in TOKEN_WARNINGS if each < lifetime] or [lifetime / 2]
+    reached = [each for each in warnings if left <= each]
     if not reached:
         return
     text = sdk_texts.own_token_expiring(owner.role.value, owner.name, token.expires_at)

@@ -172,13 +172,14 @@ def update_round(
     except DataDamaged as damage:
         fail_damaged(uow, session, current.number, damage)
         return tx.rounds.get_by_id(current.id) or current
+    if isinstance(decision, Wait) and decision.overdue:
+        notifications.round_overdue(uow, session, current, rules_of(session, current))
     if not changes_anything(current, decision):
         return current
     if isinstance(decision, Wait):
         tx.rounds.set_overdue(current.id, uow.now if decision.overdue else None)
         if decision.overdue:
             uow.audit(COORDINATOR, "round.overdue", session.name, round=current.number)
-            notifications.round_overdue(uow, session, current)
     elif isinstance(decision, Fail):
         fail_session(uow, session, decision.reason)
     else:

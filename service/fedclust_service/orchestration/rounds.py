@@ -72,15 +72,30 @@ def close_round(co: Coordinator, actor: Actor, session: str, number: int) -> Rou
 
 
 def _still_open(tx: Tx, session: Session, current: Round) -> Refusal:
+    turnout, rules = tx.rounds.turnout(current.id), rules_of(session, current)
+    if rules.cannot_close(turnout):
+        return Refusal(
+            "quorum-missing",
+            f"Too few sites of the round still take part: it needs {rules.min_sites} submissions "
+            f"with contents, and {turnout.nonempty + turnout.pending} are possible. No site can "
+            "join a round that has begun, so this session cannot go on. Cancel it: fedclust "
+            f"session cancel {session.name}. Then create another one with other sites or a smaller "
+            f"min_sites: fedclust session create NEW --from {session.name}",
+        )
     if current.needs_all:
         return Refusal(
             "needs-all-sites",
-            "This phase waits for all its sites. Exclude those that cannot answer.",
+            "This phase waits for all its sites. "
+            + (
+                "Exclude those that cannot answer."
+                if rules.spare(turnout)
+                else f"The session needs {rules.needed} sites: no site can be excluded. Wait, or "
+                "cancel the session."
+            ),
         )
-    turnout = tx.rounds.turnout(current.id)
     return Refusal(
         "quorum-missing",
-        f"{turnout.nonempty} of the {rules_of(session, current).quorum_of(turnout)} answers with "
+        f"{turnout.nonempty} of the {rules.quorum_of(turnout)} answers with "
         "contents that the quorum needs are stored. Wait, or move the deadline.",
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Select, bindparam, case, func, literal, select, text, tuple_
 
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.notification import DeliveryState
+from fedclust_service.domain.notification import FAILING_FOR, DeliveryState
 from fedclust_service.domain.overview import (
     Attendance,
     Concern,
@@ -210,6 +210,10 @@ class OverviewQueries(Repository):
                 for row in run(_last_tokens(now, expiring_by).limit(limit))
             ),
             *(
+                Concern("notifications-waiting", row.channel, row.since, detail=row.why)
+                for row in run(_failing_channels(now - FAILING_FOR))
+            ),
+            *(
                 Concern("notification-failed", row.recipient, row.ended_at, detail=row.failure)
                 for row in run(_failed_notifications(failed_since).limit(limit))
             ),
@@ -289,6 +293,19 @@ def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:
         .group_by(u.c.role, u.c.name)
         .having(ends > now, ends <= by)
         .order_by(ends, u.c.role, u.c.name)
+    )
+
+
+def _failing_channels(before: datetime) -> Select[str, datetime, str]:
+    """Select the channels whose attempts have failed since before a time, with one reason."""
+    n = tables.notifications
+    since = func.min(n.c.created_at)
+    return (
+        select(n.c.channel, since.label("since"), func.max(n.c.failure).label("why"))
+        .where(n.c.state == DeliveryState.WAITING.value, n.c.failure.is_not(None))
+        .group_by(n.c.channel)
+        .having(since <= before)
+        .order_by(since, n.c.channel)
     )
 
 
