@@ -20,6 +20,7 @@ import fedclust
 from fedclust import engine
 from fedclust.cli import main as cli
 from fedclust.cli import options, participate, session
+from fedclust.cli.overview import risk_of_exclusion
 from fedclust.client import Client
 from fedclust.schema.feature import Feature
 from fedclust.site.consent import feature_text
@@ -496,7 +497,7 @@ def test_excluding_a_site_that_a_running_session_needs_is_a_risk() -> None:
         policy_of = SimpleNamespace(policy=SimpleNamespace(**policy))
         return SimpleNamespace(name="heart", state=state, sites=sites, definition=policy_of)
 
-    risk = session._risk_of_exclusion(info("running", {"min_sites": 3}), "c")
+    risk = risk_of_exclusion(info("running", {"min_sites": 3}), "c")
     assert risk is not None
     assert "heart needs 3 sites, and 2 would be left" in risk
     for known, site in (
@@ -504,7 +505,7 @@ def test_excluding_a_site_that_a_running_session_needs_is_a_risk() -> None:
         (info("running", {"min_sites": 3}), "gone"),
         (info("recruiting", {"min_sites": 3}), "c"),
     ):
-        assert session._risk_of_exclusion(known, site) is None
+        assert risk_of_exclusion(known, site) is None
 
 
 def test_every_command_has_examples(command: Command) -> None:

@@ -8,7 +8,7 @@ from pydantic import ConfigDict
 
 from fedclust.client import Client
 from fedclust.schema.model import Model
-from fedclust.wire.models import SessionEntry, Timestamp
+from fedclust.wire.models import SessionEntry, SessionInfo, Timestamp
 
 
 class _Readable(Model):
@@ -83,3 +83,15 @@ def ago(time: datetime | None, now: datetime) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
     return f"{int(seconds)} s"
+
+
+def risk_of_exclusion(info: SessionInfo, site: str) -> str | None:
+    """Return what follows if a running session would be left with too few sites."""
+    joined = [each.name for each in info.sites if each.state == "joined"]
+    needed = info.definition.policy.min_sites
+    if info.state != "running" or site not in joined or len(joined) > needed:
+        return None
+    return (
+        f"{info.name} needs {needed} sites, and {len(joined) - 1} would be left: it cannot go on "
+        f"then, and fails. `fedclust session deadline {info.name} UNTIL` gives the site more time."
+    )

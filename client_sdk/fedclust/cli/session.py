@@ -33,7 +33,7 @@ from fedclust.cli.output_files import (
     is_result,
     write,
 )
-from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews
+from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews, risk_of_exclusion
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_options import SessionOptions, read_time
 from fedclust.cli.watch import Watcher
@@ -199,25 +199,13 @@ def exclude(
     If too few sites would be left, the session cannot go on, and the command asks first.
     """
     with connection.client() as client:
-        risk = None if yes else _risk_of_exclusion(client.session(session), site)
+        risk = None if yes else risk_of_exclusion(client.session(session), site)
         if risk is not None and not confirmed(f"{risk} Exclude {site}?", "--yes"):
             show(err, "nothing was changed")
             return
         client.exclude(session, site)
         info = client.session(session)
     conclude(f"{session}: {site} is excluded", info, as_json)
-
-
-def _risk_of_exclusion(info: SessionInfo, site: str) -> str | None:
-    """Return what follows if a running session would be left with too few sites."""
-    joined = [each.name for each in info.sites if each.state == "joined"]
-    needed = info.definition.policy.min_sites
-    if info.state != "running" or site not in joined or len(joined) > needed:
-        return None
-    return (
-        f"{info.name} needs {needed} sites, and {len(joined) - 1} would be left: it cannot go on "
-        f"then, and fails. `fedclust session deadline {info.name} UNTIL` gives the site more time."
-    )
 
 
 @o.command(app, "invite", "fedclust session invite heart-2026 basel,geneva")
