@@ -12,7 +12,7 @@ import pytest
 
 from fedclust import Client
 from fedclust._http import Http
-from fedclust.cli.session import overdue_text
+from fedclust.cli.session_screen import overdue_text
 from fedclust.cli.watch import EventNumbers, Watcher
 from fedclust.errors import ProtocolError
 from fedclust.wire import models

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from rich.filesize import decimal
 
 from fedclust import errors
 from fedclust.cli import options as o
@@ -21,7 +17,6 @@ from fedclust.cli.console import (
     err,
     print_json,
     show,
-    show_facts,
     show_table,
     write_out,
 )
@@ -33,22 +28,19 @@ from fedclust.cli.output_files import (
     is_result,
     write,
 )
-from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews, risk_of_exclusion
+from fedclust.cli.overview import late_first, overviews, risk_of_exclusion
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_options import SessionOptions, read_time
+from fedclust.cli.session_screen import overview_fields, session_row, show_session
 from fedclust.cli.watch import Watcher
 from fedclust.field_names import FieldNames
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
 from fedclust.session_result import document_at, read_result
-from fedclust.site.consent import feature_text
 from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
 from fedclust.wire.models import (
     Definition,
-    RoundInfo,
-    SessionEntry,
-    SessionInfo,
     SessionPatch,
     SessionState,
 )
@@ -81,7 +73,7 @@ def create(
     """
     with connection.client() as client, options.names.applied():
         info = client.create_session(options.definition(session, client))
-    _show_session(info, (), as_json)
+    show_session(info, (), as_json)
     _warn_of_bounds(info.definition)
     if not as_json:
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
@@ -110,11 +102,11 @@ def show_all(
         found = late_first(list(client.sessions(state, study)), known)
     if as_json:
         print_json(
-            [{**each.model_dump(mode="json"), **_overview_fields(known, each)} for each in found]
+            [{**each.model_dump(mode="json"), **overview_fields(known, each)} for each in found]
         )
         return
     headings = ["session", "method", "state", "round", "joined", "answered", "late", "why"]
-    rows = [_session_row(each, known.get(each.name)) for each in found]
+    rows = [session_row(each, known.get(each.name)) for each in found]
     if any(each.study for each in found):
         headings.insert(1, "study")
         rows = [[row[0], each.study, *row[1:]] for each, row in zip(found, rows, strict=True)]
@@ -135,7 +127,7 @@ def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = F
     with connection.client() as client:
         info, rounds = client.session(session), tuple(client.rounds(session))
         known = overviews(client, session=session)
-    _show_session(info, rounds, as_json, known)
+    show_session(info, rounds, as_json, known)
 
 
 @o.command(app, "start", "fedclust session start heart-2026")
@@ -377,138 +369,3 @@ def _warn_of_bounds(definition: Definition) -> None:
             "site can move the clusters of all sites: declare the least and greatest value that a "
             'person can have as "lower" and "upper" (--file).',
         )
-
-
-def _session_row(info: SessionEntry, overview: AdminSessionView | None) -> list[object]:
-    joined = sum(site.state == "joined" for site in info.sites)
-    late = ", ".join(site.name for site in info.sites if site.late)
-    return [
-        info.name,
-        info.definition.algorithm if info.definition else "(damaged)",
-        info.state,
-        info.round,
-        f"{joined} of {len(info.sites)}",
-        sum(bool(site.answered) for site in info.sites) if info.round else None,
-        overview.late(datetime.now(UTC)) if overview else late,
-        info.failure or info.stopped_because,
-    ]
-
-
-def _overview_fields(known: Mapping[str, AdminSessionView], info: SessionEntry) -> dict[str, Any]:
-    """Return what only operators can read about a session, for ``--json``."""
-    overview = known.get(info.name)
-    return {} if overview is None else {"standing": overview.model_dump(mode="json")}
-
-
-def _show_session(
-    info: SessionInfo,
-    rounds: tuple[RoundInfo, ...],
-    as_json: bool,
-    known: Mapping[str, AdminSessionView] = MappingProxyType({}),
-) -> None:
-    if as_json:
-        shown = {**info.model_dump(mode="json"), **_overview_fields(known, info)}
-        print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
-        return
-    frozen = info.definition
-    show_facts(
-        {
-            "session": info.name,
-            "study": info.study,
-            "title": frozen.title,
-            "purpose": frozen.purpose,
-            "contact": frozen.contact,
-            "approval": frozen.approval,
-            "expires": frozen.expires and f"{frozen.expires:%Y-%m-%d %H:%M:%S} UTC",
-            "state": info.state,
-            "why": info.failure or info.stopped_because,
-            "cannot start": info.cannot_start,
-            "waits": overdue_text(info, rounds),
-            "defined by": info.created_by,
-            "definition": f"SHA-256 {info.definition_sha256}",
-            "method": f"{frozen.algorithm} version {frozen.method_version}",
-            "options": json.dumps(frozen.config, sort_keys=True),
-            "features": ", ".join(map(feature_text, frozen.features)),
-            "seed": frozen.seed,
-            "started": info.started_at and f"{info.started_at:%Y-%m-%d %H:%M:%S} UTC",
-            "ended": info.ended_at and f"{info.ended_at:%Y-%m-%d %H:%M:%S} UTC",
-        }
-    )
-    _show_sites(info, known.get(info.name))
-    if rounds:
-        headings = ["round", "phase", "state", "answered", "opened", "closed because"]
-        show_table(headings, map(_round_row, rounds))
-
-
-def overdue_text(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> str | None:
-    """Return until when an overdue round waits, and what the analyst can do."""
-    if info.state != "running" or not rounds or not rounds[-1].overdue:
-        return None
-    last, policy = rounds[-1], info.definition.policy
-    until = last.deadline + timedelta(seconds=policy.fail_after_s)
-    ends = f"it waits until {until:%Y-%m-%d %H:%M} UTC at most"
-    joined = sum(site.state == "joined" for site in info.sites)
-    if joined >= policy.min_sites:
-        return f"round {last.number} is overdue: {ends}"
-    count = f"{joined} site takes" if joined == 1 else f"{joined} sites take"
-    return (
-        f"round {last.number} is overdue: {count} part and the session needs {policy.min_sites}; "
-        f"{ends}, or cancel it: fedclust session cancel {info.name}"
-    )
-
-
-def _round_row(info: RoundInfo) -> list[object]:
-    answered = sum(site.answered for site in info.sites)
-    return [
-        info.number,
-        info.phase,
-        info.state + (" (overdue)" if info.overdue else ""),
-        f"{answered} of {len(info.sites)}",
-        f"{info.opened_at:%Y-%m-%d %H:%M:%S}",
-        info.close_reason,
-    ]
-
-
-def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
-    if overview is None:
-        show_table(
-            ["site", "takes part", "answered", "late"],
-            [
-                (site.name, site.state, _yes_or_no(site.answered), _yes_or_no(site.late))
-                for site in info.sites
-            ],
-        )
-        return
-    now, shown = datetime.now(UTC), {site.name: site for site in info.sites}
-    show_table(
-        [
-            "site",
-            "takes part",
-            "answered",
-            "late since",
-            "last seen",
-            "sdk",
-            "refused",
-            "in",
-            "out",
-        ],
-        [
-            (
-                each.name,
-                shown[each.name].state,
-                _yes_or_no(shown[each.name].answered),
-                ago(each.late_since, now),
-                f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
-                each.sdk_version,
-                each.refusals or None,
-                decimal(each.bytes_in),
-                decimal(each.bytes_out),
-            )
-            for each in sorted(overview.sites, key=lambda site: site.late_since is None)
-            if each.name in shown  # others were invited between the two requests
-        ],
-    )
-
-
-def _yes_or_no(answer: bool | None) -> str:
-    return "" if answer is None else "yes" if answer else "no"

@@ -1,0 +1,161 @@
+"""A session as its analyst or an operator sees it in a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from rich.filesize import decimal
+
+from fedclust.cli.console import (
+    print_json,
+    show_facts,
+    show_table,
+)
+from fedclust.cli.overview import AdminSessionView, ago
+from fedclust.site.consent import feature_text
+from fedclust.wire.models import (
+    RoundInfo,
+    SessionEntry,
+    SessionInfo,
+)
+
+
+def session_row(info: SessionEntry, overview: AdminSessionView | None) -> list[object]:
+    """Return a session's line in a list of sessions."""
+    joined = sum(site.state == "joined" for site in info.sites)
+    late = ", ".join(site.name for site in info.sites if site.late)
+    return [
+        info.name,
+        info.definition.algorithm if info.definition else "(damaged)",
+        info.state,
+        info.round,
+        f"{joined} of {len(info.sites)}",
+        sum(bool(site.answered) for site in info.sites) if info.round else None,
+        overview.late(datetime.now(UTC)) if overview else late,
+        info.failure or info.stopped_because,
+    ]
+
+
+def overview_fields(known: Mapping[str, AdminSessionView], info: SessionEntry) -> dict[str, Any]:
+    """Return what only operators can read about a session, for ``--json``."""
+    overview = known.get(info.name)
+    return {} if overview is None else {"standing": overview.model_dump(mode="json")}
+
+
+def show_session(
+    info: SessionInfo,
+    rounds: tuple[RoundInfo, ...],
+    as_json: bool,
+    known: Mapping[str, AdminSessionView] = MappingProxyType({}),
+) -> None:
+    """Print a session, its rounds and its sites, with what operators can read in ``known``."""
+    if as_json:
+        shown = {**info.model_dump(mode="json"), **overview_fields(known, info)}
+        print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
+        return
+    frozen = info.definition
+    show_facts(
+        {
+            "session": info.name,
+            "study": info.study,
+            "title": frozen.title,
+            "purpose": frozen.purpose,
+            "contact": frozen.contact,
+            "approval": frozen.approval,
+            "expires": frozen.expires and f"{frozen.expires:%Y-%m-%d %H:%M:%S} UTC",
+            "state": info.state,
+            "why": info.failure or info.stopped_because,
+            "cannot start": info.cannot_start,
+            "waits": overdue_text(info, rounds),
+            "defined by": info.created_by,
+            "definition": f"SHA-256 {info.definition_sha256}",
+            "method": f"{frozen.algorithm} version {frozen.method_version}",
+            "options": json.dumps(frozen.config, sort_keys=True),
+            "features": ", ".join(map(feature_text, frozen.features)),
+            "seed": frozen.seed,
+            "started": info.started_at and f"{info.started_at:%Y-%m-%d %H:%M:%S} UTC",
+            "ended": info.ended_at and f"{info.ended_at:%Y-%m-%d %H:%M:%S} UTC",
+        }
+    )
+    _show_sites(info, known.get(info.name))
+    if rounds:
+        headings = ["round", "phase", "state", "answered", "opened", "closed because"]
+        show_table(headings, map(_round_row, rounds))
+
+
+def overdue_text(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> str | None:
+    """Return until when an overdue round waits, and what the analyst can do."""
+    if info.state != "running" or not rounds or not rounds[-1].overdue:
+        return None
+    last, policy = rounds[-1], info.definition.policy
+    until = last.deadline + timedelta(seconds=policy.fail_after_s)
+    ends = f"it waits until {until:%Y-%m-%d %H:%M} UTC at most"
+    joined = sum(site.state == "joined" for site in info.sites)
+    if joined >= policy.min_sites:
+        return f"round {last.number} is overdue: {ends}"
+    count = f"{joined} site takes" if joined == 1 else f"{joined} sites take"
+    return (
+        f"round {last.number} is overdue: {count} part and the session needs {policy.min_sites}; "
+        f"{ends}, or cancel it: fedclust session cancel {info.name}"
+    )
+
+
+def _round_row(info: RoundInfo) -> list[object]:
+    answered = sum(site.answered for site in info.sites)
+    return [
+        info.number,
+        info.phase,
+        info.state + (" (overdue)" if info.overdue else ""),
+        f"{answered} of {len(info.sites)}",
+        f"{info.opened_at:%Y-%m-%d %H:%M:%S}",
+        info.close_reason,
+    ]
+
+
+def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
+    if overview is None:
+        show_table(
+            ["site", "takes part", "answered", "late"],
+            [
+                (site.name, site.state, _yes_or_no(site.answered), _yes_or_no(site.late))
+                for site in info.sites
+            ],
+        )
+        return
+    now, shown = datetime.now(UTC), {site.name: site for site in info.sites}
+    show_table(
+        [
+            "site",
+            "takes part",
+            "answered",
+            "late since",
+            "last seen",
+            "sdk",
+            "refused",
+            "in",
+            "out",
+        ],
+        [
+            (
+                each.name,
+                shown[each.name].state,
+                _yes_or_no(shown[each.name].answered),
+                ago(each.late_since, now),
+                f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
+                each.sdk_version,
+                each.refusals or None,
+                decimal(each.bytes_in),
+                decimal(each.bytes_out),
+            )
+            for each in sorted(overview.sites, key=lambda site: site.late_since is None)
+            if each.name in shown  # others were invited between the two requests
+        ],
+    )
+
+
+def _yes_or_no(answer: bool | None) -> str:
+    return "" if answer is None else "yes" if answer else "no"
