@@ -132,6 +132,7 @@ def test_how_far_the_rows_are_read_is_said_if_it_takes_a_while(post: Post) -> No
     post.run()
     read = [line for line in post.said if "rows read" in line]
     assert read[0] == "heart: cohort.csv: 60 rows read"
+    assert not any(": 0 " in line for line in read), "the start of a pass is no progress"
 
 
 def test_an_entry_that_is_replaced_is_served_as_it_is_now(post: Post) -> None:

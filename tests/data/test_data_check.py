@@ -70,6 +70,10 @@ def test_a_wrong_unit_is_recognised_by_the_factor_that_fits() -> None:
     # Some wrong values are no wrong unit.
     few = column([100.0, 200, 210, 4, 5], CHOL)
     assert not any("They would fit" in text for text in few.says)
+    # The factor for the measurement that the feature is named after comes first.
+    creatinine = Feature(name="creatinine", unit="mg/dl", lower=0.1, upper=20.0)
+    found = column(RNG.uniform(50.0, 300.0, 80), creatinine)
+    assert any("times 0.01131 (creatinine, mg/dl and µmol/l) or" in text for text in found.says)
     wide = Feature(name="chol", unit="mg/dl", lower=0.0, upper=700.0)
     assert any("twentieth" in text for text in column(mmol, wide).says)
     assert column(mmol * 38.67, wide).says == ()

@@ -24,7 +24,7 @@ TABLES = {
     "condition_start_date DATE",
     "concept_ancestor": "ancestor_concept_id INTEGER, descendant_concept_id INTEGER",
 }
-N = 120
+N = 240
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
@@ -57,7 +57,8 @@ def hospital() -> Rows:
             )
             number = len(rows["measurement"]) + 1
             operator, given = draw.choice([None, None, 0, 4172703, 4171756]), round(value, 2)
-            shown = draw.choice([given, given, given, given, None])
+            # No value, and two markers that mean none.
+            shown = draw.choice([given, given, given, given, None, 0.0, 9999.0])
             unit = draw.choice(units)
             # Two values on one day: the one with the higher number is the last.
             rows["measurement"] += [
@@ -97,6 +98,9 @@ def expected(rows: Rows) -> dict[str, list[float]]:
             if who != person or known is None or not exact or not "2024-01-01" <= date <= index:
                 continue
             name, divisor = known
+            least, most = {"hba1c": (3.0, 20.0), "creatinine": (0.1, 25.0)}[name]
+            if not least <= value / divisor <= most:
+                continue
             if name not in last or (date, number) > last[name][0]:
                 last[name] = (date, number), value / divisor
         nan = float("nan")

@@ -614,6 +614,8 @@ def test_other_rows_are_refused_before_anything_is_sent(
         fake.site(tmp_path).preview("heart", other)
     with pytest.raises(errors.OtherData):
         fake.site(tmp_path).participate("heart", MINE, person=np.arange(80) // 2, consent=True)
+    with pytest.raises(errors.OtherData, match=r"min_group_size \(--min-group-size\) differs"):
+        fake.site(tmp_path).participate("heart", MINE, min_group_size=20, consent=True)
     assert len(fake.puts) == sent
 
 

@@ -98,7 +98,7 @@ def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path)
         take_part(fake, tmp_path, ask=lambda next_one: next_one.round == 1)
     CohortStore().withdraw("p7", Ledger(tmp_path), fake.site(tmp_path)._now())
 
-    with pytest.raises(errors.OtherData, match="groups of the persons have changed"):
+    with pytest.raises(errors.OtherData, match="a person was withdrawn"):
         take_part(fake, tmp_path)
 
 

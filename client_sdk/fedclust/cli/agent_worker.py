@@ -286,7 +286,7 @@ class Agent:
             now = self._monotonic()
             if due is None:
                 due = now + SLOW_S
-            elif now >= due:
+            elif done and now >= due:
                 due = now + _READ_S
                 self._out(f"{entry.session}: {rows_read(source, done, total)}")
 

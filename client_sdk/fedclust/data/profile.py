@@ -383,11 +383,14 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
         and outside
         and max(column.below, column.above) >= (_MOSTLY * column.n)
     ):
-        fitting = [
-            f"{factor:.4g} ({what})"
-            for (factor, what), fits in zip(_FACTORS, column.fits.tolist(), strict=True)
+        fits = [
+            unit
+            for unit, fits in zip(_FACTORS, column.fits.tolist(), strict=True)
             if fits >= _MOSTLY * column.n
         ]
+        # Many factors may fit: the one for this measurement comes first.
+        fits.sort(key=lambda unit: unit[1].split(",")[0] not in feature.name.lower())
+        fitting = [f"{factor:.4g} ({what})" for factor, what in fits]
         side = "below" if column.below > column.above else "above"
         text = f"{max(column.below, column.above) / column.n:.0%} of its values lie {side} the "
         text += f"bounds: is it in {feature.unit or 'the unit of the session'}?"

@@ -41,6 +41,7 @@ from fedclust.errors import (
 )
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.site.ledger import LedgerDamaged
+from fedclust.site.other_data import describe_difference
 from fedclust.site.paths import coordinator_directory
 from fedclust.wire import codec
 from fedclust.wire.models import Participation, Receipt, Sha256, Timestamp
@@ -166,14 +167,18 @@ class Journal:
         """Return the answers without an outcome, which may have left, oldest first."""
         return [self.answers[n] for n in sorted(self.answers) if n not in self.outcomes]
 
-    def refuse_other_data(self, digest: str) -> None:
-        """Raise OtherData unless the session began with the rows of this ``digest``."""
+    def refuse_other_data(self, digest: str, declared: Participation | None = None) -> None:
+        """Raise OtherData unless the session began with the rows of this ``digest``.
+
+        ``declared`` is what the site would declare with the present data, to say what differs.
+        """
         if any(answer.data_digest != digest for answer in self.answers.values()):
+            begun = self.record.participation if self.record else None
             raise OtherData(
-                "the session was begun with other rows, persons, features or min_group_size, or "
-                "the groups of the persons have changed since. Give the same ones again, in the "
-                "same order, or leave the session: fedclust leave (recorded in "
-                f"{self.directory})"
+                f"the session was begun with other data: {describe_difference(begun, declared)}. "
+                "Give the same again, in the same order, or leave the session: fedclust leave. If "
+                "a live database gave the rows, take part with a copy of them (docs/data.md). The "
+                f"session is recorded in {self.directory}"
             )
 
     def write_record(self, record: SessionRecord) -> None:

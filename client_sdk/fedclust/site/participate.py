@@ -284,9 +284,8 @@ class Site:
         if joined is not None and joined.table_id is not None:
             # Groups that were formed for this session, also separate ones, are used again.
             used = replace(given, cohort=joined.table_id, separate_groups=None)
-        if journal.answers:
-            # The session's rows are compared with those that it was begun with.
-            used = replace(used, accept_corrections=True)
+        # The rows of a session that has begun are compared with those of its beginning instead.
+        used = replace(used, accept_corrections=used.accept_corrections or bool(journal.answers))
         rows = session_rows(plan, given.source, person=given.person, id_column=given.id_column)
         p = max(plan.policy.min_group_size, given.min_group_size or 0)
         ledger = Ledger(self.directory)

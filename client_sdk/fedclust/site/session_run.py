@@ -102,7 +102,7 @@ class SessionRun:
     def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SiteResult:
         """Take part until the session ends; see :meth:`fedclust.Site.participate`."""
         self.ledger.check()
-        self.journal.refuse_other_data(self.data_digest)
+        self.journal.refuse_other_data(self.data_digest, self.participation)
         if self.journal.answers:
             again = ", ".join(str(each.round) for each in self.journal.unsettled())
             note = f"the same bytes are sent again for round {again}" if again else ""
@@ -285,7 +285,7 @@ class SessionRun:
 
     def preview(self) -> Preview:
         """Return the next submission; see :meth:`fedclust.Site.preview`."""
-        self.journal.refuse_other_data(self.data_digest)
+        self.journal.refuse_other_data(self.data_digest, self.participation)
         for written in self.journal.unsettled():
             return as_preview(written, "written before, without a receipt: it is sent again")
         task, _ = self.client.task(self.session)
