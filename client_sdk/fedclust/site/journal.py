@@ -41,7 +41,7 @@ from fedclust.errors import (
 )
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.site.ledger import LedgerDamaged
-from fedclust.site.other_data import describe_difference
+from fedclust.site.other_data import other_data_text
 from fedclust.site.paths import coordinator_directory
 from fedclust.wire import codec
 from fedclust.wire.models import Participation, Receipt, Sha256, Timestamp
@@ -174,12 +174,7 @@ class Journal:
         """
         if any(answer.data_digest != digest for answer in self.answers.values()):
             begun = self.record.participation if self.record else None
-            raise OtherData(
-                f"the session was begun with other data: {describe_difference(begun, declared)}. "
-                "Give the same again, in the same order, or leave the session: fedclust leave. If "
-                "a live database gave the rows, take part with a copy of them (docs/data.md). The "
-                f"session is recorded in {self.directory}"
-            )
+            raise OtherData(other_data_text(begun, declared, self.directory))
 
     def write_record(self, record: SessionRecord) -> None:
         """Record consent, before joining."""

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fedclust.wire.models import Participation
 
 
-def describe_difference(begun: Participation | None, now: Participation | None) -> str:
-    """Return what differs, as far as the journal knows.
+def other_data_text(begun: Participation | None, now: Participation | None, where: Path) -> str:
+    """Return the refusal of other data: what differs, as far as is known, and what to do.
 
     Parameters
     ----------
     begun, now : Participation or None
         What the site declared when it joined, and would declare today; None if not known.
+    where : Path
+        The session's journal.
     """
+    return (
+        f"the session was begun with other data: {_difference(begun, now)}. Give the same again, "
+        "in the same order, or leave the session: fedclust leave. If a live database gave the "
+        "rows, take part with a copy of them (docs/data.md). The session is recorded in "
+        f"{where}"
+    )
+
+
+def _difference(begun: Participation | None, now: Participation | None) -> str:
     if begun is None or now is None:
         return "the persons or their values no longer fit the groups that it uses"
     found = []
