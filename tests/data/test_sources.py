@@ -397,6 +397,27 @@ def test_a_query_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load(Dataset(query, sql_url_file=tmp_path / "absent"), FEATURES)
 
 
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("SELECT age FROM wards ORDER BY 1", "no table or column 'wards'"),
+        ("SELECT height FROM cohort ORDER BY 1", "no table or column 'height'"),
+        ("SELECT age FROM cohort; SELECT 1", "one statement"),
+        ("SET search_path TO cdm; SELECT 1", "write schema.table"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_said(tmp_path: Path, query: str, says: str) -> None:
+    error = fault(SqlQuery(query, engine=database(tmp_path)))
+    assert says in str(error)
+
+
+def test_a_database_that_cannot_be_reached_is_told_from_a_wrong_password() -> None:
+    url = "postgresql+psycopg://reader:MARKER@127.0.0.1:1/cdm"
+    error = fault(SqlQuery("SELECT 1", url=url))
+    assert "check host and port" in str(error)
+    assert "MARKER" not in str(error)
+
+
 def test_a_query_runs_once_for_a_table(tmp_path: Path) -> None:
     engine, asked = database(tmp_path), []
     sqlalchemy.event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))

@@ -21,6 +21,12 @@ _READS: Final = re.compile(
     r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*(?:(?!\*/).)*\*/)*(?:SELECT|WITH|VALUES|TABLE)\b",
     re.IGNORECASE | re.DOTALL,
 )
+#: What PostgreSQL and SQLite say of a table or column that is not there.
+_UNKNOWN: Final = re.compile(
+    r"(?:relation \"|column \"?|no such (?:table|column): )"
+    r"([A-Za-z_][\w.]*)\"?(?: does not exist|$)",
+    re.MULTILINE,
+)
 _EXAMPLE: Final = "postgresql+psycopg://reader:PASSWORD@host/database"
 
 
@@ -88,6 +94,9 @@ class SqlReader:
         if _READS.match(self._query) is None:
             # A rollback is not enough: some databases commit at DROP or CREATE.
             message = "this is no query, and was not run: it has to begin with SELECT or WITH"
+            if self._query.upper().startswith("SET"):
+                message += ". In place of SET search_path write schema.table in the query, or add "
+                message += "?options=-csearch_path%3DSCHEMA to the address"
             raise self.origin.fault("sql", message)
         if self._engine is None:
             self._engine = self._connected(source.url or os.environ.get(URL_VARIABLE))
@@ -145,8 +154,7 @@ class SqlReader:
             begun = self._engine.connect()
         except Exception as error:
             # Each driver raises errors of its own.
-            message = self._describe_error(error, "be reached")
-            message += "; is the server up; are user, password and database right?"
+            message = f"{self._describe_error(error, 'be reached')}; {_why_unreached(error)}"
             raise self.origin.fault("sql", message) from None
         try:
             with begun as connection, self._reading_only(connection):
@@ -159,8 +167,8 @@ class SqlReader:
                 yield result
                 connection.rollback()
         except self._sql.exc.SQLAlchemyError as error:
-            message = self._describe_error(error, "run the query")
-            message += "; run it in the database's own client, which says why"
+            why = _why_not_run(error, self._query)
+            message = f"{self._describe_error(error, 'run the query')}; {why}"
             raise self.origin.fault("sql", message) from None
 
     @contextmanager
@@ -183,3 +191,29 @@ class SqlReader:
         state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         why = type(cause).__name__ + (f", SQLSTATE {state}" if state else "")
         return f"the database could not {what}: {why}"
+
+
+def _why_unreached(error: Exception) -> str:
+    """Return what to do about a failed connection; nothing of the driver's text is repeated."""
+    text = str(getattr(error, "orig", None) or error).casefold()
+    if "authentication" in text or "role " in text:
+        return (
+            "it refuses user or password. In the address, write @ as %40, : as %3A, / as %2F and "
+            "% as %25 within them"
+        )
+    if "database " in text and "does not exist" in text:
+        return "it has no database of the name in the address"
+    if "refused" in text or "resolve" in text or "translate host" in text or "timeout" in text:
+        return "check host and port in the address, and whether the server is up"
+    return "is the server up; are user, password and database right?"
+
+
+def _why_not_run(error: Exception, query: str) -> str:
+    """Return what to do about a refused query; of the driver's text only a name in the query."""
+    text = str(getattr(error, "orig", None) or error)
+    unknown = _UNKNOWN.search(text)
+    if unknown is not None and re.search(rf"\b{re.escape(unknown[1])}\b", query):
+        return f"it knows no table or column {unknown[1]!r} (in another schema: schema.table)"
+    if "one statement" in text or "multiple commands" in text or ";" in query:
+        return "a query is one statement: does a semicolon separate two?"
+    return "run it in the database's own client, which says why"
