@@ -104,6 +104,10 @@ def test_the_address_of_a_database_is_not_stored(
     assert office.run("data", "add", "rows", "--data", "rows.sql", *url, "--json") == 0
     assert json.loads(office.out)["columns"] == ["x", "y"]
     assert "rows.db" not in office.out + office.err
+    assert "no rows" not in office.err
+    Path("rows.sql").write_text("SELECT 1 AS x, 2 AS y WHERE 1 = 0", "utf-8")
+    assert office.run("data", "add", "rows", "--data", "rows.sql", *url) == 0
+    assert "warning: the query has no rows" in office.err
 
 
 @pytest.mark.parametrize("where", ["--sql-url-file", "--data", "--mapping"])

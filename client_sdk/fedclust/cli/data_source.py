@@ -10,6 +10,7 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
 from fedclust.data.secret_files import URL_VARIABLE
+from fedclust.data.sources import query_has_rows
 from fedclust.errors import DataError
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 
@@ -58,6 +59,8 @@ def add(
     sources = DataSources()
     columns = sources.add(name, given, replace=replace)
     source = sources.get(name)
+    if not query_has_rows(source.rows()):
+        show(err, "warning: the query has no rows; check its dates, concepts and schema")
     if source.data.endswith(".sql") and source.reading.sql_url_file is None:
         show(err, f"warning: the address in {URL_VARIABLE} is not stored: --sql-url-file is")
     said = f"{MARK}{name}: {len(columns)} columns; next: fedclust check SESSION --data {MARK}{name}"

@@ -145,3 +145,16 @@ def _refuse_title(reader: CsvReader | ExcelReader) -> None:
             advice = "delete the lines above the header"
         message = f"{first}, and {reader.origin.unit} {below} looks like the header; {advice}"
         raise reader.origin.fault("no-header", message)
+
+
+def query_has_rows(dataset: Dataset) -> bool:
+    """Return whether a query has a row; True for any other source. DataError as for reading."""
+    options = dataset.options
+    if not str(dataset.source).lower().endswith(".sql"):
+        return True
+    reader = open_reader(dataset.source, options.resolved(), (), (), (), options.sql_url_file)
+    chunks: Any = reader.chunks((), (), 1)
+    found = next(chunks, None) is not None
+    # Ends the query, and releases the connection.
+    chunks.close()
+    return found
