@@ -6,6 +6,7 @@ do. :class:`fedclust.site.Site` uses it to take part in a session.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
@@ -20,6 +21,7 @@ from fedclust.schema.model import Model
 from fedclust.session_request import read_session, read_study
 from fedclust.session_result import SessionResult, read_result
 from fedclust.study import StudyCreate, StudyInfo
+from fedclust.token_file import choose_token
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON
 
@@ -34,7 +36,10 @@ class Client:
     ----------
     url : str
         The coordinator's address, ``https://host[:port]``.
-    token : str
+    token : str, optional
+        Spaces and line breaks around it do not count.
+    token_file : path, optional
+        File with the token, instead of ``token``.
     options : ConnectionOptions, optional
         Certificates, proxy, patience.
     http : Http, optional
@@ -54,12 +59,13 @@ class Client:
     def __init__(
         self,
         url: str,
-        token: str,
+        token: str | None = None,
         options: ConnectionOptions | None = None,
         *,
+        token_file: str | os.PathLike[str] | None = None,
         http: Http | None = None,
     ) -> None:
-        self._http = http or Http(url, token, options)
+        self._http = http or Http(url, choose_token(token, token_file) or "", options)
         self.url = self._http.url
         #: ``NUMBER:HASH`` of the last known sealed entry of the coordinator's audit trail.
         self.audit_head: str | None = None

@@ -375,7 +375,7 @@ def test_a_cluster_that_was_compared_with_nothing_is_not_said_to_differ_in_nothi
     alike = _result([[4.0, 5.0], [4.1, 5.0]], np.ones((2, 2)))
     untold = alike.model_copy(update={"profile": None})
     said = [html(Facts(result, definition)) for result in (alike, untold)]
-    assert ["nothing much" in page for page in said] == [True, False]
+    assert ["close to the average of all" in page for page in said] == [True, False]
     assert ["not known" in page for page in said] == [False, True]
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedclust import Feature, errors
+from fedclust import Feature, Site, errors
 from fedclust.client import Client
 from fedclust.session_request import inherit, read_session, read_study
 from fedclust.study import StudyInfo
+from fedclust.token_file import choose_token
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
 
@@ -76,6 +78,21 @@ def test_a_session_starts_from_another(analyst: Client) -> None:
     body, dropped = inherit(first, {"name": "x", "study": "other"})
     assert "sites" not in body
     assert dropped == ()
+
+
+def test_a_token_comes_from_text_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "ada.token"
+    file.write_text("fca_abc\n", "utf-8")
+    file.chmod(0o600)
+    assert choose_token("fca_abc\n", None) == choose_token(None, file) == "fca_abc"
+    assert choose_token(None, None) is None
+    for make in (Client, Site):
+        with pytest.raises(errors.UsageError, match="give it as token_file="):
+            make("http://127.0.0.1:9", "ada.token")
+        make("http://127.0.0.1:9", token_file="ada.token").close()
+    with pytest.raises(errors.UsageError, match="contradict"):
+        Client("http://127.0.0.1:9", "fca_abc", token_file=file)
 
 
 def test_lists_and_what_they_hold_are_shown_in_words(analyst: Client) -> None:

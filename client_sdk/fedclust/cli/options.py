@@ -22,11 +22,12 @@ from fedclust.cli.help_text import epilog
 from fedclust.cli.session_file import slug
 from fedclust.client import Client
 from fedclust.data.mapping import ReadOptions, read_options
-from fedclust.data.secret_files import refuse_address, refuse_open_secret
+from fedclust.data.secret_files import refuse_address
 from fedclust.errors import UsageError
 from fedclust.site import Site
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import RowOptions
+from fedclust.token_file import read_token_file
 
 #: How long a command that a person waits for is repeated: a coordinator restarts within it.
 PATIENCE_S: Final = 15.0
@@ -125,16 +126,7 @@ def read_given_token(path: Path | None) -> str:
         if not given:
             raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN_FILE")
         return given
-    try:
-        refuse_open_secret(path)
-        token = path.read_text(encoding="utf-8-sig").strip()
-    except OSError as error:
-        raise UsageError(f"{path}: the token cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is not a token file") from None
-    if not token:
-        raise UsageError(f"{path} is empty: it holds the token, fcs_..., and nothing else")
-    return token
+    return read_token_file(path)
 
 
 @dataclass(frozen=True)

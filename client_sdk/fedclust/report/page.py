@@ -90,7 +90,7 @@ def _apart(entries: Iterable[ClusterColumn]) -> str:
         unit = f" {column.unit}" if column.unit and column.kind != "binary" else ""
         name = _isolated(column.name)
         content.append(f"{name} {mean_of(entry)}{_isolated(unit)} ({entry.difference:+.1f})")
-    return "; ".join(content) or "nothing much"
+    return "; ".join(content) or "close to the average of all persons"
 
 
 def _isolated(text: str) -> str:

@@ -31,6 +31,7 @@ from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork
 from fedclust.site.result import SiteResult
 from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
+from fedclust.token_file import choose_token
 from fedclust.wire.models import PROTOCOL_VERSION, SessionEntry
 from fedclust.wire.problems import problem
 from fedclust.wire.submissions import BINARY, JSON
@@ -48,7 +49,9 @@ class Site:
     url : str, optional
         ``https://host[:port]``; by default FEDCLUST_COORDINATOR.
     token : str, optional
-        By default FEDCLUST_TOKEN.
+        By default FEDCLUST_TOKEN. Spaces and line breaks around it do not count.
+    token_file : path, optional
+        File with the token, instead of ``token``.
     journal_dir : path, optional
         Directory of journal and ledger; by default FEDCLUST_JOURNAL_DIR, FEDCLUST_STATE_DIR, or
         this platform's directory for a user's state. A session can only be resumed with it.
@@ -83,6 +86,7 @@ class Site:
         url: str | None = None,
         token: str | None = None,
         *,
+        token_file: str | os.PathLike[str] | None = None,
         journal_dir: str | os.PathLike[str] | None = None,
         ca_bundle: str | os.PathLike[str] | None = None,
         client_cert: str | os.PathLike[str] | None = None,
@@ -95,7 +99,7 @@ class Site:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         url = url or os.environ.get("FEDCLUST_COORDINATOR")
-        token = token or os.environ.get("FEDCLUST_TOKEN")
+        token = choose_token(token, token_file) or os.environ.get("FEDCLUST_TOKEN")
         if http is None:
             if not url or not token:
                 raise errors.UsageError("give url and token, or FEDCLUST_COORDINATOR and _TOKEN")
