@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from fedclust.errors import UsageError
 from support.site_rows import blobs
 
 PAGE = Path(__file__).parents[2] / "docs" / "result.md"
@@ -32,6 +33,10 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for figure in ("sizes.svg", "choice.svg"):
         ElementTree.parse(tmp_path / figure)  # noqa: S314
     assert (tmp_path / "clusters.html").stat().st_size > 1000
+    with pytest.raises(AttributeError, match=r"there are: plot\.profile\(\), plot\.sizes"):
+        names["three"].plot.dendrogram  # noqa: B018
+    with pytest.raises(UsageError, match=r"name the figure: plot\.profile"):
+        names["three"].plot()
     shown = {name for name in dir(names["three"].plot) if not name.startswith("_")}
     for name in shown:
         assert f"`{name}`" in section

@@ -29,6 +29,8 @@ __all__ = ["MOST_COLUMNS", "Plots", "difference_colour", "mean_of", "ranked_colu
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
+_NAMES = ("profile", "sizes", "centroids", "convergence", "choice", "bounds")
+_CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
 #: Standardised differences that have the full colour.
 _FULL = 2.0
 #: Height of a bar or a row of the heat map.
@@ -49,11 +51,18 @@ class Plots:
     def __repr__(self) -> str:
         """List the figures that this result has."""
         found = []
-        for name in ("profile", "sizes", "centroids", "convergence", "choice", "bounds"):
+        for name in _NAMES:
             with suppress(UsageError):
                 getattr(self, name)()
                 found.append(f"{name}()")
         return f"Plots of {self._facts.definition.name}: {', '.join(found) or 'none'}"
+
+    def __call__(self) -> Figure:
+        """Raise UsageError: a figure has a name."""
+        raise UsageError(f"name the figure: {_CALLS}")
+
+    def __getattr__(self, name: str) -> Figure:
+        raise AttributeError(f"there is no figure {name!r}; there are: {_CALLS}")
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
