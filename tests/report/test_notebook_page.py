@@ -33,6 +33,11 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for figure in ("sizes.svg", "choice.svg"):
         ElementTree.parse(tmp_path / figure)  # noqa: S314
     assert (tmp_path / "clusters.html").stat().st_size > 1000
+    assert "is recommended)" in names["result"].plot.choice().svg
+    assert ">persons<" in names["three"].plot.sizes().svg
+    two = names["result"].at(2).plot.centroids().svg
+    assert "the line through the two centroids" in two
+    assert "0 %" not in two
     with pytest.raises(AttributeError, match=r"there are: plot\.profile\(\), plot\.sizes"):
         names["three"].plot.dendrogram  # noqa: B018
     with pytest.raises(UsageError, match=r"name the figure: plot\.profile"):

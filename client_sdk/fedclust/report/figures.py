@@ -106,9 +106,11 @@ class Plots:
         values = [value for points in lines.values() for _, value in points if value is not None]
         if len(sweep) < 2 or not values:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
+        best = self._facts.result.n_clusters
+        advice = "" if best is None else f" (K = {best} is recommended)"
         return line_chart(
             "Choosing the number of clusters",
-            "number of clusters",
+            f"number of clusters{advice}",
             "",
             lines,
             description=self._facts.result.recommendation or "",
@@ -176,12 +178,13 @@ class Plots:
                     place = {"x": x(begin), "y": at + 3, "width": x(rows) - x(0), "height": 18.0}
                     parts.append(tag("rect", **place, **look, stroke="#ffffff"))
                     begin += rows
+        parts.append(text((left + WIDTH - RIGHT) / 2, bottom + 32, "persons", "middle"))
         for i, site in enumerate(sites):
-            across, down = left + 160 * (i % 4), bottom + 32 + 18 * (i // 4)
+            across, down = left + 160 * (i % 4), bottom + 52 + 18 * (i // 4)
             parts.append(tag("rect", x=across, y=down - 10, width=11, height=11, **_look(i)))
             parts.append(text(across + 16, down, _clipped(site, 20), "start", size=11))
         described = "Persons of each cluster, by site where sites' parts are known."
-        height = bottom + 40 + 18 * math.ceil(len(sites) / 4)
+        height = bottom + 60 + 18 * math.ceil(len(sites) / 4)
         return Figure(parts, height, "Sizes of the clusters by site", described)
 
     def centroids(self) -> Figure:
@@ -195,6 +198,8 @@ class Plots:
         y = Axis.around(upward, height - BOTTOM, TOP, 0.2)
         first, second = (f"{100 * share:.0f} %" for share in explained)
         names = f"first principal axis, {first}", f"second, {second}"
+        if len(facts.clusters) == 2:
+            names = "the line through the two centroids", ""
         parts = frame(x, y, *names, ticks(x.least, x.most))
         most = max(cluster.size or 0 for cluster in facts.clusters) or 1
         for k, (cluster, a, b) in enumerate(zip(facts.clusters, across, upward, strict=True)):
