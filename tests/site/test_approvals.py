@@ -133,6 +133,29 @@ def test_a_session_takes_a_review_and_an_approval_and_then_asks_nothing(
     assert recorded_approval["code"] == events["review"]["code"] == approval.code
 
 
+def test_resuming_with_separate_groups_needs_no_repeated_text(
+    site: Site, fake: FakeCoordinator, tmp_path: Path
+) -> None:
+    ids = [f"p{i}" for i in range(len(MINE))]
+    coordinator().site(tmp_path / "first").participate("heart", MINE, person=ids, consent=True)
+    settings_path().write_text("require_approval = true\n", "utf-8")
+    reviewed = review(site, person=ids, separate_groups="board 7")
+    approve(site)
+    with pytest.raises(errors.ConsentDeclined):
+        site.participate(
+            "heart",
+            MINE,
+            person=ids,
+            separate_groups="board 7",
+            ask=lambda following: following.round == 1,
+        )
+    assert len(fake.puts) == 1
+    resumed = site.check("heart", MINE, person=ids)
+    assert (resumed.separate_groups, resumed.approval_code) == ("board 7", reviewed.code)
+    site.participate("heart", MINE, person=ids)
+    assert len(fake.puts) > 1
+
+
 def test_an_approval_is_consent_also_where_none_is_required(site: Site) -> None:
     review(site)
     approve(site)

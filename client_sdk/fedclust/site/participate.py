@@ -221,7 +221,8 @@ class Site:
             Start of the id of the table to use, if these persons are in several.
         separate_groups : str, optional
             The approval of groups apart from those that these persons have: a second grouping
-            reveals more about each of them. It is entered in the ledger.
+            reveals more about each of them. It is entered in the ledger, and need not be repeated
+            to resume.
         accept_corrections : bool
             Use columns in which implausibly many values of known persons have changed since their
             groups were formed. It is entered in the ledger, and cannot be undone.
@@ -300,7 +301,7 @@ class Site:
                 # If the session has begun, its data have changed, which is a clearer message.
                 journal.refuse_other_data("")
                 raise
-        request = consent_request(self._http.url, site, info, plan, prepared, given)
+        request = consent_request(self._http.url, site, info, plan, prepared, given, joined)
         participation = declare(request, prepared, given, joined)
         run = SessionRun(
             self._client, info, request, participation, journal, ledger, prepared, rows

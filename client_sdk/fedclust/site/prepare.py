@@ -158,9 +158,15 @@ def prepare(
 
 
 def consent_request(
-    url: str, site: str, info: SessionInfo, plan: Plan, prepared: Prepared, given: SiteRows
+    url: str,
+    site: str,
+    info: SessionInfo,
+    plan: Plan,
+    prepared: Prepared,
+    given: SiteRows,
+    joined: Participation | None,
 ) -> ConsentRequest:
-    """Return what a site is asked to consent to."""
+    """Return what a site is asked to consent to; ``joined`` is what it declared before."""
     persons = count_usable(plan, prepared.data)
     return ConsentRequest(
         coordinator=url,
@@ -187,8 +193,18 @@ def consent_request(
         figures=prepared.figures,
         fences=prepared.draft is None or prepared.draft.record.cohort.fences,
         warnings=prepared.warnings,
-        separate_groups=given.separate_groups,
+        separate_groups=_separate_groups(prepared, given, joined),
     )
+
+
+def _separate_groups(
+    prepared: Prepared, given: SiteRows, joined: Participation | None
+) -> str | None:
+    """Return the approval of separate groups; that of groups already formed is on record."""
+    if joined is None or not joined.separate_groups or prepared.draft is None:
+        return given.separate_groups
+    approval: str | None = prepared.draft.record.history[0].get("approval")
+    return approval
 
 
 def declare(
