@@ -116,7 +116,7 @@ class SessionResult(ResultAttributes):
     def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
         """Return rows to label, which are read only then."""
         lacking = self.definition.policy.missing == "mask"
-        return LabelRows(rows, self.definition.features, id_column, lacking)
+        return LabelRows(rows, self.definition.features, id_column, lacking, new=True)
 
     def label_new(self, rows: LabelRows) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
         """Label new rows (n,); also return their identifiers, if an id column was named."""

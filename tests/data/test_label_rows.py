@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +14,8 @@ import pandas as pd
 import pytest
 
 from fedclust import simulate
-from fedclust.data import Dataset
+from fedclust.cli import main as cli
+from fedclust.data import Dataset, DataWarning
 from fedclust.data import table as tables
 from fedclust.errors import DataError
 from fedclust.site.result import SiteResult
@@ -96,6 +99,47 @@ def test_values_outside_the_bounds_are_used_and_unknown_ones_give_no_label(
     rows = pd.DataFrame({"x": [-50.0, 500.0, 1.0, None], "s": ["a", "b", "other", "a"]})
     low = int(result.cluster_centers_[:, 0].argmin())
     assert result.predict(rows).tolist() == [low, 1 - low, -1, -1]
+
+
+@pytest.mark.parametrize("n_outside", [0, 3, 4])
+def test_predict_warns_of_a_column_that_is_mostly_outside_the_bounds(
+    result: SiteResult,
+    n_outside: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    small_blocks: list[int],
+) -> None:
+    """Six values and a missing one; the other half of the rows may be right."""
+    x = [500.25] * n_outside + [1.0] * (6 - n_outside) + [None]
+    pd.DataFrame({"nr": range(7), "x": x, "s": "a"}).to_csv(tmp_path / "rows.csv", index=False)
+    result.save(tmp_path / "heart.fedclust")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*more: str) -> str:
+        words = ["predict", "heart.fedclust", "--data", "rows.csv", "--out", "labels.csv", *more]
+        monkeypatch.setattr(sys, "argv", ["fedclust", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == 0, shown.err
+        assert shown.out == ""
+        text = " ".join(shown.err.split())
+        assert "6 rows labelled: labels.csv" in text
+        return text
+
+    said, named = run(), run("--id-column", "nr")
+
+    outside = "column 'x': 4 of its 6 values lie outside the session's bounds: check that it is "
+    outside += "the right column, and that it is in the session's unit"
+    assert (outside in said) is (n_outside == 4)
+    assert "500.25" not in said
+    assert "row number only; give --id-column to name the rows" in said
+    assert "row number" not in named
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        result.predict(pd.DataFrame({"x": x, "s": "a"}))
+    assert len(caught) == (n_outside == 4)
 
 
 def test_a_cell_that_cannot_be_read_is_named_after_all_rows_were(

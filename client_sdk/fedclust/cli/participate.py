@@ -205,6 +205,8 @@ def predict(
     with ProgressLine(at_once=False) as line:
         labels, ids = loaded.label_new(loaded.new_rows(source.rows(line.read), source.id_column))
     write_labels(out_path, labels, ids, source.id_column)
+    if source.id_column is None:
+        show(err, "labels are named by row number only; give --id-column to name the rows")
     without = int((labels < 0).sum())
     n_ids, n_rows = count_repeated(ids or ())
     if without:

@@ -18,6 +18,41 @@ from fedclust.data.profile import IdDetector, count_unknown, limits
 from fedclust.data.row_source import RowBlock, RowSource
 
 
+class OtherUnits:
+    """Counts values outside the session's bounds, and notices columns that are mostly outside."""
+
+    def __init__(self, rows: RowSource) -> None:
+        self._rows = rows
+        self._bounded = [
+            (place, reading, limits(reading.feature))
+            for place, reading in enumerate(rows.readings)
+            if reading.column is not None and np.isfinite(limits(reading.feature)).any()
+        ]
+        self._counts = np.zeros((len(self._bounded), 2), dtype=np.int64)
+
+    def add(self, block: RowBlock) -> None:
+        """Count in a block of rows."""
+        for counts, (place, reading, (lower, upper)) in zip(
+            self._counts, self._bounded, strict=True
+        ):
+            own = reading.converted(block.values[place])
+            counts[0] += np.count_nonzero((own < lower) | (own > upper))
+            counts[1] += np.count_nonzero(~np.isnan(own))
+
+    def warn(self) -> None:
+        """Issue a DataWarning for each column with more than half of its values outside."""
+        for (outside, n), (_, reading, _) in zip(self._counts, self._bounded, strict=True):
+            if 2 * outside > n:
+                unit = reading.feature.unit
+                text = (
+                    f"{outside} of its {count_values(n)} lie outside the session's bounds: check "
+                )
+                text += "that it is the right column, and that it is in "
+                text += unit or "the session's unit"
+                said = f"{self._rows.origin.source}, column {reading.column!r}: {text}"
+                warnings.warn(said, DataWarning, stacklevel=4)
+
+
 class RowWarnings:
     """Counts values outside the session's bounds and unknown codes, and notices identifiers."""
 

@@ -15,6 +15,7 @@ from fedclust.data.chunks import Origin
 from fedclust.data.mapping import Dataset
 from fedclust.data.persons import person_names
 from fedclust.data.row_source import BLOCK, RowSource
+from fedclust.data.row_warnings import OtherUnits
 from fedclust.data.sources import open_reader
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
@@ -76,6 +77,9 @@ class LabelRows:
         Whether the source may lack features (``missing: mask``).
     held : tuple of str or None
         The features that rows are labelled by; None for all with a column in the source.
+    new : bool
+        Whether the rows took no part, so that nobody has checked them: a DataWarning names each
+        column with more than half of its values outside the session's bounds.
 
     Raises
     ------
@@ -88,6 +92,7 @@ class LabelRows:
     id_column: str | None = None
     lacking: bool = False
     held: tuple[str, ...] | None = None
+    new: bool = False
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -105,9 +110,14 @@ class LabelRows:
     def blocks(self) -> Iterator[tuple[NDArray[np.float64], list[str] | None]]:
         """Yield rows (m, d) in the session's columns, NaN where missing, and their identifiers."""
         rows = self._opened()
+        units = OtherUnits(rows) if self.new else None
         for block in rows.scan():
+            if units is not None:
+                units.add(block)
             yield rows.matrix(block), block.text.get(self.id_column or "")
         rows.refuse()
+        if units is not None:
+            units.warn()
 
     def _opened(self) -> RowSource:
         text = () if self.id_column is None else (self.id_column,)
