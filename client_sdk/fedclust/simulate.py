@@ -211,12 +211,11 @@ def simulate(
         the number of sites. ``min_sites`` 1 and ``protection`` ``"none"`` are allowed: nothing
         leaves this process.
     features : sequence of mapping or str, optional
-        Declared features in order, or their names. By default the columns of the first DataFrame,
-        ``x0``, ``x1``, ... of arrays, or the columns of numbers that all files have; a warning
-        names the other columns and those that look like identifiers. With ``missing: mask`` sites
-        may lack features: their DataFrames lack columns, and by default all sites' columns are the
-        features; or a mapping of each site's name to the names of its array's columns; or columns
-        hold no value.
+        Declared features in order, or their names. By default the columns of numbers that all
+        files and DataFrames have, or ``x0``, ``x1``, ... of arrays; a warning names the other
+        columns and those that look like identifiers. With ``missing: mask`` sites may lack
+        features: their DataFrames lack columns, or columns hold no value; or give a mapping of each
+        site's name to the names of its array's columns.
     seed : int
     persons : mapping of site name to sequence of length n, optional
         Which person each row belongs to. At other sites, and with ``protection: none``, each row

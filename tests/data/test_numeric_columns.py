@@ -1,4 +1,4 @@
-"""Which columns of files are features where nobody names any."""
+"""Which columns of tables are features where nobody names any."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_columns_of_numbers_are_features_and_a_warning_names_the_others(tmp_path
     assert "sex (not numeric)" in line
     assert "patientId, serial, file (looks like an identifier)" in line
     assert "empty (without values)" in line
-    assert "only here (not in all files)" in line
+    assert "only here (not at every site)" in line
     assert "beds" not in line
     with pytest.warns(DataWarning):
         found = numeric_features({"a": first, "b": second}, lacking=True)
@@ -132,3 +132,39 @@ def test_simulate_takes_files_as_they_are(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.labels_["a"], direct.labels_["a"])
     with path.open(newline="") as file:
         assert len(list(csv.reader(file))) == N + 1
+
+
+def test_data_frames_give_what_files_give(tmp_path: Path) -> None:
+    frames = {site: pd.DataFrame(columns(seed)) for site, seed in (("a", 4), ("b", 5))}
+    frames["b"].insert(0, "patient_id", [f"p{row}" for row in range(N)])
+    paths = {
+        site: write(tmp_path / f"{site}.csv", {name: frame[name] for name in frame})
+        for site, frame in frames.items()
+    }
+    given: Any = {"config": {"n_clusters": 2}, "policy": {"min_sites": 2}}
+    with pytest.warns(DataWarning) as of_files:
+        read = simulate("fkm", paths, **given)
+    with pytest.warns(DataWarning) as of_frames:
+        found = simulate("fkm", frames, **given)
+
+    assert found.columns_ == read.columns_ == ("age", "beds", "bmi index")
+    np.testing.assert_array_equal(found.labels_["b"], read.labels_["b"])
+    (line,) = {str(each.message) for each in of_frames}
+    assert {str(each.message) for each in of_files} == {line}
+    assert "patient_id" in line
+    assert "sex (not numeric)" in line
+    assert of_frames[0].filename == __file__
+    with pytest.warns(DataWarning, match="columns left out"):
+        mixed = simulate("fkm", {"a": Dataset(frames["a"]), "b": paths["b"]}, **given)
+    np.testing.assert_array_equal(mixed.labels_["b"], read.labels_["b"])
+
+
+def test_a_site_without_rows_or_values_leaves_no_column_out() -> None:
+    full = pd.DataFrame({"u": np.linspace(0, 1, N), "v": np.linspace(1, 2, N) ** 2})
+    assert names(numeric_features({"a": full, "b": full.iloc[:0]})) == ["u", "v"]
+    partly = full.assign(v=np.nan)
+    assert names(numeric_features({"a": full, "b": partly}, lacking=True)) == ["u", "v"]
+    with pytest.warns(DataWarning, match=r"v \(without values\)"):
+        assert names(numeric_features({"a": full, "b": partly})) == ["u"]
+    with pytest.warns(DataWarning, match=r"v \(without values\)"):
+        assert names(numeric_features({"a": partly, "b": partly}, lacking=True)) == ["u"]

@@ -1,4 +1,4 @@
-"""The features of files for which nobody declared any: their columns of numbers."""
+"""The features of tables for which nobody declared any: their columns of numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedclust.data.chunks import DataWarning, Reader
+from fedclust.data.daskdata import is_dask
+from fedclust.data.frame import is_frame
 from fedclust.data.mapping import Dataset, number_or_none
 from fedclust.data.row_source import RowSource
 from fedclust.data.sources import open_reader
@@ -32,6 +34,7 @@ _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LEAST_ROWS: Final = 20
 #: Whole numbers from here on, another in each row, are numbers of patients rather than values.
 _LARGE: Final = 1e6
+_EMPTY: Final = "without values"
 
 
 def is_file(source: Any) -> bool:
@@ -41,41 +44,53 @@ def is_file(source: Any) -> bool:
     return isinstance(source, (str, os.PathLike, SqlQuery))
 
 
+def is_table(source: Any) -> bool:
+    """Return whether a source has columns with names: a file, a query or a DataFrame."""
+    if isinstance(source, Dataset):
+        return is_table(source.source)
+    framed = is_frame(source) or (is_dask(source) and hasattr(source, "columns"))
+    return framed or is_file(source)
+
+
 def numeric_features(
     sources: Mapping[str, Any], *, leave_out: Iterable[str] = (), lacking: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the columns of numbers of all files as declared features.
+    """Return the columns of numbers that all sites have as declared features.
 
     A DataWarning names the columns that are left out, and why: they are not numeric, look like
-    identifiers, have no value, or are not in all files.
+    identifiers, have no value, or are not at every site. A site without rows leaves none out.
 
     Parameters
     ----------
     sources : mapping of site name to source
-        Files or queries. They are read once. A mapping file names and converts columns.
+        Files, queries or DataFrames. They are read once. A mapping file names and converts columns.
     leave_out : iterable of str
-        Columns that are no features, by their names in the files; the warning is silent on them.
+        Columns that are no features, by their names there; the warning is silent on them.
     lacking : bool
-        Whether a file may lack columns that others have.
+        Whether a site may lack columns, or values in columns, that others have.
 
     Raises
     ------
     DataError
-        A file cannot be read, its first line is no header, or no column remains.
+        A source cannot be read, its first line is no header, or no column remains.
     """
     units: dict[str, str] = {}
     why: dict[str, str] = {}
-    files_with: Counter[str] = Counter()
+    sites_with: Counter[str] = Counter()
+    empty_at: Counter[str] = Counter()
     for site in sorted(sources):
         for name, (unit, reason) in _judge_columns(sources[site], frozenset(leave_out)).items():
-            files_with[name] += 1
+            sites_with[name] += 1
             units.setdefault(name, unit)
-            if reason is not None:
+            if reason == _EMPTY:
+                empty_at[name] += 1
+            elif reason is not None:
                 why.setdefault(name, reason)
-    if not lacking:
-        for name, count in files_with.items():
-            if count < len(sources):
-                why.setdefault(name, "not in all files")
+    for name, count in sites_with.items():
+        if empty_at[name] == count or (empty_at[name] and not lacking):
+            why.setdefault(name, _EMPTY)
+        elif count < len(sources) and not lacking:
+            why.setdefault(name, "not at every site")
     kept = [{"name": name, "unit": unit} for name, unit in units.items() if name not in why]
     if why:
         reasons = dict.fromkeys(why.values())
@@ -84,8 +99,8 @@ def numeric_features(
         if kept:
             warn(f"{message}; to use others, name the features", DataWarning, stacklevel=5)
         else:
-            message = f"no column of numbers is in all files; {message}"
-            raise DataError("the files", "no-features", message)
+            message = f"no column of numbers is at every site; {message}"
+            raise DataError("the rows", "no-features", message)
     return kept
 
 
@@ -143,14 +158,19 @@ def _read_columns(dataset: Dataset, candidates: Sequence[Feature]) -> list[str |
     # What may still be identifiers, by column: values of all blocks so far, no two equal.
     distinct: dict[int, list[FloatArray]] = {j: [] for j in range(len(candidates))}
     n = 0
-    for block in rows.scan():
-        n += len(block)
-        for j, values in enumerate(block.values):
-            n_values[j] += np.count_nonzero(~np.isnan(values))
-            if j in distinct:
-                distinct[j].append(values)
-                if not _are_distinct_wholes(values):
-                    del distinct[j]
+    try:
+        for block in rows.scan():
+            n += len(block)
+            for j, values in enumerate(block.values):
+                n_values[j] += np.count_nonzero(~np.isnan(values))
+                if j in distinct:
+                    distinct[j].append(values)
+                    if not _are_distinct_wholes(values):
+                        del distinct[j]
+    except DataError as error:
+        if error.rule != "no-rows":
+            raise
+        return [None] * len(candidates)
     faulty = {fault.column for fault in rows.faults}
     found: list[str | None] = []
     for j, feature in enumerate(candidates):
@@ -158,7 +178,7 @@ def _read_columns(dataset: Dataset, candidates: Sequence[Feature]) -> list[str |
         if rows.local[feature.name] in faulty:
             reason = "not numeric"
         elif not n_values[j]:
-            reason = "without values"
+            reason = _EMPTY
         elif n >= _LEAST_ROWS and j in distinct and _count_rows(np.concatenate(distinct[j])):
             reason = "looks like an identifier"
         found.append(reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.numeric_columns import is_file, numeric_features
+from fedclust.data.numeric_columns import is_table, numeric_features
 from fedclust.errors import DataError
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.json_value import json_value
@@ -23,12 +23,12 @@ def declare_features(
             {"name": feature} if isinstance(feature, str) else json_value(feature)
             for feature in features
         ]
-    framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
-    if not framed and all(map(is_file, sites.values())):
+    if all(map(is_table, sites.values())):
         try:
             return numeric_features(sites, lacking=masking)
         except DataError as error:
             raise RuleViolation(error.rule, str(error)) from None
+    framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
     if framed:
         shown = framed if masking else framed[:1]
         every = [str(column) for site in shown for column in sites[site].columns]
