@@ -97,7 +97,7 @@ def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Pa
     result = (
         coordinator()
         .site(tmp_path / "b")
-        .participate("heart", changed, id_column="id", consent=True)
+        .participate("heart", changed, id_column="id", consent=True, accept_corrections=True)
     )
     assert result.labels_ is not None
     (after,) = CohortStore().records().values()

@@ -119,6 +119,7 @@ def test_options_that_are_given_replace_those_of_the_source(cohort: Path) -> Non
     mapping.write_text("", "utf-8")
     stored = source(cohort, mapping=str(mapping), missing=("?",), delimiter=";", id_column="mrn")
     DataSources().add("cohort", stored)
+    stored = stored.model_copy(update={"given": "@cohort"})
     assert source("@cohort").resolved() == data_source("cohort") == stored
     changed = source("@cohort", missing=("x",), out_of_core=True, person_column="mrn").resolved()
     reading = stored.reading.model_copy(update={"missing": ("x",), "out_of_core": True})
