@@ -77,6 +77,44 @@ def test_the_page_says_all_that_the_terminal_says_and_the_sites_figures(tmp_path
     assert f"{code[:12]} {code[12:]}" in page.text
 
 
+def test_the_page_explains_the_words_that_are_on_it_and_no_others(tmp_path: Path) -> None:
+    def explained(**definition: Any) -> str:
+        request = requested(tmp_path, **definition)
+        return _Page(review_page(request, NOW)).text.split("Words on this page")[1]
+
+    for word in ("fence", "group", "not released", "record", "round", "silhouette"):
+        assert f" {word} " in explained()
+    assert "candidate clustering" not in explained()
+    assert "candidate clustering" in explained(algorithm="fkm")
+    assert "How much closer" not in explained(config={"n_clusters": 3, "evaluate": False})
+
+
+def test_settings_stand_at_the_end_and_terms_read_as_sentences(tmp_path: Path) -> None:
+    request = requested(tmp_path)
+    before, technical = _Page(review_page(request, NOW)).text.split("Technical details")
+    assert "tol: 1e-06" in technical
+    assert "max_rounds: 4" in technical
+    assert "tol:" not in before
+    assert "max_rounds" not in before
+    covered = before.split("What an approval covers")[1].split("Decision")[0]
+    assert "Each row counts as a person." in covered
+    assert "A value beyond a fence counts as the fence." in covered
+    assert "express consent" not in covered
+    assert not re.search(r"\b(yes|no)\b", covered.replace("no longer", ""))
+    exact = _Page(review_page(requested(tmp_path, policy={"protection": "none"}), NOW)).text
+    assert "express consent This session works on exact rows, without protection." in exact
+    assert "extreme values A value" not in exact
+
+
+def test_what_fields_can_identify_is_said_once(tmp_path: Path) -> None:
+    request = requested(tmp_path)
+    page = _Page(review_page(request, NOW)).text
+    sums = "Sums over whole groups of your protected table."
+    assert page.count(sums) == 1
+    assert f"counts, means (cells); counts, sums, costs (lloyd): {sums}" in page
+    assert f"No number is about fewer than {request.p} of your persons." in page
+
+
 def test_values_outside_the_bounds_are_warned_of(tmp_path: Path) -> None:
     """The warning names no value, and an approval does not depend on it."""
     rows = np.where(np.arange(80)[:, None] < 11, [[-99.0, 1.0]], MINE)

@@ -35,7 +35,7 @@ def review(
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Write what a session asks of this site as one printable page; send nothing of the rows.
+    """Write what a session asks of this site as an HTML page to print; send nothing of the rows.
 
     The page holds the consent screen in full, this site's own figures and lines to sign. Give the
     same options as for participate. The ledger records the review.

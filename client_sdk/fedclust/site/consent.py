@@ -239,7 +239,8 @@ class ConsentRequest:
             )
             for line in phase.discloses if full else ():
                 yield "", f"  {line.field}, {self._shape(line.shape)}: {line.meaning}"
-                yield "", f"    Can identify: {line.identifies}"
+        if full:
+            yield from self._identifies()
         yield "protection", self.promise
         for place, note in enumerate(self.notes):
             yield "remains" if place == 0 else "", note
@@ -255,6 +256,22 @@ class ConsentRequest:
             yield "policy", named_values(policy.model_dump())
             yield "seed", str(definition.seed)
         yield "definition", f"SHA-256 {self.definition_sha256}"
+
+    def _identifies(self) -> Iterator[tuple[str, str]]:
+        """Yield what the fields can identify, each text once with the fields that it is about."""
+        about = (
+            "Numbers can be about single persons."
+            if self.protection_none
+            else f"No number is about fewer than {self.p} of your persons."
+        )
+        yield "identifies", f"{about} What each can identify:"
+        fields: dict[str, dict[str, list[str]]] = {}
+        for phase in self.phases:
+            for line in phase.discloses:
+                fields.setdefault(line.identifies, {}).setdefault(phase.name, []).append(line.field)
+        for text, by_phase in fields.items():
+            named = (f"{', '.join(names)} ({phase})" for phase, names in by_phase.items())
+            yield "", f"  {'; '.join(named)}: {text}"
 
     def _fields(self, phase: Phase) -> str:
         """Return the fields of a phase and how many numbers each has."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
-from html import escape
+from html import escape, unescape
 from itertools import groupby
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fedclust.site.consent import ConsentRequest, feature_text
 _STYLE = """
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.3rem 1rem;margin:.8rem 0}
 dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}dd p{margin:0 0 .3rem}
-dd p.deep{margin-left:1.2rem}dd p.deeper{margin-left:2.4rem;color:#555}
+dd p.deep{margin-left:1.2rem}
 td.text,th{overflow-wrap:anywhere}
 .code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
 .code b{font-size:1.3rem;letter-spacing:.06em;margin-right:.3rem}
@@ -29,24 +30,104 @@ margin-top:3rem;break-inside:avoid}
 .sign{grid-template-columns:1fr}}
 @media screen and (prefers-color-scheme:dark){:root{color-scheme:dark}
 body{color:#ddd;background:#16181b}th,td{border-color:#3a3d42}thead th{border-color:#666}
-h2{border-color:#444}caption,dd p.deeper{color:#aaa}.warning{background:#33240f}}
+h2{border-color:#444}caption{color:#aaa}.warning{background:#33240f}}
 @media print{.sign{margin-top:4rem}table,code{font-size:inherit}h2{font-size:1rem}}
 """
-_MEANING = {
+#: Terms of an approval as rows of a table. A value without an entry is shown as it is.
+_TERMS = {
     "coordinator": "coordinator",
     "site": "site",
     "session": "session",
     "definition_sha256": "definition, SHA-256",
     "min_group_size": "least group size, in persons",
     "features": "columns that this site has",
-    "persons_declared": "a column says which rows belong to one person",
-    "fences": "extremes count as a fence",
+    "persons_declared": "rows and persons",
+    "fences": "extreme values",
     "data_source": "data source",
     "reading_sha256": "how its columns are read, SHA-256",
     "separate_groups": "approval of a second grouping of persons who have groups",
     "two_sites_with": "express consent to a session of two sites, with",
-    "protection_none": "express consent to exact rows, without protection",
+    "protection_none": "express consent",
 }
+_YES_NO = {
+    ("persons_declared", True): "A column says which rows belong to one person.",
+    ("persons_declared", False): "Each row counts as a person.",
+    ("fences", True): "A value beyond a fence counts as the fence.",
+    ("fences", False): "The groups were formed without fences.",
+    ("protection_none", True): "This session works on exact rows, without protection.",
+}
+#: Lines of the consent screen that only experts need, with what they say.
+_TECHNICAL = {
+    "options": "options of the method",
+    "policy": "policy of the session",
+    "seed": "seed of random numbers",
+    "definition": "definition of the session",
+}
+#: Words of the page, the pattern by which they are found, and what they mean, in one sentence.
+_WORDS = (
+    (
+        "candidate clustering",
+        r"candidates?",
+        "One of several clusterings that the method improves side by side; the best is kept.",
+    ),
+    (
+        "cell",
+        r"cells?",
+        "One of the clusters that a site forms of its own groups as a first step.",
+    ),
+    ("centroid", r"centroids?", "The mean of a cluster."),
+    ("cluster", r"clusters?", "Similar persons of all sites together, as the method finds them."),
+    (
+        "fence",
+        r"fences?",
+        (
+            "A limit for extreme values: a value beyond it counts as the fence, so that a lone "
+            "extreme does not show."
+        ),
+    ),
+    (
+        "group",
+        r"groups?",
+        (
+            "Similar persons of one site, at least as many as the least group size, who stay "
+            "together in every session."
+        ),
+    ),
+    (
+        "not released",
+        r"not released",
+        "A group does not release a column if one of its persons has no value in it.",
+    ),
+    ("record", r"records?", "The values that a group releases: one for each column."),
+    (
+        "released value",
+        r"releases?|released",
+        (
+            "One value of a group's record, such as a rounded mean; what leaves is computed from "
+            "such values."
+        ),
+    ),
+    (
+        "round",
+        r"rounds?",
+        (
+            "The coordinator asks each site once, and each site answers once; a session may need "
+            "fewer rounds than the most that are named."
+        ),
+    ),
+    ("scaled", r"scaled?", "In the common units in which distances are measured."),
+    (
+        "SHA-256",
+        r"SHA-256",
+        "A fingerprint of a text or file: it is another one if anything in it changes.",
+    ),
+    (
+        "silhouette",
+        r"silhouettes?",
+        "How much closer a record lies to its own cluster than to the next one, from -1 to 1.",
+    ),
+    ("standard deviation", r"standard deviations?", "A usual measure of how far values spread."),
+)
 
 
 def review_page(request: ConsentRequest, now: datetime) -> str:
@@ -54,7 +135,7 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
     definition = request.definition
     written = (
         f"What session {request.session} asks of {request.site}. Written at {now:%Y-%m-%d %H:%M} "
-        "UTC by fedclust at this site; nothing was sent."
+        "UTC by fedclust at this site; nothing was sent. The end of the page explains its words."
     )
     body = "".join(
         [
@@ -68,6 +149,7 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
             _decision(request),
         ]
     )
+    body += _words(body) + _technical(request)
     return html_document(f"{request.session}: review at {request.site}", body, _STYLE)
 
 
@@ -91,6 +173,8 @@ def _consent_lines(request: ConsentRequest) -> str:
     warned = ' class="warning"'
     parts = []
     for heading, lines in groupby(_headed(request), lambda pair: pair[0]):
+        if heading in _TECHNICAL:
+            continue
         shown = "".join(f"<p{_depth(line)}>{escape(line.strip())}</p>" for _, line in lines)
         mark = warned if heading == "protection" and request.protection_none else ""
         parts.append(f"<dt>{escape(heading)}</dt><dd{mark}>{shown}</dd>")
@@ -106,8 +190,7 @@ def _headed(request: ConsentRequest) -> Iterator[tuple[str, str]]:
 
 
 def _depth(line: str) -> str:
-    indent = len(line) - len(line.lstrip())
-    return "" if indent == 0 else ' class="deep"' if indent <= 2 else ' class="deeper"'
+    return ' class="deep"' if line.startswith(" ") else ""
 
 
 def _own_figures(request: ConsentRequest) -> str:
@@ -152,20 +235,21 @@ def _covered(request: ConsentRequest) -> str:
     shown = {feature.name: feature_text(feature) for feature in request.definition.features}
 
     def words(value: object) -> str:
-        if isinstance(value, bool):
-            return "yes" if value else "no"
         if isinstance(value, list):
             return ", ".join(shown[str(name)] for name in value) or "none"
-        return "none" if value is None else str(value)
+        return str(value)
 
+    rows = [
+        [_TERMS[name], _YES_NO[name, value] if isinstance(value, bool) else words(value)]
+        for name, value in request.terms.items()
+        if value is not None
+        and (name, value) != ("protection_none", False)
+        and not (name == "fences" and request.protection_none)
+    ]
     table = html_table(
         "An approval covers exactly this: if one of these changes, it no longer holds.",
         ["", ""],
-        [
-            [_MEANING[name], words(value)]
-            for name, value in request.terms.items()
-            if value is not None
-        ],
+        rows,
         text=(1,),
         head=False,
     )
@@ -181,3 +265,24 @@ def _decision(request: ConsentRequest) -> str:
         "which asks for the approval code at the top. The same command takes it back."
         f'</p><div class="sign">{lines}</div>'
     )
+
+
+def _words(body: str) -> str:
+    """Return what the words mean that occur in the body of the page."""
+    said = unescape(re.sub(r"<[^>]*>", " ", body))
+    rows = [
+        [word, meaning]
+        for word, pattern, meaning in _WORDS
+        if re.search(rf"\b(?:{pattern})\b", said, re.IGNORECASE)
+    ]
+    table = html_table("In the sense of this page.", ["", ""], rows, text=(1,), head=False)
+    return f"<h2>Words on this page</h2>{table}"
+
+
+def _technical(request: ConsentRequest) -> str:
+    rows = [
+        [_TECHNICAL[heading], line] for heading, line in _headed(request) if heading in _TECHNICAL
+    ]
+    caption = "Settings of the session, for experts. They are part of the definition."
+    table = html_table(caption, ["", ""], rows, text=(1,), head=False)
+    return f"<h2>Technical details</h2>{table}"
