@@ -82,7 +82,15 @@ def test_the_page_explains_the_words_that_are_on_it_and_no_others(tmp_path: Path
         request = requested(tmp_path, **definition)
         return _Page(review_page(request, NOW)).text.split("Words on this page")[1]
 
-    for word in ("fence", "group", "not released", "record", "round", "silhouette"):
+    for word in (
+        "fence",
+        "group",
+        "not released",
+        "protected table",
+        "record",
+        "round",
+        "silhouette",
+    ):
         assert f" {word} " in explained()
     assert "candidate clustering" not in explained()
     assert "candidate clustering" in explained(algorithm="fkm")

@@ -98,6 +98,11 @@ _WORDS = (
         r"not released",
         "A group does not release a column if one of its persons has no value in it.",
     ),
+    (
+        "protected table",
+        r"protected table|table of groups",
+        "The groups of this site's persons, with the values that each group releases.",
+    ),
     ("record", r"records?", "The values that a group releases: one for each column."),
     (
         "released value",
@@ -196,7 +201,7 @@ def _depth(line: str) -> str:
 def _own_figures(request: ConsentRequest) -> str:
     counts: list[list[object]] = [
         ["persons who take part", request.persons],
-        ["declared as", request.size_band],
+        ["range that joining declares", request.size_band],
     ]
     found = request.figures
     by_column = ""
