@@ -13,6 +13,7 @@ import pytest
 from fedclust.cli import main as cli
 from fedclust.durable_files import FileLock
 from fedclust.site import cohorts
+from support.purpose import PURPOSE
 
 
 class Command:
@@ -33,9 +34,12 @@ class Command:
         self.data.write_text("\n".join(["mrn,age,chol", *rows]) + "\n", "utf-8")
 
     def run(self, *arguments: str, typed: str | io.StringIO = "") -> int:
+        return self.fedclust("cohort", *arguments, typed=typed)
+
+    def fedclust(self, *arguments: str, typed: str | io.StringIO = "") -> int:
         stdin = io.StringIO(typed) if isinstance(typed, str) else typed
         self._patch.setattr(sys, "stdin", stdin)
-        self._patch.setattr(sys, "argv", ["fedclust", "cohort", *arguments])
+        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         self.out, self.err = self._capsys.readouterr()
@@ -193,6 +197,23 @@ def test_a_wrong_read_needs_an_express_word(command: Command) -> None:
     assert "a (" in said
     assert "c (" not in said
     assert "--accept-corrections" in said
+    definition = {
+        "name": "study",
+        "purpose": PURPOSE,
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 2},
+        "features": [{"name": name, "lower": -9, "upper": 9} for name in names[1:]],
+        "sites": ["north", "south", "west"],
+    }
+    file = command.place / "study.json"
+    file.write_text(json.dumps(definition), "utf-8")
+    check = ("check", "--definition", str(file), "--data", str(command.data), "--id-column", "mrn")
+    assert command.fedclust(*check) == 3
+    assert said in " ".join(command.err.split()), "check compares with the table that is stored"
+    assert command.fedclust(*check, "--accept-corrections") == 0, command.err
+    assert create(names) == 0
+    assert command.fedclust(*check) == 0, command.err
+    assert "persons who take part: 80" in command.out
     assert {path: path.read_bytes() for path in command.state.rglob("*.cohort")} == stored
 
     assert create(swapped, "--accept-corrections") == 0

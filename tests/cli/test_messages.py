@@ -109,7 +109,6 @@ class Desk:
     ) -> None:
         self.place, self._patch, self._capsys = place, patch, capsys
         patch.chdir(place)
-        patch.setenv("FEDCLUST_STATE_DIR", str(place / "groups"))
         patch.setenv("FEDCLUST_COORDINATOR", (place / "url").read_text("utf-8"))
         patch.delenv("FEDCLUST_TOKEN", raising=False)
         patch.delenv("FEDCLUST_JOURNAL_DIR", raising=False)
@@ -118,6 +117,9 @@ class Desk:
         words = shlex.split(line)
         if account in SITES and words[0] in ("participate", "check", "status", "leave"):
             words += ["--journal-dir", f"journals/{account}"]
+        # The analyst and the operator have no groups of persons.
+        groups = "groups" if account in SITES else "no-groups"
+        self._patch.setenv("FEDCLUST_STATE_DIR", str(self.place / groups))
         self._patch.setenv("FEDCLUST_TOKEN_FILE", f"{account}.token")
         self._patch.setattr(sys, "argv", ["fedclust", *words])
         self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +35,12 @@ from fedclust.errors import (
     VersionUnsupported,
 )
 from fedclust.site import Site
+from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan, count_usable, require_packages
+from fedclust.site.journal import state_errors
+from fedclust.site.ledger import Ledger
+from fedclust.site.paths import default_directory
+from fedclust.site.prepare import SiteRows, prepare
 from fedclust.wire.models import SessionCreate, SessionInfo
 
 app = typer.Typer(rich_markup_mode=None)
@@ -90,7 +96,9 @@ def check(
         _conclude_study(study, found, as_json)
         return
     if definition is not None:
-        done = _check_definition(read_definition_file(definition), rows)
+        done = _check_definition(
+            read_definition_file(definition), rows, journal_dir or default_directory()
+        )
     else:
         assert session is not None  # noqa: S101  (one of the three is given)
         with connection.client() as client:
@@ -120,18 +128,28 @@ def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
     return examine(info.definition, rows, form_table)
 
 
-def _check_definition(body: SessionCreate, rows: SourceRows) -> RowCheck:
+def _check_definition(body: SessionCreate, rows: SourceRows, directory: Path) -> RowCheck:
     plan = plan_of(freeze(body, seed=0))
-    return examine(body, rows, lambda p: _table_of(plan, rows, p))
+    return examine(body, rows, lambda p: _table_of(plan, rows, p, directory))
 
 
-def _table_of(plan: Plan, given: SourceRows, p: int) -> CheckedTable:
-    """Return the table that would be formed.
+def _table_of(plan: Plan, given: SourceRows, p: int, directory: Path) -> CheckedTable:
+    """Return the table that would be used; the ledger is in ``directory``.
 
     DataError or DisclosureError if taking part would be refused.
     """
-    rows: Any = given.data
-    identified: Any = given.source.row_options
+    store, ledger, identified = CohortStore(), Ledger(directory), given.source.row_options
+    with state_errors(directory):
+        if plan.policy.protection != "none" and store.records(ledger):
+            rows = session_rows(plan, given.data, **identified)
+            used = SiteRows(given.data, **given.given)
+            prepared = prepare(store, plan, used, rows, p, datetime.now(UTC), ledger)
+            return CheckedTable(count_usable(plan, prepared.data), prepared.figures)
+    return _new_table(plan, given.data, identified, p)
+
+
+def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
+    """Return the table that a site without any would form; nothing is written."""
     if plan.policy.protection == "none":
         data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
         return CheckedTable(count_usable(plan, data), None)
