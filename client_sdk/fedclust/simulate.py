@@ -442,7 +442,16 @@ def _read_table(
     at = "" if site is None else f"site {site!r}: "
     try:
         lacking = definition.policy.missing == "mask"
-        return load(source, definition.features, person=persons, lacking=lacking, new=new)
+        # Of rows that form a protected table, the reading of persons tells it.
+        tell = new or definition.policy.protection == "none"
+        return load(
+            source,
+            definition.features,
+            person=persons,
+            lacking=lacking,
+            new=new,
+            tell_unknown=tell,
+        )
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
             names = tuple(feature.name for feature in definition.features)

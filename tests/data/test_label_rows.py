@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ import pytest
 
 from fedclust import simulate
 from fedclust.cli import main as cli
-from fedclust.data import Dataset, DataWarning
+from fedclust.data import Dataset, DataWarning, load
 from fedclust.data import table as tables
 from fedclust.errors import DataError
+from fedclust.schema.feature import Feature
 from fedclust.site.result import SiteResult
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Provenance, ResultDocument
@@ -140,6 +143,33 @@ def test_predict_warns_of_a_column_that_is_mostly_outside_the_bounds(
         warnings.simplefilter("always", DataWarning)
         result.predict(pd.DataFrame({"x": x, "s": "a"}))
     assert len(caught) == (n_outside == 4)
+
+
+@pytest.mark.parametrize("n_unknown", [0, 1, 3])
+def test_unknown_levels_that_count_as_missing_are_told(
+    n_unknown: int,
+) -> None:
+    """Without protection no table is formed, which would refuse them."""
+    rows = _rows(7)
+    known = rows["s"].copy()
+    rows.loc[rows.index < n_unknown, "s"] = "SECRET"
+    blank = rows.assign(s=known.where(rows["s"] != "SECRET"))
+    given = {"config": {"n_clusters": 2}, "features": FEATURES}
+    policy = {"protection": "none", "missing": "impute"}
+    features = tuple(Feature.model_validate_json(json.dumps(each)) for each in FEATURES)
+    with pytest.warns(DataWarning) if n_unknown else nullcontext([]) as caught:
+        found = simulate("lloyd", {"a": rows}, policy=policy, **given)
+        loaded = load(rows, features)
+    told = "1 row has a value" if n_unknown == 1 else f"{n_unknown} rows have a value"
+    assert len(caught) == 2 * (n_unknown > 0)
+    for each in caught:
+        text = str(each.message)
+        assert f"column 's': {told} that the session does not know, and it counts as mis" in text
+        assert "The session knows a, b." in text
+        assert "SECRET" not in text
+    same = simulate("lloyd", {"a": blank}, policy=policy, **given)
+    assert found.cluster_centers_.tobytes() == same.cluster_centers_.tobytes()
+    assert loaded.digest() == load(blank, features).digest()
 
 
 def test_a_cell_that_cannot_be_read_is_named_after_all_rows_were(

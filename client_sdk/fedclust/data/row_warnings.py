@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 
 from fedclust.data.advice import (
+    count_rows,
     count_values,
     level_advice,
     on_one_line,
@@ -50,6 +51,33 @@ class OtherUnits:
                 text += "that it is the right column, and that it is in "
                 text += unit or "the session's unit"
                 said = f"{self._rows.origin.source}, column {reading.column!r}: {text}"
+                warnings.warn(said, DataWarning, stacklevel=4)
+
+
+class UnknownCodes:
+    """Counts codes that the session does not know, where they count as missing values."""
+
+    def __init__(self, rows: RowSource) -> None:
+        self._rows = rows
+        self._counts = [0] * len(rows.readings)
+
+    def add(self, block: RowBlock) -> None:
+        """Count in a block of rows."""
+        for place, (reading, values) in enumerate(
+            zip(self._rows.readings, block.values, strict=True)
+        ):
+            if reading.column is not None:
+                codes = self._rows.coded(reading.feature.name)
+                self._counts[place] += count_unknown(reading, values, codes)
+
+    def warn(self) -> None:
+        """Issue a DataWarning for each feature with such codes."""
+        for count, reading in zip(self._counts, self._rows.readings, strict=True):
+            if count:
+                rows = f"{count_rows(count)} {'has' if count == 1 else 'have'} a value"
+                said = f"{self._rows.origin.source}, column {reading.column!r}: {rows} that the "
+                said += "session does not know, and it counts as missing. "
+                said += on_one_line(level_advice(reading.feature))
                 warnings.warn(said, DataWarning, stacklevel=4)
 
 

@@ -15,7 +15,7 @@ from fedclust.data.chunks import Origin
 from fedclust.data.mapping import Dataset
 from fedclust.data.persons import person_names
 from fedclust.data.row_source import BLOCK, RowSource
-from fedclust.data.row_warnings import OtherUnits
+from fedclust.data.row_warnings import OtherUnits, UnknownCodes
 from fedclust.data.sources import open_reader
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
@@ -137,6 +137,7 @@ def load(
     id_column: str | None = None,
     lacking: bool = False,
     new: bool = False,
+    tell_unknown: bool = True,
 ) -> Table:
     """Read rows and check them against a session's features.
 
@@ -154,6 +155,9 @@ def load(
         no value, or have fewer than the data set's ``min_present``.
     new : bool
         Whether these are rows to label that took no part: ``min_present`` does not apply to them.
+    tell_unknown : bool
+        Whether a DataWarning says how many rows have a level that the session does not know; it
+        counts as a missing value.
 
     Raises
     ------
@@ -168,8 +172,9 @@ def load(
         raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}
     numbers, parts = array("q"), []
-    present = np.zeros(len(rows.features), dtype=np.int64)
+    present, unknown = np.zeros(len(rows.features), dtype=np.int64), UnknownCodes(rows)
     for block in rows.scan():
+        unknown.add(block)
         for name, cells in kept.items():
             cells += block.text[name]
         if person is not None:
@@ -180,6 +185,8 @@ def load(
         ]
         parts.append(rows.matrix(block))
     rows.refuse()
+    if tell_unknown:
+        unknown.warn()
     X = np.concatenate(parts)
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
     persons = None
