@@ -95,6 +95,32 @@ def test_probable_mistakes_are_described(values: Any, feature: Feature, says: st
     assert says in " ".join(found.says)
 
 
+@pytest.mark.parametrize("codes", [("F", "M"), ("1", "2")])
+def test_the_advice_on_a_binary_column_can_be_followed(
+    codes: tuple[str, str], tmp_path: Path
+) -> None:
+    """The lines go into a mapping file as they are, with the codes in their places."""
+    rows = [codes[i % 2] for i in range(40)]
+    file, mapping = tmp_path / "rows.csv", tmp_path / "columns.toml"
+    file.write_text("\n".join(["sex", *rows]) + "\n", "utf-8")
+    (said,) = (text for text in profile(file, (SEX,)).columns[0].says if "CODE HERE" in text)
+    _, *lines = said.split("\n")
+    assert lines == ["[features.sex.levels]", '"CODE HERE" = 1', '"OTHER CODE HERE" = 0']
+    if codes[0] == "F":
+        with pytest.raises(DataError) as caught:
+            load(file, (SEX,))
+        assert "text in a column of 0 and 1: 40 rows" in str(caught.value)
+        assert '"CODE HERE" = 1 and "OTHER CODE HERE" = 0' in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    text = "\n".join(lines).replace("OTHER CODE HERE", codes[1]).replace("CODE HERE", codes[0])
+    mapping.write_text(text, "utf-8")
+
+    given = Dataset(file, mapping=mapping)
+    assert profile(given, (SEX,)).columns[0].levels == {"0": 20, "1": 20}
+    assert load(given, (SEX,)).X[:4, 0].tolist() == [1.0, 0.0, 1.0, 0.0]
+
+
 def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(
         "age,sex,cp,note\n40,1,1,a\n130,3,1,a\nSECRET,0,7,a\n-4,0,8,a\n", "utf-8"

@@ -41,7 +41,7 @@ def list_names(names: Sequence[str]) -> str:
 
 
 def mapping_lines(feature: str, table: str, line: str) -> str:
-    """Return two lines of a mapping file; ``table`` is below the feature's own."""
+    """Return lines of a mapping file; ``table`` is below the feature's own."""
     key = feature if re.fullmatch(r"[A-Za-z0-9_-]+", feature) else json.dumps(feature)
     return f"[features.{key}{table}]\n{line}"
 
@@ -57,12 +57,26 @@ def level_advice(feature: Feature) -> str:
     """Return how to say which level a code is."""
     levels = feature.levels or ("0", "1")
     known = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
-    value = json.dumps(levels[0], ensure_ascii=False) if feature.levels else "1"
-    lines = mapping_lines(feature.name, ".levels", f'"CODE HERE" = {value}')
     return (
         f"The session knows {known}. Say in the mapping file which of them each code here is, or "
-        f'"" for a missing value:\n{lines}'
+        f'"" for a missing value:\n{_level_lines(feature)}'
     )
+
+
+def binary_advice(feature: Feature) -> str:
+    """Return how to say which code is 1 and which is 0."""
+    return (
+        'say in the mapping file which code is 1 and which is 0, or "" for a missing value:\n'
+        f"{_level_lines(feature)}"
+    )
+
+
+def _level_lines(feature: Feature) -> str:
+    """Return lines of a mapping file in which only the codes have to be written."""
+    lines = '"CODE HERE" = 1\n"OTHER CODE HERE" = 0'
+    if feature.levels:
+        lines = f'"CODE HERE" = {json.dumps(feature.levels[0], ensure_ascii=False)}'
+    return mapping_lines(feature.name, ".levels", lines)
 
 
 def on_one_line(advice: str) -> str:

@@ -124,6 +124,8 @@ class Decoder:
         missing value, such as "none".
     closed : bool
         Whether other codes are missing values. Otherwise a new code is added to ``codes``.
+    text_advice : str
+        What to do about text in a column of 0 and 1; "" for other numbers.
 
     Attributes
     ----------
@@ -139,8 +141,10 @@ class Decoder:
         textual: bool,
         codes: Collection[str] = (),
         closed: bool = False,
+        text_advice: str = "",
     ) -> None:
         self.rule, self._textual, self._closed = rule, textual, closed
+        self._text_advice = text_advice
         numbers = (number_or_none(text) for text in rule.markers)
         self._is_sentinel = rule.sentinels | {value for value in numbers if value is not None}
         self._sentinels = np.array(sorted(self._is_sentinel), dtype=np.float64)
@@ -273,6 +277,9 @@ class Decoder:
         return number_or_none(text)
 
     def _not_a_number(self, text: str) -> str:
+        is_code = not (_GROUPED.fullmatch(text) or _DATE.fullmatch(text))
+        if self._text_advice and is_code and number_or_none(text) is None:
+            return f"text in a column of 0 and 1; {self._text_advice}"
         if not self._textual:
             return f"not a number (str); {_CONVERT}"
         if _DATE.fullmatch(text):

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.advice import binary_advice, on_one_line
 from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.decode import ColumnRule, Decoder, Wrong
 from fedclust.data.mapping import ColumnMap, Dataset, canonical_code, check_mapping
@@ -69,7 +70,7 @@ class RowFault:
         """Return the error; ``others`` is the number of further columns with faults."""
         rows = "1 row" if self.count == 1 else f"{self.count} rows, of which this is the first"
         what, mark, advice = self.message.partition("; ")
-        message = f"{what}: {rows}{mark}{advice}"
+        message = f"{what}: {rows}{mark}{on_one_line(advice)}"
         if others:
             message += f"; {others} more column{'s'[: others > 1]} with faults: see fedclust check"
         return DataError(
@@ -290,7 +291,15 @@ class RowSource:
             sentinels=frozenset(own.sentinels),
             decimal_mark=self.file.decimal,
         )
-        return Decoder(rule, textual=self.reader.textual, codes=known or (), closed=pinned)
+        # How a column was read first does not change: then codes are no way out.
+        advice = binary_advice(feature) if feature.kind == "binary" and not pinned else ""
+        return Decoder(
+            rule,
+            textual=self.reader.textual,
+            codes=known or (),
+            closed=pinned,
+            text_advice=advice,
+        )
 
     def _find_columns(self, lacking: bool) -> tuple[str, ...]:
         """Return the features with a column; DataError if a required one is missing."""
