@@ -415,7 +415,7 @@ def test_repeated_ids_are_counted_and_not_named(desk: Desk) -> None:
 
     data = changed(desk, "repeated.csv", repeat)
     text = "2 ids occur in several rows (6 rows)"
-    advice = "rows of one person, give --person-column mrn in addition to --id-column"
+    advice = "rows of one person, give --person-column mrn (person=) and --id-column"
     for line in (
         f"check --definition heart.json --id-column mrn {data}",
         f"check open --id-column mrn {data}",
@@ -464,7 +464,8 @@ def test_an_impossible_value_names_the_option_and_the_lines_of_the_mapping(desk:
         "chol: 19 values outside the session's bounds. They count as measurements; only what "
         "leaves is limited to the bounds. If it stands"
     ) in said.text
-    assert "--sentinel chol=0, or in the mapping file: [features.chol] sentinels = [0]" in said.text
+    advice = "--sentinel chol=0 (sentinels=), or in the mapping file (mapping=, --mapping): "
+    assert f"{advice}[features.chol] sentinels = [0]" in said.text
     # A warning may be logged: it names no value.
     assert "--sentinel chol=NUMBER" in said.err
     (desk.place / "zero.toml").write_text("[features.chol]\nsentinels = [0]\n", "utf-8")

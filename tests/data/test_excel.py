@@ -155,7 +155,7 @@ def test_the_sheet(tmp_path: Path) -> None:
     path = book(tmp_path, notes=[["About this file"]], cohort=cohort, empty=[])
     assert load(path, (AGE,)).X.tolist() == [[40], [41]]
     path = book(tmp_path, cohort=cohort, codes=other)
-    assert "'cohort', 'codes'; choose one with --sheet" in str(refused(path))
+    assert "'cohort', 'codes'; choose one (sheet=, --sheet)" in str(refused(path))
     assert load(Dataset(path, sheet="codes"), (AGE,)).X.tolist() == [[60]]
     assert load(Dataset(path, mapping={"sheet": "codes"}), (AGE,)).X.tolist() == [[60]]
     assert "it has 'cohort', 'codes'" in str(refused(Dataset(path, sheet="Codes")))
@@ -174,7 +174,7 @@ def test_the_header(tmp_path: Path) -> None:
     title, top = ["Cohort 2026"], [" age", "sex\n(m/f) "]
     path = book(tmp_path, title, [], top, [40, 1], [41, 0])
     error = refused(path)
-    assert "row 1 is read as the header; name another one with --header-row" in str(error)
+    assert "row 1 is read as the header; name another one (header_row=, --header-row)" in str(error)
     sex = {"features": {"sex": {"column": "sex (m/f)"}}}
     named = Dataset(path, header_row=3, mapping=sex)
     assert load(named, (AGE, SEX)).X.tolist() == [[40, 1], [41, 0]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +85,27 @@ def test_an_error_arrives_from_a_worker_process_as_it_was(error: Exception) -> N
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert vars(arrived) == vars(error)
+
+
+#: Options of a command whose name in Python is another.
+_IN_PYTHON = {"--person-column": "person", "--sentinel": "sentinels"}
+
+
+@pytest.mark.parametrize("package", ["data", "site", "protection"])
+def test_a_message_that_names_an_option_names_it_in_python_too(package: str) -> None:
+    found, lacking = 0, []
+    for path in sorted((Path(errors.__file__).parent / package).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            said = "\n".join(map(ast.unparse, body))
+            # What follows the name of a program is a whole command.
+            options = re.sub(r"(fedclust|pip install) [^;:)]*", "", said)
+            for option in re.findall(r"--[a-z][a-z-]+", options):
+                found += 1
+                name = _IN_PYTHON.get(option, option[2:].replace("-", "_"))
+                if not re.search(rf"\b{name}(=| \({option})[^=]", said):
+                    lacking.append(f"{path.name}, {node.name}: {option}")
+    assert lacking == []
+    assert found

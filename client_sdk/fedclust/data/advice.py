@@ -50,7 +50,10 @@ def sentinel_advice(feature: str, number: str) -> str:
     """Return how to say that a number of a feature stands for a missing value."""
     option = shlex.join(["--sentinel", f"{feature}={number}"])
     lines = mapping_lines(feature, "", f"sentinels = [{number}]")
-    return f"If it stands for a missing value, give {option}, or in the mapping file:\n{lines}"
+    return (
+        f"If it stands for a missing value, give {option} (sentinels=), or in the mapping file "
+        f"(mapping=, --mapping):\n{lines}"
+    )
 
 
 def level_advice(feature: Feature) -> str:
@@ -58,8 +61,8 @@ def level_advice(feature: Feature) -> str:
     levels = feature.levels or ("0", "1")
     known = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
     return (
-        f"The session knows {known}. Say in the mapping file which of them each code here is, or "
-        f'"" for a missing value:\n{_level_lines(feature)}'
+        f"The session knows {known}. Say in the mapping file (mapping=, --mapping) which of them "
+        f'each code here is, or "" for a missing value:\n{_level_lines(feature)}'
     )
 
 

@@ -80,7 +80,9 @@ class Origin:
             if missing[0].casefold() in map(str.casefold, places):
                 message += "; upper and lower case are different"
             if missing[0] in features:
-                message += "; if it has another name here, say so in a mapping file"
+                message += (
+                    "; if it has another name here, say so in a mapping file (mapping=, --mapping)"
+                )
             else:
                 message += "; give the name that it has here"
                 # If other columns are found, the header holds names and no values.

@@ -53,7 +53,7 @@ class CsvReader:
     textual, named, n_rows = True, True, None
 
     def __init__(self, path: Path, written: ColumnsFile, wanted: Sequence[str]) -> None:
-        hint = "if the first line is no header, name the columns (--columns)"
+        hint = "if the first line is no header, name the columns (columns=, --columns)"
         self._path, self.origin = path, Origin(path.name, "line", hint=hint)
         self._before = 0  # lines before the header
         self._encoding = self._known_encoding(written.encoding)
@@ -150,7 +150,7 @@ class CsvReader:
         if given is None:
             if mark is None and b"\0" in start:
                 likely = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
-                message = f"this is not UTF-8; it looks like --encoding {likely}"
+                message = f"this is not UTF-8; it looks like --encoding {likely} (encoding=)"
                 raise DataError(self._path.name, "encoding", message, row=1, unit="line")
             return mark or "utf-8-sig"
         name = codecs.lookup(given).name
@@ -184,7 +184,9 @@ class CsvReader:
         found = [delimiter for delimiter, score in scores.items() if score == best]
         if len(found) > 1 and best[0] > 0 and best[1] > 1:
             names = " and ".join(_DELIMITERS[delimiter] for delimiter in found)
-            message = f"its columns may be separated by {names}: say which with --delimiter"
+            message = (
+                f"its columns may be separated by {names}: say which (delimiter=, --delimiter)"
+            )
             raise self.origin.fault("separator", message)
         return found[0] if found else ","
 
@@ -197,9 +199,11 @@ class CsvReader:
         except UnicodeDecodeError:
             message = f"this is not {self._encoding.removesuffix('-sig').upper()}"
             if self._encoding.startswith("utf-8"):
-                message += "; older Windows programs write --encoding cp1252"
+                message += "; older Windows programs write --encoding cp1252 (encoding=)"
             else:
-                message += "; say how the file is written with --encoding, utf-8 for example"
+                message += (
+                    "; say how the file is written (encoding=, --encoding), utf-8 for example"
+                )
             where = self._first_undecodable()
             raise DataError(self._path.name, "encoding", message, row=where, unit="line") from None
         except UnicodeError:

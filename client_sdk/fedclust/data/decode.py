@@ -284,20 +284,20 @@ class Decoder:
             return f"not a number (str); {_CONVERT}"
         if _DATE.fullmatch(text):
             return _A_DATE
-        hint = "empty or NA is a missing value; others are named with --missing"
+        hint = "empty or NA is a missing value; others are named with --missing (missing=)"
         if _GROUPED.fullmatch(text):
             comma = self.rule.decimal_mark == ","
             mark, other = ("comma", "point") if comma else ("point", "comma")
             hint = f"write decimals with a {mark}, and no separators between thousands"
             hint += f"; a file with decimals after a {other} is read with --decimal "
-            hint += "." if comma else ","
+            hint += f"{'.' if comma else ','} (decimal=)"
         return f"text in a number column; {hint}"
 
 
 def _error_cell(text: str) -> Wrong:
     """Return why an error of a spreadsheet, such as ``#DIV/0!``, cannot be used."""
     message = "an error of a spreadsheet's formula; correct it, or name it as a missing value: "
-    return "error-cell", f"{message}--missing '{text}'"
+    return "error-cell", f"{message}--missing '{text}' (missing=)"
 
 
 def looks_like_a_value(text: str) -> bool:

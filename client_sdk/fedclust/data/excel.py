@@ -72,7 +72,8 @@ class ExcelReader:
             if written.header_row is None:
                 self._below = self._top - 1
         else:
-            hint = f"row {self._top} is read as the header; name another one with --header-row"
+            hint = f"row {self._top} is read as the header; name another one (header_row=, "
+            hint += "--header-row)"
             self.origin = Origin(path.name, hint=hint)
 
     def first_rows(self) -> list[tuple[int, int]]:
@@ -180,7 +181,7 @@ class ExcelReader:
             if sheet.sheet_state == "visible" and _has_rows(sheet)
         ]
         if len(filled) > 1:
-            message = f"several sheets have rows, {_listed(filled)}; choose one with --sheet"
+            message = f"several sheets have rows, {_listed(filled)}; choose one (sheet=, --sheet)"
             raise self.origin.fault("sheet", message)
         return str(filled[0] if filled else names[0])
 
@@ -193,7 +194,9 @@ class ExcelReader:
                     names.pop()
                 return number, names
         if wanted is not None:
-            message = f"row {wanted} is empty, and --header-row says that it is the header"
+            message = (
+                f"row {wanted} is empty, and header_row (--header-row) says that it is the header"
+            )
             raise self.origin.fault("no-header", message)
         raise self.origin.fault("no-header", "the sheet is empty; a header is needed")
 

@@ -146,7 +146,7 @@ def _header(dataset: Dataset) -> Sequence[str]:
     if reader.textual and any(number_or_none(name) is not None for name in reader.header):
         # The message does not repeat what may be a record.
         message = "its first line holds a number: if it is no header, name the columns "
-        message += "(--columns); if it is one, name the features (--features)"
+        message += "(columns=, --columns); if it is one, name the features (features=, --features)"
         raise reader.origin.fault("no-header", message)
     return reader.header
 

@@ -112,7 +112,7 @@ def _repeated_message(column: str | None, n_ids: int, n_rows: int) -> str:
     """Return what to do about ids that occur several times."""
     message = f"{repeated_text(n_ids, n_rows)}, and an id column names each row once; if they are "
     option = shlex.join(["--person-column", column or "COLUMN"])
-    return message + f"rows of one person, give {option} in addition to --id-column"
+    return message + f"rows of one person, give {option} (person=) and --id-column (id_column=)"
 
 
 def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> None:
@@ -130,7 +130,7 @@ def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> No
             raise rows.origin.fault("pinned", message, column=before.name)
         if unit and before.unit and not same_unit(unit, before.unit):
             message = f"it was first read in {before.unit!r}, and would now be in {unit!r}; say "
-            message += "factor, offset and to in the mapping file"
+            message += "factor, offset and to in the mapping file (mapping=, --mapping)"
             raise rows.origin.fault("unit", message, column=before.name)
 
 
@@ -327,7 +327,7 @@ class _Reader:
             message = _repeated_message(self.named, len(repeated), int(repeated.sum()))
             return self.origin.fault("persons", message, column=self.named)
         message = "rows of one person do not follow each other, as reading out of core needs; sort "
-        message += "them by person, or omit --out-of-core"
+        message += "them by person, or omit out_of_core= (--out-of-core)"
         return self.origin.fault("persons", message, column=self.named)
 
     # --- columns ----------------------------------------------------------------------------------

@@ -395,7 +395,8 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
         text = f"{max(column.below, column.above) / column.n:.0%} of its values lie {side} the "
         text += f"bounds: is it in {feature.unit or 'the unit of the session'}?"
         if fitting:
-            text += f" They would fit times {' or '.join(fitting[:4])}: factor, in the mapping file"
+            text += f" They would fit times {' or '.join(fitting[:4])}"
+            text += ": factor, in the mapping file (mapping=, --mapping)"
         says.append(text)
     low = 0 <= lower < upper < math.inf and column.maximum < lower + (upper - lower) / 20
     if feature.kind == "numeric" and low and not (outside or wrong) and column.n >= 10:

@@ -211,7 +211,7 @@ def _refuse_other_unit(
     if outside > 0 and outside >= _MOSTLY * sizes[~np.isnan(values)].sum():
         message = "nearly all values that its groups release lie outside the session's bounds; is "
         message += f"it in {feature.unit or 'the unit of the session'}? Say factor, offset and to "
-        message += "in the mapping file; fedclust check suggests a factor"
+        message += "in the mapping file (mapping=, --mapping); fedclust check suggests a factor"
         raise DataError(source, "bounds", message, column=reading.column)
 
 

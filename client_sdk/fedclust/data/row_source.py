@@ -228,8 +228,9 @@ class RowSource:
         if not lacking:
             for name, share in named:
                 if share < least:
-                    message = f"{share:.1%} of its rows have a value, and --min-present asks for "
-                    message += f"{least:.1%}; only a session with missing: mask does without it"
+                    message = f"{share:.1%} of its rows have a value, and "
+                    message += f"min_present (--min-present) asks for {least:.1%}; only a session "
+                    message += "with missing: mask does without it"
                     column = self.local[name]
                     raise self.origin.fault("too-few-present", message, column=column)
             return tuple(name for name, _ in named)

@@ -31,9 +31,9 @@ def refuse_address(path: str, what: str) -> str:
     if _SCHEME.search(path) or (_CREDENTIAL.search(path) and not Path(path).exists()):
         raise UsageError(
             f"{what} names a file, and was given what looks like the address of a database. Write "
-            f"the address into a file that only you can read, and give --sql-url-file FILE; or set "
-            f"{URL_VARIABLE}. An address on a command line is visible to others: if it held a "
-            "password, change the password"
+            f"the address into a file that only you can read, and name that file (sql_url_file=, "
+            f"--sql-url-file); or set {URL_VARIABLE}. An address on a command line is visible "
+            "to others: if it held a password, change the password"
         )
     return path
 
@@ -49,7 +49,7 @@ def refuse_open_secret(path: Path) -> None:
 
 def read_address(path: str) -> str:
     """Read a database's address from a file; UsageError if others can read the file too."""
-    file = Path(refuse_address(path, "--sql-url-file"))
+    file = Path(refuse_address(path, "sql_url_file (--sql-url-file)"))
     try:
         refuse_open_secret(file)
         return file.read_text(encoding="utf-8-sig").strip()

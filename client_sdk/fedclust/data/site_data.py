@@ -154,8 +154,8 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
             continue
         if share < persons.min_present:
             message = f"{share:.1%} of the persons are in groups that release it, and "
-            message += f"--min-present asks for {persons.min_present:.1%}; only a session with "
-            message += "missing: mask does without it"
+            message += f"min_present (--min-present) asks for {persons.min_present:.1%}; only a "
+            message += "session with missing: mask does without it"
             raise DataError(persons.source, "too-few-present", message, column=reading.column)
         held.append(name)
     if not held:

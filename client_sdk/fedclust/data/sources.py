@@ -122,8 +122,11 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
         reader.origin.columns(reader.header, (), text)
         found = [name for name in reader.header if name]
         if not named and any(map(looks_like_a_value, found)):
-            message = "its first row holds numbers or dates; name the columns (--columns) if it is "
-            message += "no header, else give --id-column or a mapping file"
+            message = (
+                "its first row holds numbers or dates; name the columns (columns=, --columns) "
+            )
+            message += "if it is no header, else give id_column= (--id-column) or a mapping file "
+            message += "(mapping=, --mapping)"
             raise reader.origin.fault("no-header", message)
         return found
     finally:
@@ -140,7 +143,7 @@ def _refuse_title(reader: CsvReader | ExcelReader) -> None:
         first = (
             "its first row is a title" if reader.origin.unit == "row" else "it begins with a title"
         )
-        advice = f"give --header-row {below}"
+        advice = f"give --header-row {below} (header_row={below})"
         if reader.origin.unit == "line":
             advice = "delete the lines above the header"
         message = f"{first}, and {reader.origin.unit} {below} looks like the header; {advice}"

@@ -129,7 +129,8 @@ class SqlReader:
 
     def _connected(self, url: str | None) -> Any:
         if not url:
-            message = f"no database: set {URL_VARIABLE}, or give --sql-url-file; {_EXAMPLE}"
+            message = f"no database: set {URL_VARIABLE}, or give a file with its address "
+            message += f"(sql_url_file=, --sql-url-file); {_EXAMPLE}"
             raise self.origin.fault("sql", message)
         try:
             engine = self._sql.create_engine(url, poolclass=self._sql.pool.NullPool)

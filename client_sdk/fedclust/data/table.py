@@ -168,7 +168,9 @@ def load(
     text = [column for column in (person_column, id_column) if column is not None]
     rows = RowSource(source, features, text=text, lacking=lacking)
     if isinstance(source, Dataset) and source.options.out_of_core:
-        message = "with protection: none all rows are needed in memory; omit --out-of-core"
+        message = (
+            "with protection: none all rows are needed in memory; omit out_of_core= (--out-of-core)"
+        )
         raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}
     numbers, parts = array("q"), []

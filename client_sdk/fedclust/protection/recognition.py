@@ -203,7 +203,7 @@ def refuse_known_values(signed: WordArray, cohort: Cohort, gone: BoolArray) -> N
             "other-ids",
             "persons with new ids have the values of known persons who are missing. Give all "
             f"persons the ids that they had when the groups of table {cohort.table_id} were "
-            "formed, and name their column (--id-column or --person-column)",
+            "formed, and name their column (id_column=, --id-column or person=, --person-column)",
         )
 
 

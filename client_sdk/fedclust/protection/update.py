@@ -408,8 +408,8 @@ def two_cohorts(first: Cohort, second: Cohort) -> CohortRefused:
     return CohortRefused(
         "two-cohorts",
         f"this source has persons of the tables {first.table_id} and {second.table_id}. Give the "
-        "persons of each in a file of their own. If one was formed with --separate-groups, name "
-        "the table (--cohort, cohort=)",
+        "persons of each in a file of their own. If one was formed with separate_groups= "
+        "(--separate-groups), name the table (cohort=, --cohort)",
     )
 
 

@@ -409,5 +409,5 @@ def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, CohortRecord]
     if n_tables.max() >= _MOST_GROUPINGS:
         raise CohortRefused(
             "too-many-groupings",
-            f"a person is in {_MOST_GROUPINGS} tables already. Use one of them (--cohort, cohort=)",
+            f"a person is in {_MOST_GROUPINGS} tables already. Use one of them (cohort=, --cohort)",
         )

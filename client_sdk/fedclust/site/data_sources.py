@@ -177,7 +177,7 @@ class DataSources:
             if known != absolute and not replace:
                 raise UsageError(
                     f"{MARK}{name} is registered with other data or options (fedclust data show "
-                    f"{name}): give --replace, or another name"
+                    f"{name}): give replace=True (--replace), or another name"
                 )
             return _DataSourcesFile(sources={**file.sources, name: absolute})
 

@@ -125,7 +125,7 @@ def state_errors(directory: Path) -> Iterator[None]:
         raise JournalError(
             f"{where}: {error.strerror}. Fix this and run the same command again: it resumes "
             "where it stopped. A session that has not begun may use another directory "
-            "(--journal-dir)"
+            "(journal_dir=, --journal-dir)"
         ) from None
 
 

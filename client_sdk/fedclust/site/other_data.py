@@ -34,7 +34,7 @@ def _difference(begun: Participation | None, now: Participation | None) -> str:
     if begun.min_group_size != now.min_group_size:
         found.append("min_group_size (--min-group-size) differs")
     if begun.table_id != now.table_id:
-        found.append("the persons are in another table (--cohort)")
+        found.append("the persons are in another table (cohort=, --cohort)")
     if begun.size_band != now.size_band:
         found.append("the number of persons has changed")
     return "; ".join(found) or (
