@@ -16,6 +16,7 @@ import pytest
 
 from fedclust import live_line, simulate
 from fedclust.data import Dataset
+from fedclust.estimators import FederatedKMeans
 from fedclust.live_line import SlowWork
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.progress import Preview, Progress, SessionWork
@@ -203,6 +204,38 @@ def test_simulate_can_be_silent(monkeypatch: pytest.MonkeyPatch, timers: list[Ti
     simulate("lloyd", SITES, config={"n_clusters": 2})
     assert len(timers) == 1
     assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("who", "what", "said"),
+    [
+        ("simulated", "predict", "labelling 60 rows"),
+        ("fitted", "predict", "labelling 60 rows"),
+        ("fitted", "score", "the array: 60 rows read"),
+        ("fitted", "transform", "the array: 60 rows read"),
+    ],
+)
+def test_a_result_and_an_estimator_say_that_they_label_and_measure(
+    who: str, what: str, said: str, monkeypatch: pytest.MonkeyPatch, timers: list[Timer]
+) -> None:
+    result = simulate("lloyd", SITES, config={"n_clusters": 2})
+    made = result if who == "simulated" else FederatedKMeans.from_result(result)
+    clock = [0.0]
+    monkeypatch.setitem(SlowWork.__init__.__kwdefaults__, "monotonic", lambda: clock[0])
+    say = SlowWork.say
+
+    def say_late(work: SlowWork, text: str, *counts: Any) -> None:
+        say(work, text, *counts)
+        if text == said:
+            clock[0] = 3.0
+            timers[-1].ring()
+
+    monkeypatch.setattr(SlowWork, "say", say_late)
+    terminal = open_terminal(monkeypatch)
+    getattr(made, what)(SITES["a"])
+    assert f"{said}, 0:03" in terminal.getvalue()
+    assert len(timers) == 1
+    assert timers[0].cancelled
 
 
 def test_a_site_shows_its_session_unless_the_caller_takes_its_events(

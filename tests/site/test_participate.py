@@ -857,6 +857,13 @@ def test_status_knows_what_is_in_flight(tmp_path: Path) -> None:
     assert (status.sent, status.in_flight) == (2, 1)
     assert fake.site(tmp_path).status("heart") == [status]
     assert dataclasses.asdict(status)["round"] == fake.round
+    sessions = fake.site(tmp_path).status()
+    head, line = repr(sessions).splitlines()
+    shown = dict(zip(head.split(), line.split(), strict=True))
+    assert (shown["session"], shown["state"]) == ("heart", "running")
+    assert (shown["sent"], shown["in_flight"]) == ("2", "1")
+    for cell in ("<th>session</th>", ">heart</td>", ">running</td>"):
+        assert cell in sessions._repr_html_()
 
 
 def test_environment_variables_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
