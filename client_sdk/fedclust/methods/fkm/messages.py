@@ -79,7 +79,7 @@ PHASES = (
                 "counts",
                 "c x K numbers",
                 "How many of your persons are nearest to each centroid of each of c candidate "
-                "clusterings: 8 at first, fewer later.",
+                "clusterings: the option `candidates` says how many at first, later fewer.",
             ),
             disclosure("sums", "c x K x d numbers", "The sum of each column over these, scaled."),
             disclosure(
