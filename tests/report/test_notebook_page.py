@@ -38,6 +38,12 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     two = names["result"].at(2).plot.centroids().svg
     assert "the line through the two centroids" in two
     assert "0 %" not in two
+    # One axis: both centroids stand at one height, and no number stands beside a second one.
+    circles = re.findall(r'<circle cx="([0-9.]+)" cy="([0-9.]+)"', two)
+    assert len({cx for cx, _ in circles}) == 2
+    assert len({cy for _, cy in circles}) == 1
+    assert 'text-anchor="end"' not in two
+    assert re.findall(r'font-weight="600">(\d)</text>', two) == ["0", "1"]
     with pytest.raises(AttributeError, match=r"there are: plot\.profile\(\), plot\.sizes"):
         names["three"].plot.dendrogram  # noqa: B018
     with pytest.raises(UsageError, match=r"name the figure: plot\.profile"):

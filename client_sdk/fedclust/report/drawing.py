@@ -11,7 +11,18 @@ from pathlib import Path
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
 
-__all__ = ["PALETTE", "Axis", "Figure", "frame", "line_chart", "short", "tag", "text", "ticks"]
+__all__ = [
+    "PALETTE",
+    "Axis",
+    "Figure",
+    "frame",
+    "line_chart",
+    "ruler",
+    "short",
+    "tag",
+    "text",
+    "ticks",
+]
 
 #: Okabe & Ito's colours, which colour-blind readers tell apart.
 PALETTE = (
@@ -184,13 +195,23 @@ def frame(x: Axis, y: Axis, x_name: str, y_name: str, across: Sequence[float]) -
     for mark in ticks(min(y.least, y.most), max(y.least, y.most)):
         parts.append(line(x.low, y(mark), x.high, y(mark)))
         parts.append(text(x.low - 6, y(mark) + 4, short(mark), "end", size=11))
-    for mark in across:
-        parts.append(line(x(mark), y.low, x(mark), y.low + 4))
-        parts.append(text(x(mark), y.low + 16, short(mark), "middle", size=11))
-    parts.append(text((x.low + x.high) / 2, y.low + BOTTOM - 8, x_name, "middle"))
+    parts += _marks(x, y.low, x_name, across)
     middle = (y.low + y.high) / 2
     turn = f"translate(14 {middle:.1f}) rotate(-90)"
     return [*parts, text(0, 0, y_name, "middle", transform=turn)]
+
+
+def ruler(x: Axis, at: float, low: float, name: str, marks: Sequence[float]) -> list[str]:
+    """Return a single axis: a line at the height ``at``, its numbers and its name below ``low``."""
+    return [line(x.low, at, x.high, at), *_marks(x, low, name, marks)]
+
+
+def _marks(x: Axis, low: float, name: str, marks: Sequence[float]) -> list[str]:
+    parts = []
+    for mark in marks:
+        parts.append(line(x(mark), low, x(mark), low + 4))
+        parts.append(text(x(mark), low + 16, short(mark), "middle", size=11))
+    return [*parts, text((x.low + x.high) / 2, low + BOTTOM - 8, name, "middle")]
 
 
 def line(x1: float, y1: float, x2: float, y2: float) -> str:

@@ -18,6 +18,7 @@ from fedclust.report.drawing import (
     frame,
     line,
     line_chart,
+    ruler,
     short,
     tag,
     text,
@@ -188,30 +189,34 @@ class Plots:
         return Figure(parts, height, "Sizes of the clusters by site", described)
 
     def centroids(self) -> Figure:
-        """Draw the centroids on their first two principal axes."""
-        facts, height = self._facts, 360.0
+        """Draw the centroids on their first two principal axes; two of them on their line."""
+        facts = self._facts
+        pair = len(facts.clusters) == 2
+        height = 150.0 if pair else 360.0
         positions, explained = facts.axes
         if not facts.clusters:
             raise UsageError("the result has no clusters")
         across, upward = ([float(value) for value in axis] for axis in positions.T)
         x = Axis.around(across, LEFT, WIDTH - RIGHT, 0.15)
         y = Axis.around(upward, height - BOTTOM, TOP, 0.2)
-        first, second = (f"{100 * share:.0f} %" for share in explained)
-        names = f"first principal axis, {first}", f"second, {second}"
-        if len(facts.clusters) == 2:
-            names = "the line through the two centroids", ""
-        parts = frame(x, y, *names, ticks(x.least, x.most))
+        marks = ticks(x.least, x.most)
+        if pair:
+            # A second axis would hold nothing but zeros.
+            parts = ruler(x, y(0.0), y.low, "the line through the two centroids", marks)
+        else:
+            first, second = (f"{100 * share:.0f} %" for share in explained)
+            names = f"first principal axis, {first}", f"second, {second}"
+            parts = frame(x, y, *names, marks)
         most = max(cluster.size or 0 for cluster in facts.clusters) or 1
         for k, (cluster, a, b) in enumerate(zip(facts.clusters, across, upward, strict=True)):
             radius = 8 + 16 * math.sqrt((cluster.size or 0) / most)
             look = {"fill": PALETTE[k % len(PALETTE)], "fill_opacity": "0.45", "stroke": "#333"}
             parts.append(tag("circle", cx=x(a), cy=y(b), r=radius, **look))
             parts.append(text(x(a), y(b) + 4, str(cluster.number), "middle", font_weight="600"))
-        described = (
-            "Centroids in the scaled space, on the two axes along which they differ most; the area "
-            "stands for the size."
-        )
-        return Figure(parts, height, "Centroids in two dimensions", described)
+        axes = "line through both" if pair else "two axes along which they differ most"
+        described = f"Centroids in the scaled space, on the {axes}; the area stands for the size."
+        title = "Centroids on a line" if pair else "Centroids in two dimensions"
+        return Figure(parts, height, title, described)
 
 
 def mean_of(entry: ClusterColumn) -> str:
