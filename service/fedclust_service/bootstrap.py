@@ -214,13 +214,18 @@ def _write_key(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def explain_store_errors(settings: Settings) -> Iterator[None]:
-    """Turn the store's errors into a StartFailure."""
+def explain_store_errors(settings: Settings, failed: str | None = None) -> Iterator[None]:
+    """Turn the store's errors into a StartFailure.
+
+    ``failed`` says what did not happen, where the error may be about another file than the
+    database.
+    """
     where = settings.shown()["database_url"]
     try:
         yield
     except StoreError as error:
-        code, message = Exit.DATABASE, f"the database {where} cannot be used: {error}"
+        failed = failed or f"the database {where} cannot be used"
+        code, message = Exit.DATABASE, f"{failed}: {error}"
         if isinstance(error, StoreLocked):
             code = Exit.LOCKED
             message = f"another coordinator serves {where}: stop it, or use another data directory"

@@ -250,7 +250,7 @@ def backup(
     from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.store import backup as copies
 
-    with explain_store_errors(settings):
+    with explain_store_errors(settings, "no backup was made"):
         made = copies.backup(settings.store_url, target)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
 
@@ -268,7 +268,7 @@ def restore(
     from fedclust_service.orchestration.audit import trail
     from fedclust_service.store import backup as copies
 
-    with explain_store_errors(settings):
+    with explain_store_errors(settings, "nothing was restored"):
         made = copies.restore(source, settings.store_url)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
     with open_coordinator(settings, serving=False) as opened:

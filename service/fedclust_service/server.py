@@ -261,7 +261,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise StartFailure(Exit.ADDRESS, f"there is no address {host} to listen on") from None
+        raise StartFailure(
+            Exit.ADDRESS, f"there is no address {host} to listen on: set --host"
+        ) from None
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -273,7 +275,9 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
-        why = "is in use: stop what listens there or set --port" if taken else error.strerror
+        why = "is in use: stop what listens there or set --port"
+        if not taken:
+            why = f"cannot be listened on ({error.strerror}): set --host or --port"
         raise StartFailure(Exit.ADDRESS, f"{host} port {port} {why}") from None
     return listener
 

@@ -345,21 +345,23 @@ class Settings(BaseSettings):
 
         SettingsError if a file cannot be read or does not hold what it should.
         """
+        for name in ("tls_cert", "tls_key", "tls_client_ca"):
+            path = getattr(self, name)
+            if path is not None and not os.access(path, os.R_OK):
+                raise SettingsError(f"{name}: {path} is not there, or this account may not read it")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(str(self.tls_cert), str(self.tls_key), _no_password)
-        except OSError as error:  # ssl.SSLError is one
-            raise SettingsError(
-                f"tls_cert or tls_key cannot be used: {error.strerror or 'not a PEM pair'}"
-            ) from None
+        except OSError:  # ssl.SSLError is one; its text does not help
+            message = "tls_cert and tls_key: give a certificate and its private key, both as PEM"
+            raise SettingsError(message) from None
         if self.tls_client_ca is not None:
             try:
                 context.load_verify_locations(str(self.tls_client_ca))
-            except OSError as error:
-                raise SettingsError(
-                    f"tls_client_ca cannot be used: {error.strerror or 'no PEM certificates'}"
-                ) from None
+            except OSError:
+                message = f"tls_client_ca: {self.tls_client_ca} holds no PEM certificate"
+                raise SettingsError(message) from None
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 

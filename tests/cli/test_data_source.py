@@ -198,9 +198,15 @@ def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
     for command in (("check", "--definition", "heart.json"), ("doctor",)):
         assert office.run(*command, "--data", "@cohrt") != 0
         said = " ".join((office.out + office.err).split())
-        assert "no data source @cohrt (@cohort). Did you mean @cohort? fedclust data add" in said
+        assert (
+            "no data source @cohrt (registered: @cohort). Did you mean @cohort? fedclust data add"
+            in said
+        )
     assert office.run("check", "--definition", "heart.json", "--data", "@other") == 2
-    assert "no data source @other (@cohort): fedclust data add other --data FILE" in office.err
+    assert (
+        "no data source @other (registered: @cohort): fedclust data add other --data FILE"
+        in office.err
+    )
     Path("@cohort").write_text("mrn;Ex;y\na;1;2\n", "utf-8")
     assert office.run("check", "--definition", "heart.json", "--data", "./@cohort", "--json") == 3
     assert json.loads(office.out)["refused"]["message"].startswith("@cohort")

@@ -226,10 +226,32 @@ def test_a_sweep_says_which_k_were_tried_and_which_is_recommended(desk: Desk) ->
         ),
         ("check --definition - --data north.csv", 2, "standard input is empty"),
         ("check --definition heart.json --data -", 2, "not from standard input: give a file"),
+        ("check --data north.csv", 2, "give one of: the name of a session, --study STUDY"),
+        ("check --definition heart.json --data north.csv --sentinel chol", 2, "--sentinel needs"),
+        ("check --definition heart.json --data north.csv --sentinel chol=inf", 2, "--sentinel ne"),
+        ("check --definition heart.json --data north.csv --delimiter ab", 2, "--delimiter: too"),
+        ("check --definition heart.json --data north.csv --delimiter a", 2, "--delimiter: a comma"),
+        ("check --definition heart.json --data north.csv --encoding klingon", 2, "--encoding: no"),
+        ("check --definition heart.json --data north.csv --decimal x", 2, "--decimal: write '.'"),
+        ("cohort create --data north.csv", 2, "give either --features NAMES or --definition"),
+        ("cohort create --data north.csv --features ,", 2, "--features needs names of columns"),
+        ("ledger verify --head xyz", 2, "--head: give the 64 hexadecimal digits that fedclust"),
+        ("session result swept --out r.fedclust", 2, "give --result-out r.fedclust"),
+        ("simulate fkm --clusters 2 --site north", 2, "--site north: give NAME=FILE"),
+        ("session create one --file list.json", 2, "list.json: a definition is a JSON object"),
+        ("session create one --file twice.json", 2, "the key 'purpose' twice: keep one"),
+        ("study create s", 2, "the definition lacks purpose, sites: give --purpose, --sites"),
+        (
+            "session create one --algorithm fkm",
+            2,
+            "lacks purpose, features, sites: give --purpose, --features, --sites",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_used(desk: Desk, line: str, code: int, text: str) -> None:
     desk.definition("one.json", config={"n_clusters": 1})
+    (desk.place / "list.json").write_text("[]", "utf-8")
+    (desk.place / "twice.json").write_text('{"purpose": "x", "purpose": "y"}', "utf-8")
     said = desk.run("ada", line)
     assert (said.code, text in said.text) == (code, True), said.err
     assert desk.run("ada", "session show one").code == 5, "nothing was created"
@@ -384,6 +406,38 @@ def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
         ("op", "site add bern --title ' x'", 2, "--title: leave out the spaces at its beginning"),
         ("op", "site add bern --days 9999", 2, "--days"),
         ("ada", "session invite open So", 2, "SITES, entry 1: a name is a-z, 0-9 and hyphens"),
+        # A name that is none, wherever it is given.
+        ("ada", "study show Hearts", 2, "'Hearts': a name is a-z, 0-9 and hyphens"),
+        ("ada", "study delete Hearts --yes", 2, "'Hearts': a name is a-z, 0-9 and hyphens"),
+        ("ada", "session list --study Hearts", 2, "'Hearts': a name is a-z, 0-9 and hyphens"),
+        ("ada", CREATE.format("one") + "--study Hearts", 2, "'Hearts': a name is a-z, 0-9"),
+        ("north", "check --study Hearts --data north.csv", 2, "'Hearts': a name is a-z, 0-9"),
+        ("ada", "session exclude open North --yes", 2, "'North': a name is a-z, 0-9 and hyphens"),
+        ("ada", "session exclude open nowhere --yes", 5, "There is no site in this session"),
+        ("ada", "session exclude swept north --yes", 5, "a site cannot leave it any more"),
+        ("ada", "session delete swept --yes", 5, "Cancel it instead, and choose another name"),
+        ("ada", "session delete open", 4, "there is no terminal to ask on: give --yes"),
+        ("ada", "session deadline open 2099-01-01T00:00Z", 5, "No round of this session is"),
+        ("ada", "study show nothing", 5, "There is no study of this name that this token"),
+        ("north", "study create s --purpose x --sites north", 2, "--purpose: it should have at"),
+        # What a site has not registered, reviewed or handed over.
+        ("north", "data show nothing", 2, "there is no data source @nothing (none is registered)"),
+        ("north", "data add Heart --data north.csv", 2, "'Heart' cannot be the name of a data"),
+        ("north", "data add more --data @other", 2, "@other is a registered source: give a file"),
+        ("north", "review open --data north.csv --out x.pdf", 2, "a file that ends in .html"),
+        ("north", "review open --data north.csv --out no/x.html", 2, "no/x.html cannot be written"),
+        (
+            "north",
+            "approve open --name Ruth --journal-dir j",
+            2,
+            "fedclust review open --data FILE",
+        ),
+        ("north", "approve open --name R --withdraw --journal-dir j", 2, "no approval of session"),
+        ("north", "agent remove open --journal-dir j", 2, "open was not handed to the agent"),
+        ("op", "site email north x@y.example --remove", 2, "give either an ADDRESS or --remove"),
+        # A token that cannot be used.
+        ("nobody", "session list", 2, "nobody.token: the token cannot be read (No such file"),
+        ("ada", "session list --coordinator ftp://x", 2, "address begins with https://"),
         ("op", "site token nobody", 5, "(404): "),
         ("op", "site revoke north nothing", 5, "(404): "),
     ],
@@ -405,6 +459,51 @@ def changed(desk: Desk, name: str, change: Callable[[list[list[Any]]], object]) 
     change(lines)
     write(desk.place / name, lines)
     return f"--data {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("empty.csv", b"", "the file is empty; a header is needed"),
+        ("header.csv", b"age,chol,angina\n", "there are no rows below the header"),
+        ("packed.csv", b"\x1f\x8b\x08 SECRET", "the file is compressed: unpack it first"),
+        ("ragged.csv", b"age,chol,angina\n1,2,x\nSECRET,2\n", ", line 3: 2 fields, and 3 fields"),
+        ("twice.csv", b"age,age,chol,angina\n1,2,3,x\n", "column 'age': the header names it twice"),
+        ("quote.csv", b'age,chol,angina\n"SECRET,2,x\n', "is a quotation mark never closed?"),
+        ("latin.csv", b"age,chol,angina\n1,2,SECR\xe9T\n", "line 2: this is not UTF-8; older Wi"),
+        ("junk.parquet", b"PAR1 SECRET", "this is no Parquet file"),
+        ("junk.xlsx", b"PK SECRET", "this is no Excel workbook"),
+        ("junk.xls", b"\xd0\xcf SECRET", "save it as .xlsx, or a sheet as CSV UTF-8"),
+        ("query.sql", b"select \xff SECRET", "a query is text in UTF-8"),
+        ("absent.csv", None, "absent.csv: No such file or directory"),
+        ("journals", None, "this is a directory without *.parquet files: give a file"),
+    ],
+)
+def test_a_file_that_holds_no_rows(desk: Desk, name: str, content: bytes | None, text: str) -> None:
+    """The message names the file, and holds nothing of what is in it."""
+    if content is not None:
+        (desk.place / name).write_bytes(content)
+    said = desk.run("ada", f"check --definition heart.json --data {name}")
+    assert (said.code, text in said.text) == (3, True), said.err
+    assert name in said.err
+    assert "SECR" not in said.text
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\xff", "a mapping file is TOML in UTF-8"),
+        (b"delimiter = 'ab'", "delimiter: too long: the limit is 1"),
+        (b"delimiter = 'a'", "delimiter: a comma, semicolon, tab or the like"),
+        (b"encoding = 'klingon'", "encoding: no such encoding; utf-8, utf-16, cp1252"),
+        (b"[features.chol]\nunit = 'stone'", "features.chol: it gives 'stone' and the session's"),
+        (b"[features.chol]\ncolum = 'x'", "features.chol.colum: there is no such setting: did"),
+    ],
+)
+def test_a_mapping_file_that_cannot_be_used(desk: Desk, content: bytes, text: str) -> None:
+    (desk.place / "wrong.toml").write_bytes(content)
+    said = desk.run("ada", "check --definition heart.json --data north.csv --mapping wrong.toml")
+    assert (said.code, f"wrong.toml: {text}" in said.text) == (3, True), said.err
 
 
 def test_repeated_ids_are_counted_and_not_named(desk: Desk) -> None:

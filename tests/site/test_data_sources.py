@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.data.mapping import ReadOptions
+from fedclust.data.mapping import read_options
 from fedclust.errors import DataError, JournalDamaged, UsageError
 from fedclust.site import DataSource, DataSources, data_source
 from fedclust.site.paths import state_directory
@@ -31,7 +31,7 @@ def source(path: Path | str, **options: Any) -> DataSource:
     columns = {
         name: options.pop(name) for name in ("id_column", "person_column") if name in options
     }
-    return DataSource(data=str(path), reading=ReadOptions(**options), **columns)
+    return DataSource(data=str(path), reading=read_options(options), **columns)
 
 
 def test_a_source_is_stored_privately_with_absolute_paths(
@@ -107,7 +107,9 @@ def test_another_source_of_the_name_needs_replace(cohort: Path) -> None:
     sources.add("b-side", source(cohort))
     assert list(sources.read()) == ["b-side", "cohort"]
     sources.remove("cohort")
-    with pytest.raises(UsageError, match=r"no data source @cohort \(@b-side\): fedclust data add"):
+    with pytest.raises(
+        UsageError, match=r"no data source @cohort \(registered: @b-side\): fedclust data add"
+    ):
         sources.remove("cohort")
     sources.remove("b-side")
     with pytest.raises(UsageError, match="none is registered"):

@@ -63,7 +63,11 @@ def check(
     session: Annotated[str | None, o.arg("Name of the session.")] = None,
     study: Annotated[
         str | None,
-        o.opt("--study", "Check all sessions of this study that invite this site."),
+        o.opt(
+            "--study",
+            "Check all sessions of this study that invite this site.",
+            callback=o.slug_or_none,
+        ),
     ] = None,
     definition: Annotated[
         Path | None,

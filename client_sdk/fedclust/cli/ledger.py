@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated
 
 import typer
@@ -74,6 +75,10 @@ def ledger_verify(
     Each line carries the last known head of the coordinator's audit trail.
     --against-coordinator detects whether that trail was cut or rewritten since.
     """
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise errors.UsageError(
+            "--head: give the 64 hexadecimal digits that fedclust ledger verify printed"
+        )
     directory = journal_dir or paths.default_directory()
     ledger = Ledger(directory)
     with journal.state_errors(directory):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,11 @@ def arg(text: str) -> Any:
 def split_names(text: str) -> list[str]:
     """Return the names in a comma-separated list."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def slug_or_none(name: str | None) -> str | None:
+    """Return a valid name, or None if none was given; UsageError for another."""
+    return None if name is None else slug(name)
 
 
 Session = Annotated[
@@ -304,10 +310,11 @@ class Reading:
         for text in self.sentinel or ():
             name, _, number = text.rpartition("=")
             try:
-                sentinels.setdefault(name.strip(), []).append(float(number))
+                marker = float(number)
             except ValueError:
-                name = ""
-            if not name.strip():
+                marker = math.nan
+            sentinels.setdefault(name.strip(), []).append(marker)
+            if not (name.strip() and math.isfinite(marker)):
                 raise UsageError("--sentinel needs FEATURE=NUMBER, for example chol=0")
         return read_options(
             {
@@ -325,7 +332,8 @@ class Reading:
                 "min_present": self.min_present,
                 "sql_url_file": _absolute_file(self.sql_url_file, "--sql-url-file"),
                 "out_of_core": bool(self.out_of_core),
-            }
+            },
+            _flag,
         )
 
     def source(self, data: str, persons: Persons | None = None) -> DataSource:
@@ -459,6 +467,10 @@ def absolute(path: Path | None) -> str | None:
 def _absolute_file(path: Path | None, option: str) -> str | None:
     """Return :func:`absolute`; UsageError if the option was given a database's address."""
     return None if path is None else absolute(Path(refuse_address(str(path), option)))
+
+
+def _flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
 def absolute_data(data: str) -> str:

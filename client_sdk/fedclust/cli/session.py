@@ -30,6 +30,7 @@ from fedclust.cli.output_files import (
 )
 from fedclust.cli.overview import late_first, overviews, risk_of_exclusion
 from fedclust.cli.result_output import show_result
+from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import SessionOptions, read_time
 from fedclust.cli.session_screen import overview_fields, session_row, show_session
 from fedclust.cli.watch import Watcher
@@ -90,7 +91,9 @@ def create(
 def show_all(
     connection: o.Connection,
     state: Annotated[SessionState | None, o.opt("--state", "Only sessions in this state.")] = None,
-    study: Annotated[str | None, o.opt("--study", "Only sessions of this study.")] = None,
+    study: Annotated[
+        str | None, o.opt("--study", "Only sessions of this study.", callback=o.slug_or_none)
+    ] = None,
     as_json: o.AsJson = False,
 ) -> None:
     """List sessions: state, round, number of answers; sessions with late sites come first.
@@ -182,7 +185,9 @@ def close(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fals
 def exclude(
     connection: o.Connection,
     session: o.Session,
-    site: Annotated[str, o.arg("Name of the site.")],
+    site: Annotated[
+        str, typer.Argument(help="Name of the site.", show_default=False, callback=slug)
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Exclude without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:

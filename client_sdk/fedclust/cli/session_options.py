@@ -85,7 +85,11 @@ class SessionOptions:
     ] = None
     study: Annotated[
         str | None,
-        o.opt("--study", "Study that the session belongs to. It gives what you leave out."),
+        o.opt(
+            "--study",
+            "Study that the session belongs to. It gives what you leave out.",
+            callback=o.slug_or_none,
+        ),
     ] = None
     algorithm: Algorithm = None
     clusters: Clusters = None

@@ -9,6 +9,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
+from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
 from fedclust.site.consent import feature_text
 from fedclust.site.terminal import confirmed
@@ -20,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Study = Annotated[str, o.arg("Name of the study.")]
+Study = Annotated[str, typer.Argument(help="Name of the study.", show_default=False, callback=slug)]
 
 
 @o.command(

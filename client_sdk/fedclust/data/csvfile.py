@@ -75,7 +75,7 @@ class CsvReader:
         self.header: Sequence[str] = first
         if self._given:
             if first == list(self._given):
-                message = "the first line is a header, and columns are given too: give none"
+                message = "the first line is a header: leave out the names of columns (--columns)"
                 raise self.origin.fault("header-twice", message)
             self.header = self._given
 

@@ -67,7 +67,7 @@ class ExcelReader:
         if self._named:
             self.header = tuple(name.strip() for name in written.columns)
             if names == list(self.header) and written.header_row is None:
-                message = f"row {self._top} is a header, and columns are given too: give none"
+                message = f"row {self._top} is a header: leave out the names of columns (--columns)"
                 raise self.origin.fault("header-twice", message)
             if written.header_row is None:
                 self._below = self._top - 1

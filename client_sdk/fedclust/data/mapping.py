@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, FiniteFloat, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, ValidationError
+from pydantic_core import PydanticCustomError
 
 from fedclust.data.mapping_faults import first_fault
 from fedclust.data.secret_files import refuse_address
@@ -25,7 +26,27 @@ Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 _PLAIN_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?|[+-]?\.[0-9]+", re.ASCII)
 #: Called with a source's name, the rows read so far, and the number of all rows if known.
 OnRead: TypeAlias = Callable[[str, int, int | None], None]
-Delimiter = Annotated[str, StringConstraints(min_length=1, max_length=1)]
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        "".encode(name)
+    except (LookupError, ValueError):
+        message = "no such encoding; utf-8, utf-16, cp1252 and latin-1 are common"
+        raise PydanticCustomError("encoding", message) from None
+    return name
+
+
+def _usable_delimiter(mark: str) -> str:
+    if mark in '"\r\n' or mark.isalnum():
+        raise PydanticCustomError("delimiter", "a comma, semicolon, tab or the like")
+    return mark
+
+
+Encoding = Annotated[Text, AfterValidator(_known_encoding)]
+Delimiter = Annotated[
+    str, StringConstraints(min_length=1, max_length=1), AfterValidator(_usable_delimiter)
+]
 #: A row of a spreadsheet, counted from 1.
 RowNumber = Annotated[int, Field(ge=1)]
 
@@ -68,7 +89,7 @@ class ColumnsFile(Model):
     """A mapping file: the format of the source, and its columns by feature."""
 
     delimiter: Delimiter | None = None
-    encoding: Text | None = None
+    encoding: Encoding | None = None
     decimal: Literal[".", ","] = "."
     columns: tuple[Text, ...] = ()
     sheet: Text | None = None
@@ -90,7 +111,7 @@ class ReadOptions(Model):
     missing: tuple[Text, ...] = ()
     sentinels: dict[str, tuple[FiniteFloat, ...]] = Field(default_factory=dict)
     delimiter: Delimiter | None = None
-    encoding: Text | None = None
+    encoding: Encoding | None = None
     decimal: Literal[".", ","] | None = None
     columns: tuple[Text, ...] = ()
     sheet: Text | None = None
@@ -237,8 +258,13 @@ def watch_reading(source: Any, on_read: OnRead) -> Dataset:
     return Dataset.of(source.source, source.options, on_read, source.given)
 
 
-def read_options(given: Mapping[str, Any]) -> ReadOptions:
-    """Validate options given as JSON values; UsageError names the first invalid one."""
+def read_options(
+    given: Mapping[str, Any], called: Callable[[str], str] = "{} of the data".format
+) -> ReadOptions:
+    """Validate options given as JSON values; UsageError names the first invalid one.
+
+    ``called`` returns what messages call the option of a name.
+    """
     for name in ("mapping", "sql_url_file"):
         if isinstance(given.get(name), str):
             refuse_address(given[name], name)
@@ -246,7 +272,7 @@ def read_options(given: Mapping[str, Any]) -> ReadOptions:
         return ReadOptions.model_validate_json(json.dumps(dict(given)))
     except (ValidationError, TypeError, ValueError) as error:
         place, why = first_fault(error, (ReadOptions.model_fields, ()))
-        raise UsageError(f"{place or 'an option'} of the data: {why}") from None
+        raise UsageError(f"{called(place) if place else 'an option of the data'}: {why}") from None
 
 
 def _read_mapping(path: Path) -> ColumnsFile:
@@ -287,14 +313,6 @@ def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -
     ------
     DataError
     """
-    if file.encoding is not None:
-        try:
-            "".encode(file.encoding)
-        except (LookupError, ValueError):
-            message = "no such encoding; utf-8, utf-16, cp1252 and latin-1 are common"
-            raise DataError(source, "mapping", f"encoding: {message}") from None
-    if file.delimiter is not None and (file.delimiter in '"\r\n' or file.delimiter.isalnum()):
-        raise DataError(source, "mapping", "delimiter: a comma, semicolon, tab or the like")
     if file.delimiter is not None and file.delimiter == file.decimal == ".":
         raise DataError(source, "mapping", "delimiter and decimal mark cannot be the same")
     taken: dict[str, str] = {}

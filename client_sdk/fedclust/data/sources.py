@@ -82,6 +82,9 @@ def open_reader(
     if path.name.startswith(_LOCK) and kind in _EXCEL:
         message = "this is the lock file of Excel, which is there while the workbook is open; give "
         raise Origin(path.name).fault("spreadsheet", message + path.name.removeprefix(_LOCK))
+    if path.is_dir() and kind not in _PARQUET and not any(path.glob("*.parquet")):
+        message = "this is a directory without *.parquet files: give a file"
+        raise Origin(path.name).fault("unreadable", message)
     if kind in _PARQUET or (path.is_dir() and any(path.glob("*.parquet"))):
         return ParquetReader(path)
     if kind == ".sql":

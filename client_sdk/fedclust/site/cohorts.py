@@ -227,7 +227,7 @@ class CohortStore:
                 self._write(changed, records)
                 self._enter(changed, ledger)
             if not found:
-                with cohort_refusals():
+                with cohort_refusals("the id"):
                     raise refused or CohortRefused("unknown-person", "there is no table yet")
             return found
 
@@ -377,12 +377,12 @@ class CohortStore:
 
 
 @contextmanager
-def cohort_refusals() -> Iterator[None]:
-    """Turn refusals of the rules into PersonsRefused."""
+def cohort_refusals(source: str = "the source") -> Iterator[None]:
+    """Turn refusals of the rules into PersonsRefused, which names ``source``."""
     try:
         yield
     except CohortRefused as error:
-        raise errors.PersonsRefused("the source", error.rule, str(error)) from None
+        raise errors.PersonsRefused(source, error.rule, str(error)) from None
 
 
 def _refuse_held(cohort: Cohort, records: Mapping[str, CohortRecord]) -> None:

@@ -132,7 +132,8 @@ class DataSources:
         """Return a source; UsageError lists the known ones."""
         known = self.read()
         if name not in known:
-            names = ", ".join(MARK + each for each in known) or "none is registered"
+            names = ", ".join(MARK + each for each in known)
+            names = f"registered: {names}" if known else "none is registered"
             near = difflib.get_close_matches(name, known, 1)
             meant = f". Did you mean {MARK}{near[0]}?" if near else ":"
             raise UsageError(

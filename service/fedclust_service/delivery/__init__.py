@@ -59,9 +59,13 @@ def _client_context(settings: Settings) -> ssl.SSLContext:
     if settings.notify_ca is not None:
         try:
             context.load_verify_locations(str(settings.notify_ca))
-        except OSError as error:  # ssl.SSLError is one
+        except ssl.SSLError:
             raise SettingsError(
-                f"notify_ca cannot be used: {error.strerror or 'no PEM certificates'}"
+                f"notify_ca: {settings.notify_ca} holds no PEM certificate"
+            ) from None
+        except OSError as error:
+            raise SettingsError(
+                f"notify_ca: {settings.notify_ca} cannot be read: {error.strerror}"
             ) from None
     return context
 

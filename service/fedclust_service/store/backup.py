@@ -97,7 +97,7 @@ def restore(source: Path, url: str) -> Copy:
         for suffix in ("", "-wal", "-shm", "-journal"):
             left = file.with_name(file.name + suffix)
             if left.exists():
-                raise Unwritable(f"{left} exists: move it aside")
+                raise Unwritable(f"{left} exists: move it aside first")
         # The hash that `backup` printed: another copy of the same pages may have another header.
         return replace(_copy(source, file), sha256=_digest(source))
     finally:
@@ -106,7 +106,7 @@ def restore(source: Path, url: str) -> Copy:
 
 def _copy(source: Path, target: Path) -> Copy:
     if target.exists():
-        raise Unwritable(f"{target} exists: nothing is overwritten")
+        raise Unwritable(f"{target} exists, and nothing is overwritten: name another file")
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

@@ -1,0 +1,117 @@
+"""What ``fedclust-service`` ends with: its text, and the exit code. In this process."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedclust_service import cli
+
+SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
+MAIL = "notify-test --smtp-host 127.0.0.1 --smtp-security none --smtp-from me@x.example"
+HOOK = "https://hook.example/s3cret"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory, with files that are not what a setting asks for."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("s3cret", "utf-8")
+    for name, mode in (("open", 0o644), ("short", 0o600)):
+        key = Path(name, "secret.key")
+        key.parent.mkdir()
+        key.write_text(SECRET if name == "open" else "s3cret", "utf-8")
+        key.chmod(mode)
+    Path("files").mkdir()
+    Path("files", "fedclust_nope").write_text("s3cret", "utf-8")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("line", "env", "code", "text"),
+    [
+        # Settings, by name.
+        ("config show", {"SECRET_KEYY": "x"}, 3, "FEDCLUST_SECRET_KEYY; `fedclust-service config"),
+        ("config show --secrets-dir files", {}, 3, "unknown settings: FEDCLUST_NOPE"),
+        ("config show --secrets-dir no", {}, 3, "secrets_dir: no is not a directory that can be"),
+        ("config show --port 99999", {}, 3, "port: "),
+        ("config show --public-url https://u@h/", {}, 3, "public_url: use https://HOST[:PORT]"),
+        ("config show --behind-proxy 10.0.0.300/8", {}, 3, "behind_proxy: use networks such as"),
+        ("config show", {"SECRET_KEY": "s3cret"}, 3, "secret_key: each key needs at least 32"),
+        ("config show", {"DATABASE_URL": "mysql://u:s3cret@h/x"}, 3, "database_url: use sqlite:/"),
+        ("config show --tls-cert text", {}, 3, "tls_cert and tls_key go together: set both"),
+        ("config show --tls-client-ca text", {}, 3, "tls_client_ca needs tls_cert and tls_key"),
+        # Settings of notifications.
+        ("config show --operator-emails a@b.example", {}, 3, "smtp_user need smtp_host"),
+        ("config show --smtp-host mail.example", {}, 3, "smtp_host needs smtp_from, the address"),
+        (f"{MAIL} --smtp-user u", {}, 3, "smtp_user and smtp_password go together: set both"),
+        (f"{MAIL} --smtp-host mail.example", {}, 3, "smtp_security none is allowed only if smtp"),
+        (f"{MAIL} --operator-emails a@b.example,s3cret", {}, 3, "operator_emails: address 2 is no"),
+        ("notify-test", {"WEBHOOK_URL": HOOK}, 3, "hook.example is not one of webhook_hosts"),
+        (
+            "notify-test --webhook-hosts hook.example",
+            {"WEBHOOK_URL": HOOK},
+            3,
+            "webhook_url needs webhook_secret with at least 32 characters",
+        ),
+        ("notify-test", {}, 3, "no channel is configured: set smtp_host, smtp_from and"),
+        ("notify-test --to me", {}, 2, "--to: use an address such as it@hospital.example"),
+        (MAIL, {}, 1, "e-mail: set operator_emails, or give --to ADDRESS"),
+        (f"{MAIL} --notify-ca no", {}, 3, "notify_ca: no cannot be read: No such file"),
+        (f"{MAIL} --notify-ca text", {}, 3, "notify_ca: text holds no PEM certificate"),
+        # Files and directories.
+        ("init --data-dir text/x", {}, 5, "the data directory text/x cannot be made"),
+        ("init --data-dir open", {}, 3, "run chmod 600 open/secret.key"),
+        ("init --data-dir short", {}, 3, "holds no key of at least 32 characters: restore it"),
+        ("init --token-out text", {}, 2, "--token-out: text cannot be written: File exists"),
+        ("operator-token --name Op", {}, 2, "--name: use a-z, 0-9 and -, at most 63"),
+        ("audit verify --head xyz", {}, 2, "--head: give 64 hexadecimal digits, or NUMBER:HASH"),
+        ("audit verify --data-dir no", {}, 5, "does not exist; make it first, or name another"),
+        ("backup --data-dir no x", {}, 5, "no backup was made: there is no database"),
+        ("restore --data-dir files no", {}, 5, "nothing was restored: there is no file no"),
+        ("db current --database-url sqlite:///text", {}, 5, "it is not an SQLite database; move"),
+        (
+            "backup x",
+            {"DATABASE_URL": "postgresql+psycopg://u:s3cret@h/x"},
+            3,
+            "PostgreSQL is copied by its own tools",
+        ),
+        (
+            "restore x",
+            {"DATABASE_URL": "postgresql+psycopg://u:s3cret@h/x"},
+            3,
+            "PostgreSQL is restored by its own tools, into an empty database",
+        ),
+        # What serving needs.
+        ("serve --host 0.0.0.0", {}, 3, "set --tls-cert and --tls-key, or --behind-proxy"),
+        ("serve --tls-cert text --tls-key no", {}, 3, "tls_key: no is not there, or this account"),
+        ("serve --tls-cert text --tls-key text", {}, 3, "give a certificate and its private key"),
+        (
+            "serve --host 203.0.113.5 --behind-proxy 10.0.0.0/8 --port 8499",
+            {},
+            4,
+            "203.0.113.5 port 8499 cannot be listened on (",
+        ),
+    ],
+)
+def test_what_a_command_ends_with(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    env: dict[str, str],
+    code: int,
+    text: str,
+) -> None:
+    """One line that names the setting, flag or file, and holds no secret."""
+    for name, value in env.items():
+        monkeypatch.setenv(f"FEDCLUST_{name}", value)
+    monkeypatch.setattr(sys, "argv", ["fedclust-service", *shlex.split(line)])
+    ended = cli.main()
+    said = " ".join(" ".join(capsys.readouterr()).split())
+    assert (ended, text in said) == (code, True), said
+    assert "s3cret" not in said
+    assert "_ssl.c" not in said
