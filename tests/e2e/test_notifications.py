@@ -173,4 +173,5 @@ def test_an_authority_that_cannot_be_read_is_named_at_the_start(tmp_path: Path) 
     }
     done = service("serve", "--port", "0", env=env)
     assert done.returncode == 3
-    assert "notify_ca cannot be used" in done.stderr
+    named = f"notify_ca: {tmp_path / 'missing.pem'} cannot be read"
+    assert named in done.stderr
