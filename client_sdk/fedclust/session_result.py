@@ -1,4 +1,4 @@
-"""A completed session's result, as whoever may read it at the coordinator gets it."""
+"""A completed session's result, as the coordinator gives it to its analyst and sites."""
 
 from __future__ import annotations
 

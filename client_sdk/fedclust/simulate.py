@@ -442,7 +442,7 @@ def _read_table(
     at = "" if site is None else f"site {site!r}: "
     try:
         lacking = definition.policy.missing == "mask"
-        # Of rows that form a protected table, the reading of persons tells it.
+        # For a protected table, reading the persons has already warned.
         tell = new or definition.policy.protection == "none"
         return load(
             source,

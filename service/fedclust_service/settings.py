@@ -375,7 +375,7 @@ class Settings(BaseSettings):
             elif name == "secret_key":
                 value = f"{len(value)} set" if value else f"in {self.key_file}"
             elif name == "webhook_url" and value is not None:
-                # Some receivers take whoever knows the path for the sender.
+                # At some receivers the path is the secret.
                 scheme, _, rest = value.get_secret_value().partition("://")
                 value = f"{scheme}://{rest.partition('/')[0].partition('?')[0]}/***"
             elif isinstance(value, tuple):

@@ -406,7 +406,7 @@ def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
         ("op", "site add bern --title ' x'", 2, "--title: leave out the spaces at its beginning"),
         ("op", "site add bern --days 9999", 2, "--days"),
         ("ada", "session invite open So", 2, "SITES, entry 1: a name is a-z, 0-9 and hyphens"),
-        # A name that is none, wherever it is given.
+        # An invalid name, in each place that takes one.
         ("ada", "study show Hearts", 2, "'Hearts': a name is a-z, 0-9 and hyphens"),
         ("ada", "study delete Hearts --yes", 2, "'Hearts': a name is a-z, 0-9 and hyphens"),
         ("ada", "session list --study Hearts", 2, "'Hearts': a name is a-z, 0-9 and hyphens"),

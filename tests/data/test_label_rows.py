@@ -160,11 +160,11 @@ def test_unknown_levels_that_count_as_missing_are_told(
     with pytest.warns(DataWarning) if n_unknown else nullcontext([]) as caught:
         found = simulate("lloyd", {"a": rows}, policy=policy, **given)
         loaded = load(rows, features)
-    told = "1 row has a value" if n_unknown == 1 else f"{n_unknown} rows have a value"
+    counted = "1 row has a value" if n_unknown == 1 else f"{n_unknown} rows have a value"
     assert len(caught) == 2 * (n_unknown > 0)
     for each in caught:
         text = str(each.message)
-        assert f"column 's': {told} that the session does not know, and it counts as mis" in text
+        assert f"column 's': {counted} that the session does not know, and it counts as mis" in text
         assert "The session knows a, b." in text
         assert "SECRET" not in text
     same = simulate("lloyd", {"a": blank}, policy=policy, **given)

@@ -332,8 +332,8 @@ def test_ends_are_notified_as_finished_or_failed(
         ("late", "failed", "failed"),
     }
     assert len(ended) == 3
-    told = {to for body, (to,) in mails.got if body["kind"] == "finished"}
-    assert told == {OPS, "ada@x.example", "north@x.example", "south@x.example"}
+    recipients = {to for body, (to,) in mails.got if body["kind"] == "finished"}
+    assert recipients == {OPS, "ada@x.example", "north@x.example", "south@x.example"}
     (failed,) = [body for body in ended if body["kind"] == "failed"]
     assert "fedclust session show late" in str(failed["text"])
 

@@ -24,21 +24,27 @@ def test_the_workbook_becomes_persons(
         sheet.append([_cell(each.strip()) for each in cells])
     for row in (["code", "meaning"], ["f", "female"], ["m", "male"]):
         codes.append(row)
-    told = {"1001": [63, 1, 102, 7.1, 1], "1002": [58, 0, 95, float("nan"), 0]}
+    expected_rows = {"1001": [63, 1, 102, 7.1, 1], "1002": [58, 0, 95, float("nan"), 0]}
     draw = random.Random(2)
     for number in range(1003, 1031):
         values = [draw.randint(20, 90), draw.choice("fm"), draw.randint(60, 300)]
         values += [draw.randint(50, 100) / 10, draw.choice(["yes", "no"])]
         sheet.append([number, *values])
         age, sex, creatinine, hba1c, diabetes = values
-        told[str(number)] = [age, int(sex == "f"), creatinine, hba1c, int(diabetes == "yes")]
+        expected_rows[str(number)] = [
+            age,
+            int(sex == "f"),
+            creatinine,
+            hba1c,
+            int(diabetes == "yes"),
+        ]
     made.save("cohort.xlsx")
     recipe = Recipe("excel.md", monkeypatch, capsys)
     recipe.save("excel.toml", "toml")
     recipe.follow()
     found = persons("ward")
-    assert list(found) == list(told)
-    for key, values in told.items():
+    assert list(found) == list(expected_rows)
+    for key, values in expected_rows.items():
         assert found[key] == pytest.approx(values, nan_ok=True), key
 
 

@@ -59,32 +59,32 @@ def recipe(
 
 def test_the_script_makes_the_table(recipe: Recipe) -> None:
     draw = random.Random(3)
-    told: dict[str, list[float]] = {}
+    expected_rows: dict[str, list[float]] = {}
     patients, observations, conditions = [], [], []
     for number in range(40):
         key, year, female = f"p{number:02}", draw.randint(1940, 2000), draw.random() < 0.5
         sex = "female" if female else "male"
         born = f"{year}-06-15"
         patients.append({"resourceType": "Patient", "id": key, "gender": sex, "birthDate": born})
-        told[key] = [2025.0 - year, float(female), NAN, NAN, 0.0]
+        expected_rows[key] = [2025.0 - year, float(female), NAN, NAN, 0.0]
         days = sorted(draw.sample([f"2025-{month:02}-10T08:00:00Z" for month in range(1, 13)], 3))
         for day in days:
             mmol, crea = draw.randint(30, 100), draw.randint(50, 300)
             observations.append(observation(key, "59261-8", mmol, "mmol/mol", day))
             observations.append(observation(key, "14682-9", crea, "umol/L", day))
-            told[key][2:4] = [crea / 88.42, mmol * 0.09148 + 2.152]
+            expected_rows[key][2:4] = [crea / 88.42, mmol * 0.09148 + 2.152]
         if draw.random() < 0.4:
             conditions.append(condition(f"Patient/{key}", ICD, "E11.9"))
-            told[key][4] = 1.0
+            expected_rows[key][4] = 1.0
     draw.shuffle(observations)
 
     # What does not count, or counts in another way.
     late, day = "2026-01-01", "2025-12-31"
-    patients[0]["birthDate"], told["p00"][0] = "1960-12", 65.0
-    patients[1]["birthDate"], told["p01"][0] = "1960", 65.0
+    patients[0]["birthDate"], expected_rows["p00"][0] = "1960-12", 65.0
+    patients[1]["birthDate"], expected_rows["p01"][0] = "1960", 65.0
     del patients[2]["birthDate"]
-    told["p02"][0] = NAN
-    patients[3]["gender"], told["p03"][1] = "unknown", NAN
+    expected_rows["p02"][0] = NAN
+    patients[3]["gender"], expected_rows["p03"][1] = "unknown", NAN
     observations += [
         observation("p00", "2160-0", 9.5, "mg/dL", late),
         observation("p00", "2160-0", 9.5, "mg/dL", None),
@@ -95,10 +95,10 @@ def test_the_script_makes_the_table(recipe: Recipe) -> None:
         observation("nobody", "2160-0", 9.5, "mg/dL", day),
         observation("p01/_history/2", "2160-0", 1.25, "mg/dL", day, status="amended"),
     ]
-    told["p01"][2] = 1.25
+    expected_rows["p01"][2] = 1.25
     for key in ("p04", "p05", "p06", "p07", "p08"):
         conditions = [each for each in conditions if key not in each["subject"]["reference"]]
-        told[key][4] = 0.0
+        expected_rows[key][4] = 0.0
     refuted = {"coding": [{"system": "x/condition-ver-status", "code": "refuted"}]}
     conditions += [
         condition("Patient/p04", SNOMED, "44054006", recordedDate="2024-05-05"),
@@ -107,7 +107,7 @@ def test_the_script_makes_the_table(recipe: Recipe) -> None:
         condition("Patient/p07", ICD, "E1", onsetDateTime="2020"),
         condition("https://host/fhir/Patient/p08", ICD, "E10", onsetDateTime="2020"),
     ]
-    told["p04"][4] = told["p08"][4] = 1.0
+    expected_rows["p04"][4] = expected_rows["p08"][4] = 1.0
     write("Patient.ndjson", patients)
     write("Observation.000.ndjson", observations[::2])
     write("Observation.001.ndjson", observations[1::2])
@@ -117,8 +117,8 @@ def test_the_script_makes_the_table(recipe: Recipe) -> None:
     for why in ("no date, or after", "not final", "no number, or only a limit", "unknown unit g/L"):
         assert f"creatinine: {why}" in recipe.out
     found = persons("fhir")
-    assert list(found) == sorted(told)
-    for key, values in told.items():
+    assert list(found) == sorted(expected_rows)
+    for key, values in expected_rows.items():
         assert found[key] == pytest.approx(values, rel=1e-5, nan_ok=True), key
 
 

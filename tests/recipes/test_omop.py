@@ -143,11 +143,11 @@ def test_the_query_makes_the_table(
     recipe = Recipe("omop.md", monkeypatch, capsys)
     recipe.save("cohort.sql", "sql", "WITH stay")
     recipe.follow()
-    told = expected(rows)
-    assert 30 < len(told) < N
+    expected_rows = expected(rows)
+    assert 30 < len(expected_rows) < N
     found = persons("omop")
-    assert list(found) == sorted(told, key=int)
-    for person, values in told.items():
+    assert list(found) == sorted(expected_rows, key=int)
+    for person, values in expected_rows.items():
         assert found[person] == pytest.approx(values, rel=1e-12, nan_ok=True), person
 
 

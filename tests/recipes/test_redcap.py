@@ -23,7 +23,7 @@ def header() -> list[str]:
 
 def export() -> dict[str, list[float]]:
     """Write an export as REDCap does, and return each record's values in its own units."""
-    draw, told = random.Random(5), {}
+    draw, expected_rows = random.Random(5), {}
     with Path("export.csv").open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.DictWriter(file, header(), restval="", quoting=csv.QUOTE_ALL)
         writer.writeheader()
@@ -42,28 +42,28 @@ def export() -> dict[str, list[float]]:
                 writer.writerow({**visit, **form, "crea_umol": value})
             known = [value for value in values if value != -99]
             a1cs = [value for value in (a1c, later) if isinstance(value, float)]
-            told[str(number)] = [
+            expected_rows[str(number)] = [
                 NAN if age == -99 else age,
                 {1: 0.0, 2: 1.0}.get(sex, NAN),
                 sum(known) / len(known) if known else NAN,
                 sum(a1cs) / len(a1cs) if a1cs else NAN,
                 box,
             ]
-    return told
+    return expected_rows
 
 
 def test_the_export_becomes_persons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = export()
+    expected_rows = export()
     recipe = Recipe("redcap.md", monkeypatch, capsys)
     recipe.save("redcap.toml", "toml")
     recipe.save("clear_checkboxes.py", "python")
     recipe.follow()
     found = persons("redcap")
     assert len(found) == 40
-    for key, values in told.items():
+    for key, values in expected_rows.items():
         assert found[key] == pytest.approx(values, nan_ok=True), key
     creatinine = recipe.facts["columns"][2]
     assert creatinine["maximum"] == pytest.approx(250 / 88.42, rel=1e-5)

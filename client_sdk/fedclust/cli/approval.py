@@ -49,7 +49,7 @@ def review(
         rows = source.rows(line.read)
         found = site.review(session, rows, out_path, **persons.given(source))
     said = (
-        f"{out_path}: print it, for whoever approves. Then: fedclust approve {session} "
+        f"{out_path}: print it for the person who approves. Then: fedclust approve {session} "
         "--name NAME, with the code on the page"
     )
     conclude(said, found, as_json)

@@ -230,7 +230,7 @@ class Approvals:
         raise ApprovalNeeded(
             f"{why}. Nothing{more} is sent. Print what it asks: "
             f"{_review_command(session, request.data.option)}; "
-            f"whoever approves it records that: fedclust approve {session} --name NAME"
+            f"the person who approves it then runs: fedclust approve {session} --name NAME"
         )
 
     def _last_decision(self, coordinator: str, site: str, session: str) -> dict[str, Any]:

@@ -229,8 +229,8 @@ def _by_column(figures: TableFigures) -> str:
         for name in figures.one_value
     ]
     return html_table(
-        "Share of persons, by column. In groups of one value: whoever knows that somebody is in "
-        "such a group knows the value.",
+        "Share of persons, by column. In groups of one value: a reader who knows that somebody "
+        "is in such a group knows the value.",
         ["column", "in groups of one value", "beyond a fence", "not released"],
         rows,
     )

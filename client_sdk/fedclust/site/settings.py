@@ -31,7 +31,7 @@ class AgentSettings(Model):
 
 
 class SiteSettings(Model):
-    """What applies to every session of this site, whoever runs it.
+    """What applies to every session of this site and every user of it.
 
     The description of a field says which values are allowed, for messages.
 

@@ -33,7 +33,7 @@ TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
 
 @dataclass(frozen=True)
 class _Event:
-    """What has happened. ``cause`` tells it from others of the same kind and subject.
+    """What has happened. ``cause`` distinguishes it from others of its kind and subject.
 
     ``text`` is for operators, analysts and the webhook; ``own_text`` for a site of the session, by
     name, or for the owner of a token.
@@ -63,7 +63,7 @@ def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> No
         _Event(
             kind=NotificationKind.INVITED,
             subject=session.name,
-            # A site is invited once, so its name tells this invitation from others.
+            # A site is invited once, so its name identifies this invitation.
             cause=f"invited with {names[0]}",
             text=texts.invited(session.name, names),
             own_text=lambda site: sdk_texts.site_invited(session.name, site),

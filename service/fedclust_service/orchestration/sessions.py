@@ -56,7 +56,7 @@ from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import DataDamaged, Tx
 
 #: The entry of the audit trail about a deletion. A later session of the name continues its version,
-#: so that whoever waits for a change of the name waits rightly.
+#: so that a request that waits for a newer version is answered.
 DELETED = "session.deleted"
 
 

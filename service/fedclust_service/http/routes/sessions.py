@@ -122,8 +122,8 @@ def change(
     operation_id="delete_session",
     summary="Delete a session that nobody joined",
     description="Its analyst and operators. Afterwards its name can be used again. A session that "
-    "a site ever joined stays (409 `wrong-state`): cancel it instead. Idempotent for whoever "
-    "deleted it.",
+    "a site ever joined stays (409 `wrong-state`): cancel it instead. The same person may "
+    "repeat the request.",
     **described({204: ("Deleted.", None)}, "forbidden", "not-found", "wrong-state"),
 )
 def delete(

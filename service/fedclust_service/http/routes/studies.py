@@ -81,7 +81,7 @@ def read(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> Response:
     operation_id="delete_study",
     summary="Delete a study without sessions",
     description="Its analyst and operators. Afterwards its name can be used again. While it has "
-    "sessions it stays (409 `wrong-state`). Idempotent for whoever deleted it.",
+    "sessions it stays (409 `wrong-state`). The same person may repeat the request.",
     **described({204: ("Deleted.", None)}, "forbidden", "not-found", "wrong-state"),
 )
 def delete(
