@@ -218,10 +218,10 @@ class DirectApi:
         return self.info(name)
 
     def audit(self, *, action: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return (actor, action, details), oldest first."""
+        """Return (actor, action, details but ``via``), oldest first."""
         rows = self.store.read("test.audit", lambda tx: tx.audit.list(1000))
         return [
-            (row.actor, row.action, dict(row.details))
+            (row.actor, row.action, {k: v for k, v in row.details.items() if k != "via"})
             for row in reversed(rows)
             if action in (None, row.action)
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from fedclust.schema.result import Result
 from fedclust_service.domain.refusal import Refusal
@@ -54,12 +55,16 @@ class Token:
 
 @dataclass(frozen=True)
 class Actor:
-    """The caller of a request: a principal with one of its tokens."""
+    """The caller of a request: a principal with one of its tokens.
+
+    ``via`` says whether it showed the token itself, or the cookie that it got for the token.
+    """
 
     role: Role
     name: str
     token_id: str
     expires_at: datetime
+    via: Literal["api", "page"] = "api"
 
     @property
     def key(self) -> str:

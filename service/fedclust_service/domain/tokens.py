@@ -16,6 +16,7 @@ import string
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fedclust_service.domain.access import Role
 
@@ -29,6 +30,16 @@ _SHAPE = re.compile(
     rf"([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})"
 )
 _MIN_KEY_BYTES = 32
+
+
+class Secret(Protocol):
+    """What only its holder knows, and the coordinator stores an HMAC of."""
+
+    @property
+    def signed_text(self) -> str:
+        """What the HMAC is of. It starts with the kind of secret, so that no kind passes for
+        another.
+        """
 
 
 class TokenError(ValueError):
@@ -46,17 +57,23 @@ class TokenText:
     def __repr__(self) -> str:
         return f"TokenText(role={self.role.value!r}, id={self.id!r})"
 
+    @property
+    def signed_text(self) -> str:
+        return f"{PREFIXES[self.role]}_{self.id}_{self.secret}"
+
     def reveal(self) -> str:
         """Return the text for the holder."""
-        body = f"{PREFIXES[self.role]}_{self.id}_{self.secret}"
-        return body + _checksum(body)
+        return self.signed_text + _checksum(self.signed_text)
 
 
 def new_token(role: Role) -> TokenText:
     """Draw a token from the operating system's randomness."""
-    return TokenText(
-        role, _random_text(_ID_DIGITS, _ID_LENGTH), _random_text(_DIGITS, _SECRET_LENGTH)
-    )
+    return TokenText(role, new_id(), _random_text(_DIGITS, _SECRET_LENGTH))
+
+
+def new_id() -> str:
+    """Draw an id of a token or a sign-in, which is no secret."""
+    return _random_text(_ID_DIGITS, _ID_LENGTH)
 
 
 def parse_token(text: str) -> TokenText:
@@ -90,20 +107,19 @@ class SecretKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def sign(self, token: TokenText) -> str:
+    def sign(self, secret: Secret) -> str:
         """Return the HMAC to store, as 64 hexadecimal digits."""
-        return _hmac(self._keys[0], token)
+        return _hmac(self._keys[0], secret)
 
-    def verify(self, token: TokenText, stored: str) -> bool:
-        """Whether a stored HMAC is this token's, in constant time."""
+    def verify(self, secret: Secret, stored: str) -> bool:
+        """Whether a stored HMAC is this secret's, in constant time."""
         # Every key is tried, so that the time does not depend on which one matches.
-        matches = [hmac.compare_digest(_hmac(key, token), stored) for key in self._keys]
+        matches = [hmac.compare_digest(_hmac(key, secret), stored) for key in self._keys]
         return any(matches)
 
 
-def _hmac(key: bytes, token: TokenText) -> str:
-    message = f"{PREFIXES[token.role]}_{token.id}_{token.secret}".encode()
-    return hmac.new(key, message, hashlib.sha256).hexdigest()
+def _hmac(key: bytes, secret: Secret) -> str:
+    return hmac.new(key, secret.signed_text.encode(), hashlib.sha256).hexdigest()
 
 
 def _random_text(digits: str, length: int) -> str:

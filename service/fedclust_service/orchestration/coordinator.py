@@ -34,7 +34,8 @@ class Coordinator(CoordinatorCore):
     senders: tuple[NotificationSender, ...] = field(init=False, repr=False)
     listener: Listener | None = field(init=False, repr=False)
     submissions: GroupCommit = field(init=False, repr=False)
-    #: Commits the times at which tokens were last used; ``touching`` are those that wait in it.
+    #: Commits the times at which tokens and sign-ins were last used; ``touching`` are those that
+    #: wait in it.
     touches: GroupCommit = field(init=False, repr=False)
     touching: set[str] = field(default_factory=set, init=False, repr=False)
     _asked_at: float | None = field(default=None, init=False, repr=False)

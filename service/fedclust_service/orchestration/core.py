@@ -51,6 +51,10 @@ class Limits:
     retention_days: float | None = 30.0
     #: A token's last use is recorded at most this often.
     token_touch_s: float = 60.0
+    #: A browser that has asked for nothing for this long must sign in again, and in any case this
+    #: long after it signed in. A sign-in's last use is recorded as often as a token's.
+    sign_in_idle_s: float = 1_800.0
+    sign_in_s: float = 43_200.0
 
     @property
     def beat_s(self) -> float:

@@ -101,7 +101,7 @@ def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
     data: dict[str, Value] = {"at": entry.at.isoformat().replace("+00:00", "Z")}
     if actor.role is not Role.SITE:
         data["by"] = entry.actor
-        data |= entry.details
+        data |= {key: value for key, value in entry.details.items() if key != "via"}
     else:
         own = site == actor.name
         if entry.action not in _FOR_SITES and not (own and entry.action in _OF_ITS_OWN):

@@ -115,33 +115,51 @@ def _valid(
         raise _unauthenticated(
             f"This coordinator does not know the token. {_token_advice(text.role)}"
         )
-    row, principal = found
+    check_valid(*found, now)
+    return found
+
+
+def check_valid(row: Token, principal: Principal, now: datetime) -> None:
+    """Raise Refusal ``unauthenticated`` unless a known token is valid."""
+    advice = _token_advice(principal.role)
     if row.revoked_at is not None:
-        raise _unauthenticated(f"The token has been revoked. {_token_advice(text.role)}")
+        raise _unauthenticated(f"The token has been revoked. {advice}")
     if row.expires_at <= now:
-        raise _unauthenticated(f"The token has expired. {_token_advice(text.role)}")
+        raise _unauthenticated(f"The token has expired. {advice}")
     if principal.disabled:
         raise _unauthenticated(
             f"The {principal.role.value} of this token is disabled. Ask the coordinator's operator."
         )
-    return row, principal
 
 
 def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> None:
-    fresh = now - timedelta(seconds=co.limits.token_touch_s)
-    if row.last_used_at is not None and row.last_used_at > fresh:
-        return
-    if row.id in co.touching:
-        return
-    co.touching.add(row.id)
-
     def write(uow: UnitOfWork) -> None:
-        uow.tx.tokens.touch_used(row.id, now)
-        uow.tx.principals.touch_seen(principal.id, now)
+        touch_token(uow, row, principal, now)
 
+    record_use(co, row.id, row.last_used_at, now, write)
+
+
+def touch_token(uow: UnitOfWork, row: Token, principal: Principal, at: datetime) -> None:
+    """Record when a token was last used and its owner last seen."""
+    uow.tx.tokens.touch_used(row.id, at)
+    uow.tx.principals.touch_seen(principal.id, at)
+
+
+def record_use(
+    co: Coordinator,
+    key: str,
+    last_used_at: datetime | None,
+    now: datetime,
+    write: Callable[[UnitOfWork], None],
+) -> None:
+    """Have a use of ``key`` written, unless its last recorded use is recent or being written."""
+    fresh = now - timedelta(seconds=co.limits.token_touch_s)
+    if (last_used_at is not None and last_used_at > fresh) or key in co.touching:
+        return
+    co.touching.add(key)
     # The request does not wait for this. After a failure the next request tries again.
     written = co.touches.commit("tokens", write)
-    written.add_done_callback(lambda _: co.touching.discard(row.id))
+    written.add_done_callback(lambda _: co.touching.discard(key))
 
 
 def _unauthenticated(detail: str) -> Refusal:

@@ -38,9 +38,13 @@ class UnitOfWork:
     def audit(self, actor: Actor | str, action: str, subject: str, **details: Detail) -> None:
         """Write an entry of the audit trail and, after the commit, a log line.
 
-        ``details`` are small facts: names, numbers of rounds, hashes, rules. Never data.
+        ``details`` are small facts: names, numbers of rounds, hashes, rules. Never data. What an
+        actor did gets the detail ``via``: through the API or on a page.
         """
-        who = actor if isinstance(actor, str) else actor.key
+        if isinstance(actor, str):
+            who = actor
+        else:
+            who, details["via"] = actor.key, actor.via
         self.tx.audit.append(who, action, subject, details, self.now)
         self._entries.append((action, who, subject, details))
 

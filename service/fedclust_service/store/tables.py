@@ -1,9 +1,9 @@
 """The tables. Nothing outside ``store/`` imports them; `docs/data_model.md` explains them.
 
 Deleted are only sessions that nobody joined, studies without a session, the engine's states of
-scrubbed sessions, and old notifications. Times are aware and in UTC on both databases. Text that
-the database compares or sorts uses the binary collation, so that both databases sort site names as
-Python does.
+scrubbed sessions, old notifications and old sign-ins. Times are aware and in UTC on both databases.
+Text that the database compares or sorts uses the binary collation, so that both databases sort site
+names as Python does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedclust_service.domain.notification import Channel, DeliveryState, Notific
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0006"
+SCHEMA_REVISION = "0007"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -154,6 +154,25 @@ class TokenRow(Row, table=True):
     expires_at: datetime = Field(sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(sa_type=UtcDateTime)
     last_used_at: datetime | None = Field(sa_type=UtcDateTime)
+
+
+class SignInRow(Row, table=True):
+    """Sign-ins: browsers that have exchanged a token for a cookie. Of the cookie only the HMAC."""
+
+    __tablename__ = "sign_ins"
+    __table_args__ = (
+        ForeignKeyConstraint(["token_id"], ["tokens.id"]),
+        Index(None, "token_id"),
+        Index(None, "ends_at"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Word)
+    token_id: str = Field(sa_type=Word)
+    secret_hmac: str = Field(sa_type=Word)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    last_used_at: datetime = Field(sa_type=UtcDateTime)
+    ends_at: datetime = Field(sa_type=UtcDateTime)
+    ended_at: datetime | None = Field(sa_type=UtcDateTime)
 
 
 class StudyRow(Row, table=True):
@@ -417,6 +436,7 @@ def _sql_table(row: type[Row]) -> Table:
 metadata = Row.metadata
 principals = _sql_table(PrincipalRow)
 tokens = _sql_table(TokenRow)
+sign_ins = _sql_table(SignInRow)
 studies = _sql_table(StudyRow)
 study_sites = _sql_table(StudySiteRow)
 sessions = _sql_table(SessionRow)

@@ -15,6 +15,7 @@ from fedclust_service.store.principals import Principals, Tokens
 from fedclust_service.store.results import Results, States
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.store.sessions import Participations, Sessions
+from fedclust_service.store.sign_ins import SignIns
 from fedclust_service.store.site_views import SiteViews
 from fedclust_service.store.studies import Studies
 from fedclust_service.store.submissions import Submissions
@@ -34,6 +35,7 @@ class Tx:
         self.now = now
         self.principals = Principals(connection, now)
         self.tokens = Tokens(connection)
+        self.sign_ins = SignIns(connection)
         self.studies = Studies(connection)
         self.sessions = Sessions(connection, self._touched)
         self.participations = Participations(connection)

@@ -1,0 +1,96 @@
+"""Sign-ins of browsers, each with the token that it was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, bindparam, delete, select, update
+
+from fedclust_service.domain.access import Principal, Role, Token
+from fedclust_service.domain.sign_in import SignIn
+from fedclust_service.store import tables
+from fedclust_service.store._sql import Repository, Row, labelled, names, split
+from fedclust_service.store.principals import (
+    PRINCIPAL_COLUMNS,
+    TOKEN_COLUMNS,
+    to_principal,
+    to_token,
+)
+
+_S, _T, _P = tables.sign_ins.c, tables.tokens.c, tables.principals.c
+_COLUMNS = names(_S)
+# This runs with every request of a page. Building a statement costs more than running it.
+_OWNER = (
+    select(tables.sign_ins, *labelled(_T), *labelled(_P))
+    .join(tables.tokens, _T.id == _S.token_id)
+    .join(tables.principals, _P.id == _T.principal_id)
+    .where(_S.id == bindparam("id"))
+)
+
+
+class SignIns(Repository):
+    """Sign-ins, by their id: the public part."""
+
+    def add(self, new: SignIn) -> None:
+        """Store a sign-in; AlreadyExists when the id is taken."""
+        self._insert(tables.sign_ins, vars(new), ("id",), "a sign-in has that id")
+
+    def with_owner(self, sign_in_id: str) -> tuple[SignIn, Token, Principal] | None:
+        """Return a sign-in, even one that has ended, with its token and principal."""
+        row = self._all(_OWNER, id=sign_in_id).one_or_none()
+        if row is None:
+            return None
+        shown, token, owner = split(row, _COLUMNS, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
+        return _to_sign_in(shown), to_token(token), to_principal(owner)
+
+    def open(self, role: Role, name: str, now: datetime, used_after: datetime) -> Sequence[SignIn]:
+        """Return a principal's sign-ins that have not ended and whose tokens are valid.
+
+        Only those that were used later than ``used_after``. Newest first.
+        """
+        query = (
+            select(tables.sign_ins)
+            .join(tables.tokens, _T.id == _S.token_id)
+            .join(tables.principals, _P.id == _T.principal_id)
+            .where(_P.role == role.value, _P.name == name, _P.disabled.is_(False))
+            .where(_T.revoked_at.is_(None), _T.expires_at > now)
+            .where(_S.ended_at.is_(None), _S.ends_at > now, _S.last_used_at > used_after)
+            .order_by(_S.created_at.desc(), _S.id)
+        )
+        return [_to_sign_in(row) for row in self._rows(query)]
+
+    def touch_used(self, sign_in_id: str, at: datetime) -> None:
+        """Record when a sign-in was last used; the time never moves backwards."""
+        one = update(tables.sign_ins).where(_S.id == sign_in_id, _S.last_used_at < at)
+        self._all(one.values(last_used_at=at))
+
+    def end(self, sign_in_id: str, at: datetime) -> bool:
+        """End a sign-in; False if there is none or it was ended before."""
+        return self._end(_S.id == sign_in_id, at) == 1
+
+    def end_all(self, role: Role, name: str, at: datetime) -> None:
+        """End all sign-ins of a principal."""
+        own = (
+            select(_T.id)
+            .join(tables.principals, _P.id == _T.principal_id)
+            .where(_P.role == role.value, _P.name == name)
+        )
+        self._end(_S.token_id.in_(own), at)
+
+    def to_remove(self, ended_before: datetime) -> bool:
+        """Whether there are rows for `remove`."""
+        query = select(_S.id).where(_S.ends_at < ended_before).limit(1)
+        return self._all(query).first() is not None
+
+    def remove(self, ended_before: datetime) -> None:
+        """Remove sign-ins whose latest end was before a time."""
+        self._all(delete(tables.sign_ins).where(_S.ends_at < ended_before))
+
+    def _end(self, which: ColumnElement[bool], at: datetime) -> int:
+        rows = update(tables.sign_ins).where(which, _S.ended_at.is_(None))
+        return self._all(rows.values(ended_at=at)).rowcount
+
+
+def _to_sign_in(row: Row) -> SignIn:
+    return SignIn(**row)
