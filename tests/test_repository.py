@@ -47,7 +47,7 @@ def tracked(*suffixes: str) -> list[Path]:
         path
         for path in paths
         if path.is_file()
-        and "static" not in path.parts
+        and "static" not in path.parts[:-2]
         and (path.suffix in suffixes or path.name in suffixes)
     ]
 
@@ -81,12 +81,15 @@ def test_no_test_has_a_limit_that_a_busy_machine_reaches() -> None:
 def test_lines_fit_100_columns() -> None:
     long = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in tracked(".py", ".md", "Makefile", ".toml")
+        for path in tracked(".py", ".md", ".html", ".css", ".js", "Makefile", ".toml")
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         # A table's row cannot be broken.
         if len(line) > 100 and not line.startswith("|")
     ]
     assert not long, "\n".join(long)
+
+
+_SUFFIXES = (".py", ".md", ".html", ".css", ".js", ".toml", ".mako", ".json", ".ini")
 
 
 def test_no_unfinished_business_and_no_path_of_somebodys_machine() -> None:
@@ -97,7 +100,7 @@ def test_no_unfinished_business_and_no_path_of_somebodys_machine() -> None:
     bad = re.compile("|".join([*marks, *(rf"{root}\w" for root in roots), *indices]))
     found = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in tracked(".py", ".md", "Makefile", "run", ".toml", ".mako", ".json", ".ini")
+        for path in tracked(*_SUFFIXES, "Makefile", "run")
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if bad.search(line)
     ]
@@ -178,7 +181,7 @@ ABSENT_PAGES = re.compile(r"\b(?:DESIGN|PROTECTION|ALGORITHMS|LAYOUT|MODELS)\b")
 
 def test_code_avoids_them_too_and_refers_to_pages_that_exist() -> None:
     found = []
-    for path in tracked(".py"):
+    for path in tracked(".py", ".html", ".js"):
         if path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"):
             text = path.read_text("utf-8")
             words = STUMBLING.findall(text) + ABSENT_PAGES.findall(text)
@@ -205,7 +208,7 @@ SHARED_NAMES = {
 
 def test_a_class_name_has_one_meaning() -> None:
     places: dict[str, list[str]] = {}
-    for path in tracked(".py"):
+    for path in tracked(".py", ".html", ".js"):
         if path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"):
             for name in re.findall(r"^class (\w+)", path.read_text("utf-8"), re.M):
                 places.setdefault(name, []).append(str(path.relative_to(ROOT)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from typing import cast
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
@@ -12,11 +14,12 @@ from fastapi.routing import APIRoute
 from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import docs, openapi, problems
+from fedclust_service.http import docs, openapi, problems, ui
 from fedclust_service.http.budgets import Budget, Budgets
 from fedclust_service.http.dependencies import Service
 from fedclust_service.http.middleware import EdgeMiddleware
 from fedclust_service.http.routes import ROUTERS
+from fedclust_service.http.sign_in_rate import SignInRate
 from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration import damage
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -43,10 +46,10 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     size = 2 if coordinator.store.single_process else 8
     threads = ThreadPoolExecutor(size, thread_name_prefix="fedclust-site")
     app.state.service = Service(coordinator, settings, metrics, threads)
-    problems.answer(app, DataDamaged, _damaged)
-    problems.answer(app, DefinitionError, lambda *_: outdated())
-    for kind in damage.TEMPORARY:
-        problems.answer(app, kind, _temporary)
+    app.state.sign_in_rate = SignInRate()
+    for kind, refusal_of in _REFUSALS.items():
+        problems.answer(app, kind, refusal_of)
+    app.router.routes.append(ui.pages(_REFUSALS))
     budgets = Budgets(
         # A quarter of the connections stays free for requests that are answered at once.
         wait=Budget(settings.waits_per_token, max(1, connections.most * 3 // 4), _WAIT_RETRY_S),
@@ -87,10 +90,12 @@ def api_routes() -> list[APIRoute]:
     return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 
 
-def _damaged(request: Request, error: DataDamaged) -> Refusal:
+def _damaged(request: Request, error: Exception) -> Refusal:
     """Refuse a request that found damaged data of the session in its path."""
     session = request.path_params.get("session")  # None when a session is created
-    return damage.refusal_of(request.app.state.service.coordinator, session, error)
+    return damage.refusal_of(
+        request.app.state.service.coordinator, session, cast(DataDamaged, error)
+    )
 
 
 def _temporary(_: Request, error: Exception) -> Refusal:
@@ -100,3 +105,11 @@ def _temporary(_: Request, error: Exception) -> Refusal:
         "The coordinator's database cannot answer now; nothing is lost. Try again.",
         retry_after_s=_RETRY_SECONDS,
     )
+
+
+#: What errors of the use cases mean to the caller.
+_REFUSALS: dict[type[Exception], Callable[[Request, Exception], Refusal]] = {
+    DataDamaged: _damaged,
+    DefinitionError: lambda *_: outdated(),
+    **dict.fromkeys(damage.TEMPORARY, _temporary),
+}

@@ -42,7 +42,8 @@ def media_type(request: Request, accepted: Sequence[str]) -> str:
     return value
 
 
-async def _read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request) -> bytes:
+    """Return the request's body; Refusal if it is too large or arrives too slowly."""
     settings = service_of(request).settings
     chunks, size = [], 0
     try:
@@ -63,13 +64,13 @@ async def _read_bytes(request: Request) -> bytes:
 
 async def _json_body(request: Request) -> bytes:
     media_type(request, [JSON])
-    body = await _read_bytes(request)
+    body = await read_bytes(request)
     check_json_size(body)
     return body
 
 
 async def _optional_json_body(request: Request) -> bytes:
-    body = await _read_bytes(request)
+    body = await read_bytes(request)
     if body:
         media_type(request, [JSON])
         check_json_size(body)
@@ -79,7 +80,7 @@ async def _optional_json_body(request: Request) -> bytes:
 async def either_body(request: Request) -> tuple[bytes, str]:
     """Return a body that may hold arrays, and its media type."""
     media = media_type(request, [JSON, BINARY])
-    body = await _read_bytes(request)
+    body = await read_bytes(request)
     if media == BINARY:
         check_msgpack_size(body)
     else:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fedclust.wire import codec
 from fedclust.wire.submissions import JSON
 from fedclust_service.http.bodies import negotiate
+from fedclust_service.http.sign_in_cookie import cookie_of
+from fedclust_service.http.ui.rendering import HTML, render
 
-HTML = "text/html"
 STATIC = Path(__file__).parent / "static"
 _HEAD = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fedclust</title>'
 _ICON = '<link rel="icon" href="/static/swagger-ui/favicon-32x32.png">'
@@ -31,21 +32,6 @@ _REDOC = (
     '<script src="/static/redoc/redoc.standalone.js"></script>'
     '<script src="/static/redoc.js"></script></body></html>'
 )
-_HOME = (
-    f'{_HEAD}<meta name="viewport" content="width=device-width">{_ICON}'
-    '<link rel="stylesheet" href="/static/home.css"></head><body><main>'
-    "<h1>fedclust coordinator</h1>"
-    "<p>This service coordinates clustering across organisations that may not pool their data. "
-    "Sites keep their rows and send small summaries.</p><dl>"
-    "<dt>Sites</dt><dd>Install the package <code>fedclust</code>. Set "
-    "<code>FEDCLUST_COORDINATOR</code> to this address and <code>FEDCLUST_TOKEN_FILE</code> to "
-    "the file with your token, then run <code>fedclust doctor</code>.</dd>"
-    "<dt>Analysts</dt><dd><code>fedclust session create --help</code> defines a session.</dd>"
-    "<dt>Operators</dt><dd><code>fedclust site add NAME</code> registers a site, "
-    "<code>fedclust session list</code> shows who is late.</dd></dl>"
-    '<p>The HTTP interface: <a href="/docs">try it out</a>, <a href="/redoc">read it</a>, '
-    '<a href="/openapi.json">openapi.json</a>.</p></main></body></html>'
-)
 _HOME_JSON = codec.canonical_json(
     {
         "service": "fedclust coordinator",
@@ -53,10 +39,6 @@ _HOME_JSON = codec.canonical_json(
         "redoc": "/redoc",
         "openapi": "/openapi.json",
     }
-)
-_HOME_POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
 )
 # Scripts style both pages; Redoc searches in a worker made from a blob.
 _POLICY = (
@@ -82,6 +64,7 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
 
     return [
         Route("/", _home, methods=["GET"]),
+        Route("/ui", lambda _: RedirectResponse("/ui/", 307), methods=["GET"]),
         Route("/openapi.json", description, methods=["GET"]),
         Route("/docs", _page_route(_SWAGGER), methods=["GET"]),
         Route("/redoc", _page_route(_REDOC), methods=["GET"]),
@@ -91,11 +74,12 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
 
 def _home(request: Request) -> Response:
     """Say what this service is: a page for browsers, JSON for programs."""
-    headers = {"Vary": "Accept"}
     if negotiate(request, [JSON, HTML]) == JSON:
-        return Response(_HOME_JSON, media_type=JSON, headers=headers)
-    headers["Content-Security-Policy"] = _HOME_POLICY
-    return Response(_HOME, media_type=HTML, headers=headers)
+        return Response(_HOME_JSON, media_type=JSON, headers={"Vary": "Accept"})
+    if cookie_of(request) is not None:
+        # Who was signed in and is no longer gets to the same form from there.
+        return RedirectResponse("/ui/", 303, {"Vary": "Accept, Cookie"})
+    return render(request, "home.html", {}, headers={"Vary": "Accept, Cookie"})
 
 
 def _page_route(html: str) -> Callable[[Request], Response]:

@@ -21,6 +21,7 @@ from fedclust_service.http import problems
 from fedclust_service.http.budgets import Budgets
 from fedclust_service.http.dependencies import token_of
 from fedclust_service.http.request_context import RequestContext, attach_context
+from fedclust_service.http.sign_in_cookie import cookie_in
 from fedclust_service.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ class EdgeMiddleware:
             exchange.ended()
 
     async def _answer(self, exchange: _Exchange) -> None:
-        kind, budget, caller = self.budgets.of(exchange.scope, token_of(exchange.headers))
+        kind, budget, caller = self.budgets.of(exchange.scope, _caller(exchange.headers))
         refusal = self._refused_unread(exchange.headers)
         if refusal is None and caller is not None:
             refusal = budget.enter(caller)
@@ -113,6 +114,11 @@ class EdgeMiddleware:
         if declared.isdecimal() and int(declared[:20]) > self.body_limit:
             return too_large(self.body_limit)
         return None
+
+
+def _caller(headers: Headers) -> str | None:
+    """Return the token or the cookie of a request: its open requests count under it."""
+    return token_of(headers) or cookie_in(headers)
 
 
 def too_large(limit: int) -> Refusal:
@@ -220,6 +226,8 @@ class _Exchange:
     @property
     def _route(self) -> str:
         """The route's template. A path may hold anything, so it must not appear in logs."""
+        if self._context.page is not None:
+            return self._context.page
         fallback = "docs" if "endpoint" in self.scope else "unknown"
         return str(getattr(self.scope.get("route"), "path", fallback))
 

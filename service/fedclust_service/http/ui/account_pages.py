@@ -1,0 +1,107 @@
+"""Sign in and out, and the sign-ins that are open."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.dependencies import service_of
+from fedclust_service.http.request_context import context_of
+from fedclust_service.http.sign_in_cookie import delete_cookie, set_cookie
+from fedclust_service.http.sign_in_rate import SignInRate
+from fedclust_service.http.ui.form import Form, read_form
+from fedclust_service.http.ui.navigation import entries_for
+from fedclust_service.http.ui.page_request import (
+    PageRequest,
+    authenticated,
+    get,
+    open_route,
+    post,
+    require_same_origin,
+)
+from fedclust_service.http.ui.rendering import render
+from fedclust_service.orchestration import sign_ins
+
+#: Where a reader may be led after signing in: a page of this coordinator.
+_OWN_PAGE = re.compile(r"/ui/[a-z0-9/-]{0,300}")
+
+
+def _begin(page: PageRequest) -> Response:
+    """Lead a reader to the first page of the role."""
+    return RedirectResponse(entries_for(page.actor.role)[0].path, 303)
+
+
+async def _sign_in_form(request: Request) -> Response:
+    try:
+        page = await run_in_threadpool(authenticated, request)
+    except Refusal:
+        wanted = _own_page(request.query_params.get("next", ""))
+        return render(request, "sign_in.html", {"next": wanted, "failure": None})
+    return _begin(page)
+
+
+async def _sign_in(request: Request) -> Response:
+    form = await read_form(request)
+    return await run_in_threadpool(_exchange, request, form)
+
+
+def _exchange(request: Request, form: Form) -> Response:
+    require_same_origin(request)
+    rate: SignInRate = request.app.state.sign_in_rate
+    address = "" if request.client is None else request.client.host
+    wanted = _own_page(form.get("next", ""))
+    rate.check(address)
+    try:
+        cookie, signed = sign_ins.sign_in(
+            service_of(request).coordinator, form.get("token", "").strip()
+        )
+    except Refusal as refusal:
+        if refusal.status != 401:
+            raise
+        rate.failed(address)
+        values = {"next": wanted, "failure": refusal.detail}
+        return render(request, "sign_in.html", values, status=401)
+    context_of(request).identify(signed.actor)
+    response = RedirectResponse(wanted or entries_for(signed.actor.role)[0].path, 303)
+    set_cookie(request, response, cookie)
+    return response
+
+
+def _own_page(path: str) -> str:
+    return path if _OWN_PAGE.fullmatch(path) else ""
+
+
+def _account(page: PageRequest) -> Response:
+    return page.render(
+        "account.html", signed=page.signed, sign_ins=sign_ins.list_sign_ins(page.co, page.actor)
+    )
+
+
+def _sign_out(page: PageRequest) -> Response:
+    sign_ins.sign_out(page.co, page.cookie)
+    return _left(page)
+
+
+def _sign_out_everywhere(page: PageRequest) -> Response:
+    sign_ins.sign_out_everywhere(page.co, page.signed)
+    return _left(page)
+
+
+def _left(page: PageRequest) -> Response:
+    response = RedirectResponse("/", 303)
+    delete_cookie(page.request, response)
+    return response
+
+
+ROUTES = (
+    get("/", _begin),
+    open_route("/sign-in", _sign_in_form, "GET"),
+    open_route("/sign-in", _sign_in, "POST"),
+    get("/account", _account),
+    post("/sign-out", _sign_out),
+    post("/sign-out-everywhere", _sign_out_everywhere),
+)

@@ -1,0 +1,60 @@
+"""Refusals and failures as pages that say what to do."""
+
+from __future__ import annotations
+
+from typing import cast
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http import problems
+from fedclust_service.http.request_context import context_of
+from fedclust_service.http.ui.rendering import HTML, POLICY, render
+
+_SIGN_IN = "/ui/sign-in"
+
+
+def show_refusal(request: Request, refusal: Refusal) -> Response:
+    """Return the page of a refusal; who has to sign in is led to where that is done."""
+    if refusal.status == 401:
+        return _to_sign_in(request, refusal)
+    problem = refusal.to_problem()
+    headers = {}
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s)
+    values = {"problem": problem, "request_id": context_of(request).request_id}
+    return render(request, "refusal.html", values, status=problem.status, headers=headers)
+
+
+def show_http_error(request: Request, error: Exception) -> Response:
+    """Return the page of Starlette's own errors: no such page, no such method."""
+    status = cast(HTTPException, error).status_code
+    if status == 405:
+        refusal = Refusal("method-not-allowed", "Open this address from the page that leads to it.")
+        return show_refusal(request, refusal)
+    return show_refusal(request, Refusal("not-found", "There is no page at this address."))
+
+
+def show_failure(request: Request, error: Exception) -> Response:
+    """Return the page of an unexpected error, which is logged without its text."""
+    problems.log_failure(error)
+    return show_refusal(request, problems.FAILED)
+
+
+def _to_sign_in(request: Request, refusal: Refusal) -> Response:
+    path = request.url.path
+    if request.headers.get("HX-Request") == "true":
+        # The reader's page asks for a part of itself: the whole page has to go.
+        return Response(status_code=401, headers={"HX-Redirect": _SIGN_IN})
+    if request.method != "GET":
+        return render(request, "sign_in.html", {"next": "", "failure": refusal.detail}, status=401)
+    if request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}:
+        # A browser withholds the cookie when a link elsewhere, as in an e-mail, leads here. The
+        # same address, asked for by a page of this coordinator, comes with it.
+        headers = {"Refresh": f"0;url={path}", "Content-Security-Policy": POLICY}
+        return Response("", headers=headers, media_type=HTML)
+    said = {"next": path} if path.rstrip("/") != "/ui" else {}
+    return RedirectResponse(f"{_SIGN_IN}?{urlencode(said)}" if said else _SIGN_IN, 303)

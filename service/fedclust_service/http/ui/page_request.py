@@ -1,0 +1,145 @@
+"""Requests for pages: who asks, what the form says, and how the answer is written.
+
+A page is a function from a :class:`PageRequest` to a response. It calls the use cases that the
+routes of the API call, with the reader as their actor, so the same rules of access hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from urllib.parse import urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from fedclust_service.domain.access import Actor
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.dependencies import Service, service_of
+from fedclust_service.http.request_context import context_of
+from fedclust_service.http.sign_in_cookie import cookie_of
+from fedclust_service.http.ui.form import Form, read_form
+from fedclust_service.http.ui.rendering import render
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.sign_ins import SignedIn, signed_in
+
+#: The name of a form's field with the token that only pages of this coordinator know.
+CSRF = "csrf"
+#: Requests of htmx have no form of their own to carry the token.
+CSRF_HEADER = "Fedclust-Csrf"
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """A request of somebody who has signed in."""
+
+    request: Request
+    service: Service
+    signed: SignedIn
+    cookie: str
+    #: Empty unless the request is a post.
+    form: Form = field(default_factory=Form)
+
+    @property
+    def co(self) -> Coordinator:
+        """The coordinator."""
+        return self.service.coordinator
+
+    @property
+    def actor(self) -> Actor:
+        """The reader, as use cases know callers."""
+        return self.signed.actor
+
+    @property
+    def partial(self) -> bool:
+        """Whether htmx asks for a part of the page that the reader has open."""
+        return self.request.headers.get("HX-Request") == "true"
+
+    def param(self, name: str) -> str:
+        """Return a part of the path."""
+        return str(self.request.path_params[name])
+
+    def query(self, name: str) -> str | None:
+        """Return a parameter of the address; None where it is absent or empty."""
+        return self.request.query_params.get(name) or None
+
+    def render(self, template: str, *, status: int = 200, **values: object) -> Response:
+        """Return a page from a template, with ``notice`` where a redirect named one."""
+        return render(
+            self.request, template, {"notice": self.query("notice"), **values}, status=status
+        )
+
+    def redirect(self, path: str, notice: str | None = None) -> Response:
+        """Return a redirect after a post; ``notice`` is a key of the template ``notices.html``."""
+        query = "" if notice is None else f"?{urlencode({'notice': notice})}"
+        return RedirectResponse(f"{path}{query}", 303)
+
+
+Show: TypeAlias = Callable[[PageRequest], Response]
+
+
+def get(path: str, show: Show) -> Route:
+    """Return the route of a page, below ``/ui``; ``show`` runs in a thread."""
+
+    async def endpoint(request: Request) -> Response:
+        return await run_in_threadpool(_answer, request, show, None)
+
+    return open_route(path, endpoint, "GET")
+
+
+def post(path: str, act: Show) -> Route:
+    """Return the route of a form, below ``/ui``; ``act`` runs in a thread.
+
+    It refuses forms that were not made by a page of the reader's own sign-in.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        form = await read_form(request)
+        return await run_in_threadpool(_answer, request, act, form)
+
+    return open_route(path, endpoint, "POST")
+
+
+def open_route(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str) -> Route:
+    """Return a route below ``/ui`` that also readers reach who have not signed in."""
+
+    async def named(request: Request) -> Response:
+        context_of(request).page = f"/ui{path}"
+        return await endpoint(request)
+
+    return Route(path, named, methods=[method])
+
+
+def _answer(request: Request, show: Show, form: Form | None) -> Response:
+    page = authenticated(request, form)
+    if form is not None:
+        sent = form.get(CSRF) or request.headers.get(CSRF_HEADER, "")
+        require_same_origin(request)
+        if not page.signed.sent_form(sent):
+            raise Refusal(
+                "forbidden",
+                "This form belongs to an earlier sign-in. Nothing was done: open the page again "
+                "and repeat what you did.",
+            )
+    return show(page)
+
+
+def authenticated(request: Request, form: Form | None = None) -> PageRequest:
+    """Return the request of a reader who has signed in; Refusal ``unauthenticated``."""
+    cookie, service = cookie_of(request), service_of(request)
+    if cookie is None:
+        raise Refusal("unauthenticated", "Sign in to see this page.")
+    signed = signed_in(service.coordinator, cookie)
+    context_of(request).identify(signed.actor)
+    request.state.signed = signed
+    return PageRequest(request, service, signed, cookie, Form() if form is None else form)
+
+
+def require_same_origin(request: Request) -> None:
+    """Refuse a post that a page of another origin sent."""
+    # Every browser of the last years sends the first; `none` is a reader's own doing.
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
+        raise Refusal("forbidden", "Another page sent this form. Nothing was done.")

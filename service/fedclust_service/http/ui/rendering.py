@@ -1,0 +1,110 @@
+"""Render the pages' templates: the environment, its filters, and the headers of every page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fedclust_service.domain.access import Actor
+from fedclust_service.http.request_context import context_of
+from fedclust_service.http.ui.navigation import entries_for
+
+HTML = "text/html"
+#: Scripts, styles and pictures come from this coordinator alone, and none is written into a page.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Vary": "Cookie"}
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def render(
+    request: Request,
+    template: str,
+    values: Mapping[str, object],
+    *,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a page from a template of ``templates/``.
+
+    Every template knows ``actor`` (None for a reader who has not signed in), ``csrf``, ``entries``
+    of the navigation, and ``path``.
+    """
+    signed = getattr(request.state, "signed", None)
+    actor: Actor | None = context_of(request).actor
+    known: dict[str, Any] = {
+        "actor": actor,
+        "csrf": "" if signed is None else signed.csrf,
+        "entries": () if actor is None else entries_for(actor.role),
+        "path": request.url.path,
+    }
+    content = ENVIRONMENT.get_template(template).render({**known, **values})
+    return Response(content, status, {**_HEADERS, **(headers or {})}, media_type=HTML)
+
+
+def time_element(value: datetime | None) -> Markup:
+    """Return a time in UTC, which the script changes to the reader's zone; a dash for None."""
+    if value is None:
+        return Markup("–")
+    at = value.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(
+        at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        at.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00"),
+        at.strftime("%Y-%m-%d %H:%M"),
+    )
+
+
+def byte_count(value: int) -> str:
+    """Return a number of bytes with three digits and a decimal unit, such as 1.25 MB."""
+    size, unit = float(value), 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1_000, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its two largest units, such as 3 h 20 min."""
+    left = max(0, round(seconds))
+    counts = {}
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        counts[unit], left = divmod(left, size)
+    units = [unit for unit, count in counts.items() if count]
+    if not units:
+        return "0 s"
+    following = [*counts][[*counts].index(units[0]) :][:2]
+    return " ".join(f"{counts[unit]} {unit}" for unit in following if counts[unit])
+
+
+def name_element(value: str) -> Markup:
+    """Return text of other people, isolated so that it cannot change the order of what follows."""
+    return Markup("<bdi>{}</bdi>").format(escape(value))
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "time": time_element,
+        "bytes": byte_count,
+        "duration": duration,
+        "name": name_element,
+    }
+    return environment
+
+
+ENVIRONMENT = _environment()

@@ -1,0 +1,168 @@
+"""Signing in to the pages, what guards their forms, and how they refuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from support.api_caller import ApiCaller
+from support.clock import ManualClock
+from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.reader import Reader
+
+STARTS = {"operator": "/ui/overview", "ada": "/ui/sessions", "north": "/ui/sessions"}
+
+
+class Place:
+    """A coordinator with one site and one analyst."""
+
+    def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
+        self.local, self.clock = local, clock
+        self.api = ApiCaller(local.base_url, local.operator_token)
+        self.api.tokens["operator"] = local.operator_token
+        self.api.register("sites", "north")
+        self.api.register("analysts", "ada")
+
+    def reader(self, name: str) -> Reader:
+        return Reader(self.local.base_url, self.api.tokens[name])
+
+    def visitor(self) -> httpx.Client:
+        return self.local.http()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    clock = ManualClock()
+    with local_coordinator(tmp_path_factory.mktemp("pages"), clock=clock) as local:
+        yield Place(local, clock)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(
+    place: Place, name: str
+) -> None:
+    visitor = place.visitor()
+    answer = visitor.post("/ui/sign-in", data={"token": f" {place.api.tokens[name]}\n"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, STARTS[name])
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Path=/" in cookie
+    # Until the browser is closed; and over plain HTTP, which is for loopback alone, not Secure.
+    assert "expires" not in cookie.lower()
+    assert place.api.tokens[name] not in cookie
+    account = visitor.get("/ui/account")
+    assert account.status_code == 200
+    assert account.headers["Cache-Control"] == "no-store"
+    assert name in account.text
+    assert place.api.tokens[name] not in account.text
+
+
+def test_a_wrong_token_is_refused_in_words_and_not_repeated(place: Place) -> None:
+    wrong = "fco_" + "a" * 12 + "_" + "B" * 49
+    answer = place.visitor().post("/ui/sign-in", data={"token": wrong})
+    assert answer.status_code == 401
+    assert "not a complete token" in answer.text
+    assert wrong not in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_who_has_not_signed_in_is_led_to_the_form_and_back(place: Place) -> None:
+    visitor = place.visitor()
+    asked = visitor.get("/ui/account")
+    assert asked.status_code == 303
+    form = visitor.get(asked.headers["Location"])
+    wanted = re.search(r'name="next" value="([^"]*)"', form.text)
+    assert wanted is not None
+    assert wanted.group(1) == "/ui/account"
+    fields = {"token": place.api.tokens["ada"], "next": "/ui/account"}
+    assert visitor.post("/ui/sign-in", data=fields).headers["Location"] == "/ui/account"
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    ["https://example.org/", "//example.org/ui/", "/ui//x\\@y", "/v1/whoami", "/ui/a?b"],
+)
+def test_signing_in_never_leads_elsewhere(place: Place, elsewhere: str) -> None:
+    fields = {"token": place.api.tokens["ada"], "next": elsewhere}
+    answer = place.visitor().post("/ui/sign-in", data=fields)
+    assert answer.headers["Location"] == "/ui/sessions"
+
+
+def test_a_link_in_an_email_finds_the_reader_signed_in(place: Place) -> None:
+    """A browser withholds the cookie; the same address asked for from here comes with it."""
+    answer = place.visitor().get("/ui/account", headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 200
+    assert answer.headers["Refresh"] == "0;url=/ui/account"
+
+
+def test_a_form_without_its_token_does_nothing(place: Place) -> None:
+    reader, other = place.reader("ada"), place.reader("ada")
+    for csrf in ("", "x" * 43, other.csrf()):
+        refused = reader.post("/ui/sign-out-everywhere", csrf=csrf)
+        assert refused.status_code == 403
+        assert "Nothing was done" in refused.text
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    pairs = {"csrf": reader.csrf()}
+    assert reader.client.post("/ui/sign-out", data=pairs, headers=headers).status_code == 403
+    token = {"token": place.api.tokens["ada"]}
+    assert reader.client.post("/ui/sign-in", data=token, headers=headers).status_code == 403
+    assert "Where you are signed in" in reader.open("/ui/account")
+
+
+def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Place) -> None:
+    first, second, third = (place.reader("ada") for _ in range(3))
+    bystander = place.reader("north")
+    cookies = dict(first.client.cookies)
+    assert first.post("/ui/sign-out").headers["Location"] == "/"
+    assert not dict(first.client.cookies)
+    stolen = httpx.get(f"{place.local.base_url}/ui/account", cookies=cookies, trust_env=False)
+    assert stolen.status_code == 303
+    second.open("/ui/account")
+    assert second.post("/ui/sign-out-everywhere").status_code == 303
+    assert "Your token" in third.open("/ui/account")
+    bystander.open("/ui/account")
+
+
+def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
+    issued = place.api.ok("POST", "/v1/analysts/ada/tokens", "operator")
+    reader = Reader(place.local.base_url, issued["token"])
+    reader.open("/ui/account")
+    place.api.ok("DELETE", f"/v1/analysts/ada/tokens/{issued['id']}", "operator")
+    assert "Your token" in reader.open("/ui/account")
+    posted = reader.client.post("/ui/sign-out", data={"csrf": "x"})
+    assert (posted.status_code, "revoked" in posted.text) == (401, True)
+    part = reader.client.get("/ui/account", headers={"HX-Request": "true"})
+    assert part.headers["HX-Redirect"] == "/ui/sign-in"
+
+
+def test_a_reader_who_was_away_signs_in_again(place: Place) -> None:
+    reader = place.reader("north")
+    place.clock.advance(29 * 60)
+    reader.open("/ui/account")
+    place.clock.advance(31 * 60)
+    assert "Your token" in reader.open("/ui/account")
+
+
+def test_errors_are_pages_and_name_nothing_that_was_sent(place: Place) -> None:
+    reader = place.reader("ada")
+    page = reader.client.get("/ui/<script>alert(1)</script>")
+    assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert "alert(1)" not in page.text
+    assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert reader.client.get("/ui/sign-out").status_code == 405
+    upload = reader.client.post("/ui/sign-out", json={"csrf": reader.csrf()})
+    assert (upload.status_code, "<h1>" in upload.text) == (415, True)
+
+
+def test_failed_attempts_are_limited_by_address(place: Place) -> None:
+    visitor = place.visitor()
+    answers = [visitor.post("/ui/sign-in", data={"token": "x"}) for _ in range(12)]
+    assert {answer.status_code for answer in answers} == {401, 429}
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    # Not even the right token, until the time is over.
+    right = {"token": place.api.tokens["ada"]}
+    assert visitor.post("/ui/sign-in", data=right).status_code == 429
