@@ -19,8 +19,9 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from fedclust_service import logging
+from fedclust_service.addresses import is_email
 from fedclust_service.exit_codes import Exit, StartFailure
-from fedclust_service.settings import Settings, SettingsError, is_email, load_settings
+from fedclust_service.settings import Settings, SettingsError, load_settings
 
 app = typer.Typer(
     name="fedclust-service",

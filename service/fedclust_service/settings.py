@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import (
     Field,
     SecretStr,
-    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -22,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from fedclust.schema.model import EmailAddress
+from fedclust_service.addresses import host_of, is_address, is_loopback, masked_url
 from fedclust_service.domain.notification import NotificationKind
 
 PREFIX = "FEDCLUST_"
@@ -220,7 +219,7 @@ class Settings(BaseSettings):
     @field_validator("smtp_host")
     @classmethod
     def _host_without_port(cls, value: str | None) -> str | None:
-        if value is not None and ("/" in value or (":" in value and not _is_address(value))):
+        if value is not None and ("/" in value or (":" in value and not is_address(value))):
             raise ValueError("give the name of the mail server alone, and its port in smtp_port")
         return value
 
@@ -241,7 +240,7 @@ class Settings(BaseSettings):
     @field_validator("public_url")
     @classmethod
     def _plain_url(cls, value: str | None) -> str | None:
-        if value is not None and (_host_of(value) is None or "?" in value):
+        if value is not None and (host_of(value) is None or "?" in value):
             raise ValueError("use https://HOST[:PORT], without user, query and fragment")
         return None if value is None else value.rstrip("/")
 
@@ -291,7 +290,7 @@ class Settings(BaseSettings):
         if self.webhook_url is None:
             return self
         url = self.webhook_url.get_secret_value()
-        host = _host_of(url)
+        host = host_of(url)
         if host is None or not (url.startswith("https://") or is_loopback(host)):
             raise ValueError(
                 "webhook_url: use https://HOST[:PORT]/PATH, without user and fragment; http only "
@@ -393,54 +392,6 @@ def _no_password() -> str:
 
 def _split_list(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def _host_of(url: str) -> str | None:
-    """Return the host of an http or https address; None if there is anything odd about it."""
-    try:
-        parts = urlsplit(url)
-        port_is_valid = parts.port is None or parts.port > 0
-    except ValueError:
-        return None
-    if parts.scheme not in ("http", "https") or not port_is_valid or not url.isprintable():
-        return None
-    if parts.username is not None or parts.fragment or " " in url:
-        return None
-    return parts.hostname
-
-
-def is_email(text: str) -> bool:
-    """Whether a text is an e-mail address that mail is sent to."""
-    try:
-        TypeAdapter(EmailAddress).validate_python(text)
-    except ValidationError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether listening on ``host`` is reachable from this machine alone."""
-    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
-
-
-def _is_address(host: str) -> bool:
-    """Whether a host is a number of IP."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def masked_url(url: str) -> str:
-    """Return a database URL without its password and query."""
-    scheme, _, rest = url.partition("://")
-    rest = rest.partition("?")[0]
-    account, at, place = rest.rpartition("@")
-    if not at:
-        return f"{scheme}://{rest}"
-    user, colon, _ = account.partition(":")
-    return f"{scheme}://{user}{colon and ':***'}@{place}"
 
 
 def load_settings(

@@ -9,13 +9,12 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from fedclust_service.addresses import is_loopback, masked_url
 from fedclust_service.settings import (
     CLIENT_VARIABLES,
     Settings,
     SettingsError,
-    is_loopback,
     load_settings,
-    masked_url,
 )
 
 SECRET = "correct-horse-battery-staple-0123456789"

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust.schema.model import Model
+from fedclust_service.addresses import is_loopback
 from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
@@ -21,7 +22,6 @@ from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import CONTENT_TYPE
 from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.settings import is_loopback
 
 log = structlog.get_logger(__name__)
 #: The ``reasons`` of `/readyz`, and what the operator should know or do.
