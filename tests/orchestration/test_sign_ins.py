@@ -11,9 +11,10 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.sign_in import CookieText, parse_cookie
 from fedclust_service.domain.tokens import SecretKeys
-from fedclust_service.orchestration import principals
+from fedclust_service.orchestration import principals, sessions
 from fedclust_service.orchestration import sign_ins as use
 from fedclust_service.orchestration.core import Limits
+from fedclust_service.orchestration.events import EventBatch, read_events
 from orchestration.direct_api import OPERATOR, DirectApi
 from support.clock import ManualClock
 from support.timeouts import eventually
@@ -148,6 +149,31 @@ def test_signing_out_everywhere(direct: DirectApi, clock: ManualClock) -> None:
     assert direct.audit(action="sign_in.all_ended") == [
         ("analyst:ada", "sign_in.all_ended", {"count": 3})
     ]
+
+
+def test_a_stream_of_events_ends_with_the_sign_in(direct: DirectApi) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+    direct.define()
+    sessions.cancel_session(direct.co, signed.actor, "heart")
+    direct.co.sealer.run_once()
+
+    def read() -> EventBatch:
+        return read_events(
+            direct.co, lambda tx: use.signed_in_again(direct.co, tx, cookie), "heart", 0
+        )
+
+    # The trail says how somebody acted; a session's readers do not learn it.
+    assert all("via" not in each.data for each in read().events)
+    trail = direct.store.read("test", lambda tx: tx.audit.list(1000))
+    assert {(row.action, row.details.get("via")) for row in trail} >= {
+        ("sign_in.created", "page"),
+        ("session.created", "api"),
+        ("session.cancelled", "page"),
+    }
+    use.sign_out(direct.co, cookie)
+    with pytest.raises(Refusal) as caught:
+        read()
+    assert "signed out" in caught.value.detail
 
 
 def _with(cookie: str, **changes: str) -> str:

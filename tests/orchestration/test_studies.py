@@ -263,14 +263,11 @@ def test_the_version_continues_so_that_nobody_waits_in_vain(direct: DirectApi) -
         sessions.delete_session(direct.co, ANALYST, "heart")
 
 
-def test_events_begin_with_the_session_that_is_there(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(events, "authenticate_again", lambda *_: ANALYST)
+def test_events_begin_with_the_session_that_is_there(direct: DirectApi, clock: ManualClock) -> None:
     seal = direct.co.sealer.run_once
 
     def read(after: int = 0) -> events.Batch:
-        return events.read_events(direct.co, "token", "heart", after)
+        return events.read_events(direct.co, lambda _: ANALYST, "heart", after)
 
     direct.define()
     sessions.cancel_session(direct.co, ANALYST, "heart")

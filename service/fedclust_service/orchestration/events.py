@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from fedclust_service.domain.access import Actor, AuditEntry, Role, require
 from fedclust_service.orchestration.access_queries import session_for
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.principals import authenticate_again
 from fedclust_service.store import Tx
 
 Value: TypeAlias = str | int | float | bool | None
@@ -64,15 +64,17 @@ class EventBatch:
     ended: bool
 
 
-def read_events(co: Coordinator, token: str, session: str, after: int) -> EventBatch:
+def read_events(
+    co: Coordinator, authenticate: Callable[[Tx], Actor], session: str, after: int
+) -> EventBatch:
     """Return a session's events after number ``after``, at most :data:`PAGE`.
 
-    Every call authenticates, because a stream may live longer than its token. Refusal
-    ``unauthenticated``, or ``not-found`` for a session that the token may not see.
+    Every call authenticates, because a stream may live longer than its token or sign-in. Refusal
+    ``unauthenticated``, or ``not-found`` for a session that the reader may not see.
     """
 
     def look(tx: Tx) -> EventBatch:
-        actor = authenticate_again(co, tx, token)
+        actor = authenticate(tx)
         require(actor, "event.read")
         found, _ = session_for(tx, actor, session)
         known = tx.chain.last_of(found.name, END | {_DELETED})

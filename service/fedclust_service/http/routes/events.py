@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Request
@@ -23,6 +23,7 @@ from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration.audit import trail
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.events import Event, EventBatch, read_events
+from fedclust_service.orchestration.principals import authenticate_again
 
 router = APIRouter(tags=["events"])
 STREAM = "text/event-stream"
@@ -77,7 +78,11 @@ async def events(
     ] = None,
 ) -> Response:
     after, token = _number(last_event_id), bearer_token(request)
-    first = await run_in_threadpool(read_events, co, token, session, after)
+
+    def read(after: int) -> EventBatch:
+        return read_events(co, lambda tx: authenticate_again(co, tx, token), session, after)
+
+    first = await run_in_threadpool(read, after)
     if first.ended and not first.events:
         return Response(status_code=204)
     if co.sealer.streams.closed:
@@ -86,11 +91,11 @@ async def events(
         head = Response(None, 200, _HEADERS, STREAM)
         del head.headers["Content-Length"]
         return head
-    return _EventStream(_event_lines(co, token, session, first))
+    return _EventStream(_event_lines(co, session, read, first))
 
 
 async def _event_lines(
-    co: Coordinator, token: str, session: str, batch: EventBatch
+    co: Coordinator, session: str, read: Callable[[int], EventBatch], batch: EventBatch
 ) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"
     while True:
@@ -105,7 +110,7 @@ async def _event_lines(
             if not news:
                 yield b": nothing new\n\n"
         try:
-            batch = await run_in_threadpool(read_events, co, token, session, batch.last)
+            batch = await run_in_threadpool(read, batch.last)
         except Refusal:  # revoked or expired since; a new request says which
             return
 
