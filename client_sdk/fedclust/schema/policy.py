@@ -12,7 +12,33 @@ __all__ = ["Policy"]
 
 
 class Policy(Model):
-    """The privacy and pacing rules of a session (docs/sessions.md)."""
+    """The privacy and pacing rules of a session (docs/sessions.md).
+
+    Attributes
+    ----------
+    min_sites : int
+        No round or result rests on fewer sites. 2 is for sessions of exactly two sites, which each
+        have to consent to that.
+    quorum : int or None
+        Number of non-empty submissions with which a round closes at its deadline. None: all that
+        take part.
+    round_timeout_s : int
+        Seconds until a round's deadline.
+    fail_after_s : int
+        Seconds for which a round may stay overdue before the session fails.
+    max_rounds : int or None
+        Limit on the rounds after the preparation. None: the method's own.
+    min_group_size : int
+        The fewest persons behind any number that a site sends, at least 3. A site may ask for more.
+    protection : {"groups", "none"}
+        What a site computes with: its protected table, or its exact rows, to which every site has
+        to consent expressly.
+    scaling : {"none", "standard", "bounds"}
+        ``standard``: mean 0 and variance 1 over all sites. ``bounds``: from the features' bounds.
+    missing : {"drop", "impute", "mask"}
+        ``drop``: leave out rows with a missing value. ``impute``: replace it by the mean over all
+        sites. ``mask``: sites may lack features; not every method takes that.
+    """
 
     min_sites: Annotated[int, Field(ge=1, le=10_000)] = 3
     quorum: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -165,15 +165,24 @@ class SessionCreate(Model):
 
     Attributes
     ----------
-    title, contact, approval : str
-        For the people who decide at a site: the title of the session, whom to ask (name and
-        address), and its ethics approval or contract.
+    name : str
+        The session's name in commands and addresses: a-z, 0-9 and hyphens.
+    title : str
+        The title of the session, for the people who decide at a site.
+    contact : str
+        Whom they can ask: name and address.
+    approval : str
+        The ethics approval or the contract.
     purpose : str
         Why the sites should take part, in one to five sentences; only a simulation needs none.
     expires : datetime or None
         No site joins from then on.
     study : str or None
         The study that the session belongs to.
+    seed : int or None
+        The same seed gives the same result. None: drawn when the session is created.
+    start : {"when_all_joined", "manual"}
+        Whether the session starts by itself.
     """
 
     name: Slug
