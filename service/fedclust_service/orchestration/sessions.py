@@ -71,21 +71,11 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
         there = tx.sessions.get(body.name)
         if there is not None:
             if there.created_by != actor.key or there.request_sha256 != request:
-                raise Refusal(
-                    "name-taken",
-                    "A session of this name was created with another definition or by somebody "
-                    "else. Choose another name; only a session that no site has joined can be "
-                    "deleted by its creator, and its name used again.",
-                )
+                raise _name_taken()
             return _session_info(tx, there, uow.now), False
         if study is not None and tx.studies.lock(study.name) != study:
             raise Refusal("unavailable", "The study was deleted at this moment.", retry_after_s=1)
-        require_registered(tx, definition.sites, "/sites")
-        if definition.expires is not None and definition.expires <= uow.now:
-            past = FieldError(
-                pointer="/expires", rule="expires", message="this time has passed: give a later one"
-            )
-            raise Refusal("invalid", "With this expiry no site could join the session.", [past])
+        _require_joinable(tx, definition, uow.now)
         session = tx.sessions.add(
             Session(
                 id=0,
@@ -109,6 +99,43 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
         return _session_info(tx, session, uow.now), True
 
     return commit(co, "session.create", work)
+
+
+def check_session(co: Coordinator, actor: Actor, body: SessionCreate) -> Definition:
+    """Return the definition that creating a session would freeze, but for a drawn seed.
+
+    Raises the refusal of :func:`create_session`, and creates nothing.
+    """
+    require(actor, "session.create")
+    _, definition = _definition(co, actor, body)
+    now = co.clock.now()
+
+    def work(tx: Tx) -> None:
+        if tx.sessions.get(body.name) is not None:
+            raise _name_taken()
+        _require_joinable(tx, definition, now)
+
+    co.store.read("session.check", work)
+    return definition
+
+
+def _name_taken() -> Refusal:
+    return Refusal(
+        "name-taken",
+        "A session of this name was created with another definition or by somebody else. Choose "
+        "another name; only a session that no site has joined can be deleted by its creator, and "
+        "its name used again.",
+    )
+
+
+def _require_joinable(tx: Tx, definition: Definition, now: datetime) -> None:
+    """Raise Refusal ``invalid`` if a site is not registered, or no site could join in time."""
+    require_registered(tx, definition.sites, "/sites")
+    if definition.expires is not None and definition.expires <= now:
+        past = FieldError(
+            pointer="/expires", rule="expires", message="this time has passed: give a later one"
+        )
+        raise Refusal("invalid", "With this expiry no site could join the session.", [past])
 
 
 def _definition(
