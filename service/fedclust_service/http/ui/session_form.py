@@ -1,0 +1,458 @@
+"""The form that creates a session: what it asks for, what was typed, and the body that it makes.
+
+A form is read from a post, from the definition of another session, or from pasted JSON. Nothing
+here refuses what was typed: the body goes through the same checks as that of the API, and their
+messages come back to the inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedclust.methods.registry import KMEANS, METHODS
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust.study import StudyInfo
+from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.problems import FieldError
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.form_field import (
+    SHOWN,
+    UNSET,
+    FormField,
+    chosen_fields,
+    fill,
+    shown_fields,
+    split_words,
+    take,
+    unknown_names,
+    with_defaults,
+    without_defaults,
+)
+from fedclust_service.http.ui.schema_fields import model_field, options_field
+
+#: Rows of features in one form; a page with more is slow to fill in.
+MOST_ROWS = 500
+_ABOUT = ("name", "title", "purpose", "contact", "approval", "expires")
+_RUNNING = ("start", "seed")
+_FEATURE_INPUT = re.compile(r"/features/([0-9]{1,6})/(\w+)")
+_LEFT_OUT = frozenset({"method_version"})
+#: The order of the columns of a table of features.
+_COLUMNS = ("name", "kind", "unit", "lower", "upper", "levels", "transform", "weight")
+
+
+@functools.lru_cache(maxsize=64)
+def _options(method: str) -> FormField:
+    return options_field(METHODS[method].options)
+
+
+@functools.lru_cache(maxsize=1)
+def _session_fields() -> Mapping[str, FormField]:
+    return {each.name: each for each in model_field(SessionCreate, "", "Session").fields}
+
+
+@functools.lru_cache(maxsize=1)
+def _policy() -> FormField:
+    return model_field(Policy, "/policy", "Policy")
+
+
+@functools.lru_cache(maxsize=2 * MOST_ROWS)
+def row_field(number: int) -> FormField:
+    """Return the inputs of a row of the table of features."""
+    group = model_field(Feature, f"/features/{number}", f"Feature {number + 1}")
+    columns = {each.name: each for each in group.fields}
+    return replace(group, fields=tuple(columns[name] for name in _COLUMNS))
+
+
+@dataclass(frozen=True)
+class SessionForm:
+    """A form and what was typed into it.
+
+    Attributes
+    ----------
+    method : str
+        A method of the registry.
+    study : StudyInfo or None
+        Gives sites, features and defaults.
+    texts : mapping of str to str
+        What was typed, by the pointer of the input. Inputs that are not here show their default.
+    rows : tuple of int
+        The numbers of the rows of features, in their order.
+    sites : tuple of str
+        Those chosen, unless a study gives them.
+    taken : tuple of str
+        The features of the study that the session takes.
+    notes : tuple of str
+        What happened to what was typed or copied.
+    errors : mapping of str to tuple of str
+        Messages by the pointer of an input.
+    general : tuple of str
+        Messages about the definition as a whole.
+    """
+
+    method: str
+    study: StudyInfo | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[int, ...] = ()
+    sites: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    general: tuple[str, ...] = ()
+
+    # --- what it asks for -------------------------------------------------------------------------
+
+    @property
+    def about(self) -> tuple[FormField, ...]:
+        """What the people at the sites read first."""
+        return self._session_fields(_ABOUT)
+
+    @property
+    def running(self) -> tuple[FormField, ...]:
+        """When it starts, and its seed."""
+        return self._session_fields(_RUNNING)
+
+    @property
+    def options(self) -> FormField:
+        """The options of the method."""
+        return options_in_study(self.method, self.study)
+
+    @property
+    def shown_options(self) -> tuple[FormField, ...]:
+        """The inputs of the options, with those of the chosen variant."""
+        return tuple(shown_fields(self.options, self.texts))
+
+    @property
+    def policy(self) -> FormField:
+        """Protection, number of sites and pace."""
+        defaults = self.study and self.study.defaults
+        if not defaults:
+            return _policy()
+        return with_defaults(_policy(), defaults.policy.model_dump(mode="json", exclude_unset=True))
+
+    @property
+    def feature_rows(self) -> tuple[FormField, ...]:
+        """A group of inputs for each row of the table of features."""
+        return tuple(row_field(number) for number in self.rows)
+
+    @property
+    def hidden(self) -> tuple[tuple[str, str], ...]:
+        """Names and texts to keep in the page unseen: options of other methods and variants."""
+        seen = {each.pointer for each in self.shown_options}
+        kept = [
+            (name, text)
+            for name, text in self.texts.items()
+            if name.startswith("/config/") and name not in seen
+        ]
+        choosers = [each for each in self.shown_options if each.pointer in self._choosers]
+        return (*kept, *((SHOWN + each.pointer, self.text(each)) for each in choosers))
+
+    @functools.cached_property
+    def _choosers(self) -> set[str]:
+        found, waiting = set(), [self.options]
+        while waiting:
+            each = waiting.pop()
+            waiting += chosen_fields(each, self.texts)
+            if each.chooser is not None:
+                found.add(each.chooser.pointer)
+        return found
+
+    def chooses_variant(self, each: FormField) -> bool:
+        """Return whether other inputs appear when this one changes."""
+        return each.pointer in self._choosers
+
+    def text(self, each: FormField) -> str:
+        """Return what an input shows."""
+        return self.texts.get(each.pointer, each.default_text)
+
+    def wrong(self, pointer: str) -> tuple[str, ...]:
+        """Return the messages about an input."""
+        return self.errors.get(pointer, ())
+
+    def _session_fields(self, names: Sequence[str]) -> tuple[FormField, ...]:
+        found = _session_fields()
+        given: dict[str, Any] = {}
+        if self.study is not None:
+            given = self.study.model_dump(mode="json", include=set(_ABOUT) - {"name"})
+            defaults = self.study.defaults
+            given |= {} if defaults is None else defaults.model_dump(exclude_unset=True)
+        return tuple(
+            with_defaults(found[name], given[name]) if given.get(name) is not None else found[name]
+            for name in names
+        )
+
+    # --- what it makes ----------------------------------------------------------------------------
+
+    @functools.cached_property
+    def body(self) -> dict[str, Any]:
+        """The body that creates the session, without what equals a default."""
+        found: dict[str, Any] = {}
+        study = self.study
+        for each in self.about:
+            found[each.name] = take(each, self.texts)
+            if each.name == "name" and study is not None:
+                found["study"] = study.name
+        defaults = study and study.defaults
+        if not defaults or defaults.algorithm != self.method:
+            found["algorithm"] = self.method
+        config = take(self.options, self.texts)
+        found["config"] = {} if config is UNSET and study is None else config
+        features = [feature for _, feature in self._features]
+        if (
+            study is None
+            or not study.features
+            or [each.name for each in study.features] != [each.get("name") for each in features]
+        ):
+            found["features"] = features
+        if study is None:
+            found["sites"] = sorted(self.sites)
+        found["policy"] = take(self.policy, self.texts)
+        for each in self.running:
+            found[each.name] = take(each, self.texts)
+        return {name: value for name, value in found.items() if value is not UNSET}
+
+    @functools.cached_property
+    def _features(self) -> tuple[tuple[int | None, dict[str, Any]], ...]:
+        """The features, each with the number of its row; None for those of the study."""
+        known = () if self.study is None else self.study.features or ()
+        given: list[tuple[int | None, dict[str, Any]]] = [
+            (None, each.model_dump(mode="json", exclude_defaults=True))
+            for each in known
+            if each.name in self.taken
+        ]
+        for row in self.feature_rows:
+            feature = take(row, self.texts)
+            if feature is not UNSET:
+                given.append((int(row.pointer.rpartition("/")[2]), feature))
+        return tuple(given)
+
+    @property
+    def json(self) -> str:
+        """The body as people read it, and as ``fedclust session create --file`` takes it."""
+        return json.dumps(self.body, indent=2, ensure_ascii=False)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def checked(
+        self, check: Callable[[bytes], Definition]
+    ) -> tuple[SessionForm, Definition | None]:
+        """Return the form with the messages of a check, and the definition if there are none.
+
+        ``check`` takes the body as the API does, and raises Refusal.
+        """
+        try:
+            return self, check(self.json.encode("utf-8", "replace"))
+        except Refusal as refusal:
+            return self.refused(refusal), None
+
+    def refused(self, refusal: Refusal) -> SessionForm:
+        """Return the form with the messages of a refusal at their inputs."""
+        if refusal.slug == "name-taken":
+            return replace(self, errors={"/name": (refusal.detail,)})
+        if not refusal.errors:
+            return replace(self, general=(refusal.detail,))
+        known = {each.pointer for each in (*self.about, *self.running, *self.shown_options)}
+        known |= {each.pointer for each in shown_fields(self.policy, self.texts)}
+        known |= {"/sites", "/features", "/config", "/policy", "/algorithm"}
+        for row in self.feature_rows:
+            known |= {row.pointer, *(each.pointer for each in row.fields)}
+        errors: dict[str, tuple[str, ...]] = {}
+        general: tuple[str, ...] = ()
+        for error in refusal.errors:
+            place, message = self._place(error)
+            while place and place not in known:
+                place = place.rpartition("/")[0]
+            if not place:
+                general = (*general, str(error))
+            elif message not in errors.get(place, ()):
+                errors[place] = (*errors.get(place, ()), message)
+        return replace(self, errors=errors, general=general)
+
+    def _place(self, error: FieldError) -> tuple[str, str]:
+        """Return the pointer of an error in this form, and its message there."""
+        _, name, *rest = [*error.pointer.split("/"), "", ""]
+        if not rest[0].isdecimal():
+            return error.pointer, error.message
+        index = int(rest[0])
+        if name == "sites":
+            sites = self.body.get("sites", ())
+            site = sites[index] if index < len(sites) else ""
+            return "/sites", f"{site}: {error.message}"
+        if name == "features" and index < len(self._features):
+            row, feature = self._features[index]
+            if row is None:
+                return "/features", f"{feature['name']}: {error.message}"
+            return "/".join(["/features", str(row), *filter(None, rest[1:])]), error.message
+        return error.pointer, error.message
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The labels of what is still empty and has to be filled in."""
+        labels = {each.pointer: each.label for each in (*self.about, *self.shown_options)}
+        return tuple(labels.get(name, name[1:].capitalize()) for name in self._empty_and_wrong)
+
+    def while_typing(self) -> SessionForm:
+        """Return the form without the messages about inputs that nobody has filled in yet."""
+        waiting = set(self._empty_and_wrong)
+        return replace(
+            self, errors={name: each for name, each in self.errors.items() if name not in waiting}
+        )
+
+    @property
+    def _empty_and_wrong(self) -> tuple[str, ...]:
+        """The pointers of inputs that have a message and are empty."""
+        inputs = {each.pointer: each for each in (*self.about, *self.shown_options)}
+        empty = {name for name, each in inputs.items() if not self.text(each).strip()}
+        if self.study is None and not self.sites:
+            empty.add("/sites")
+        if not self._features:
+            empty.add("/features")
+        return tuple(name for name in self.errors if name in empty)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def add_row(self, texts: Mapping[str, str] | None = None) -> SessionForm:
+        """Return the form with one more row of features, which shows these texts by column."""
+        if len(self.rows) >= MOST_ROWS:
+            note = (
+                f"A form holds {MOST_ROWS} features. Write more into the JSON, for "
+                "`fedclust session create --file`."
+            )
+            return replace(self, notes=tuple(dict.fromkeys([*self.notes, note])))
+        number = max(self.rows, default=-1) + 1
+        added = {f"/features/{number}/{name}": text for name, text in (texts or {}).items()}
+        return replace(self, rows=(*self.rows, number), texts={**self.texts, **added})
+
+    def remove_row(self, number: int) -> SessionForm:
+        """Return the form without a row of features."""
+        start = f"/features/{number}/"
+        return replace(
+            self,
+            rows=tuple(row for row in self.rows if row != number),
+            texts={name: text for name, text in self.texts.items() if not name.startswith(start)},
+        )
+
+    def add_names(self, line: str) -> SessionForm:
+        """Return the form with a row for each name in the first line of a CSV file."""
+        first = next((each for each in line.lstrip("\ufeff").splitlines() if each.strip()), "")
+        separator = max(",;\t", key=first.count)
+        names = split_words(first, separator)
+        known = {feature.get("name") for _, feature in self._features}
+        new = [name for name in dict.fromkeys(names) if name not in known]
+        form = self
+        for row in self.feature_rows:
+            if take(row, self.texts) is UNSET:
+                form = form.remove_row(int(row.pointer.rpartition("/")[2]))
+        for name in new:
+            form = form.add_row({"name": name})
+        return form
+
+
+def options_in_study(method: str, study: StudyInfo | None) -> FormField:
+    """Return the field of a method's options, with the defaults of a study that has them."""
+    defaults = study and study.defaults
+    if not defaults or defaults.algorithm not in ("", method):
+        return _options(method)
+    return with_defaults(_options(method), defaults.config)
+
+
+def new_form(method: str | None, study: StudyInfo | None = None) -> SessionForm:
+    """Return an empty form for a method; for one that is not in the registry, the usual one."""
+    named = study and study.defaults and study.defaults.algorithm
+    chosen = next((each for each in (method, named, KMEANS) if each and each in METHODS), KMEANS)
+    form = SessionForm(chosen, study, taken=_all_features(study))
+    return form if form.taken else form.add_row()
+
+
+def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> SessionForm:
+    """Return the form that was posted.
+
+    Options that were left at their default show the default of the method or variant that is
+    chosen now.
+    """
+    texts: dict[str, str] = {}
+    sites: dict[str, None] = {}
+    taken: dict[str, None] = {}
+    rows: dict[int, None] = {}
+    for name, text in items:
+        if name == "/sites":
+            sites[text] = None
+        elif name == "study_feature":
+            taken[text] = None
+        elif name.startswith(("/", SHOWN)):
+            texts[name] = text
+            found = _FEATURE_INPUT.fullmatch(name)
+            if found is not None and len(rows) < MOST_ROWS:
+                rows[int(found[1])] = None
+        elif name == "shown_method":
+            texts[SHOWN] = text
+    shown, method = texts.pop(SHOWN, ""), texts.pop("/algorithm", "")
+    if shown in METHODS:
+        texts = without_defaults(options_in_study(shown, study), texts)
+    return SessionForm(
+        method if method in METHODS else new_form(None, study).method,
+        study,
+        {name: text for name, text in texts.items() if not name.startswith(SHOWN)},
+        tuple(rows),
+        tuple(sites),
+        tuple(taken),
+    )
+
+
+def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:
+    """Return the form that shows a definition, whole or in part; notes say what it cannot show."""
+    form = new_form(_string(body.get("algorithm")), study)
+    notes = []
+    if body.get("algorithm") not in (None, "", form.method):
+        notes.append("This coordinator does not have the method of the definition.")
+    texts: dict[str, str] = {}
+    for each in (*form.about, *form.running):
+        if each.name in body:
+            texts |= fill(each, body[each.name])
+    texts |= fill(form.options, body.get("config")) | fill(form.policy, body.get("policy"))
+    known = {*_session_fields()} | _LEFT_OUT
+    unknown = [str(name) for name in body if name not in known]
+    unknown += [f"config.{name}" for name in unknown_names(form.options, body.get("config"))]
+    unknown += [f"policy.{name}" for name in unknown_names(form.policy, body.get("policy"))]
+    if unknown:
+        notes.append(f"Not taken over: {', '.join(name[:64] for name in unknown[:20])}.")
+    sites = body.get("sites")
+    form = replace(
+        form,
+        texts=texts,
+        sites=tuple(map(str, sites)) if isinstance(sites, list | tuple) else (),
+        notes=tuple(notes),
+    )
+    features = body.get("features")
+    return form if not isinstance(features, list | tuple) else _with_features(form, features)
+
+
+def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
+    """Return the form with these features: those of the study are chosen, others get a row."""
+    known = {} if form.study is None else {each.name: each for each in form.study.features or ()}
+    taken = []
+    form = replace(form, rows=())
+    for each in features:
+        declared = {"name": each} if isinstance(each, str) else each
+        if not isinstance(declared, Mapping):
+            continue
+        name = declared.get("name")
+        if isinstance(name, str) and name in known:
+            taken.append(name)
+            continue
+        texts = fill(row_field(0), declared)
+        form = form.add_row({pointer.rpartition("/")[2]: text for pointer, text in texts.items()})
+    return replace(form, taken=tuple(taken))
+
+
+def _all_features(study: StudyInfo | None) -> tuple[str, ...]:
+    return () if study is None else tuple(each.name for each in study.features or ())
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

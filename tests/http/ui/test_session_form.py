@@ -1,0 +1,226 @@
+"""The form that creates a session: read, filled, changed, and turned into the API's body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fedclust.definition import DefinitionError, canonical, freeze
+from fedclust.methods.common.options import variant_models
+from fedclust.methods.registry import METHODS
+from fedclust.session_request import inherit
+from fedclust.study import SessionRequest, StudyCreate, StudyDefaults, StudyInfo, complete
+from fedclust.wire.models import Definition, SessionCreate
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.bodies import parse
+from fedclust_service.http.ui.form_field import SHOWN
+from fedclust_service.http.ui.session_form import (
+    MOST_ROWS,
+    SessionForm,
+    form_of,
+    new_form,
+    read_form,
+)
+from support.purpose import PURPOSE
+
+SITES = ("alpha", "beta", "gamma")
+STUDY = StudyInfo(
+    name="hearts",
+    title="Hearts",
+    purpose=PURPOSE,
+    contact="",
+    approval="",
+    sessions=(),
+    created_by="ada",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    sites=SITES,
+    features=({"name": "age", "upper": 120.0}, {"name": "chol"}),  # type: ignore[arg-type]
+    defaults=StudyDefaults.model_validate_json(
+        '{"algorithm": "kfed", "config": {"refine": 2}, "policy": {"quorum": 3}}'
+    ),
+)
+
+
+def check(body: bytes) -> Definition:
+    """Check a body as the API does, without a database."""
+    request = parse(SessionRequest, body).root
+    try:
+        if request.study is not None:
+            fields = {name: getattr(STUDY, name) for name in StudyCreate.model_fields}
+            request = complete(StudyCreate.model_construct(**fields), request)
+        return freeze(request, seed=1)
+    except DefinitionError as error:
+        raise Refusal("invalid", str(error), error.errors) from None
+
+
+def typed(form: SessionForm, **more: str) -> list[tuple[str, str]]:
+    """Return what a browser posts: every input that the form shows."""
+    shown = [*form.about, *form.shown_options, *form.running]
+    shown += [*form.policy.fields, *(each for row in form.feature_rows for each in row.fields)]
+    texts = {each.pointer: form.text(each) for each in shown}
+    texts |= {"/" + name.replace("__", "/"): text for name, text in more.items()}
+    posted = [("shown_method", form.method), ("/algorithm", form.method), *texts.items()]
+    posted += [*form.hidden, *(("study_feature", name) for name in form.taken)]
+    return posted + ([] if form.study else [("/sites", site) for site in SITES])
+
+
+def variants() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in sorted(METHODS):
+        models = variant_models(METHODS[name].options)
+        for model in models:
+            field = new_form(name).options.chooser
+            yield (
+                name,
+                {} if field is None else {field.name: field.choices[list(models).index(model)]},
+            )
+
+
+@pytest.mark.parametrize(("method", "variant"), list(variants()))
+def test_a_form_of_defaults_is_the_shortest_definition_with_the_same_hash(
+    method: str, variant: dict[str, str]
+) -> None:
+    chosen = {f"config__{name}": text for name, text in variant.items()}
+    form = read_form(typed(new_form(method), **chosen), None)
+    feature = {"features__0__name": "age", "features__0__lower": "0", "features__0__upper": "99.5"}
+    filled = {"name": "heart", "purpose": PURPOSE, "config__n_clusters": "3", **feature}
+    form = read_form(typed(form, **filled), None)
+    form, definition = form.checked(check)
+    assert (form.errors, form.general) == ({}, ())
+    first = new_form(method).options.chooser
+    left_out = first is not None and variant == {first.name: first.choices[0]}
+    short = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": method,
+        "config": {"n_clusters": 3} if left_out else {**variant, "n_clusters": 3},
+        "features": [{"name": "age", "lower": 0, "upper": 99.5}],
+        "sites": list(SITES),
+    }
+    assert form.body == short
+    wanted = freeze(SessionCreate.model_validate_json(json.dumps(short)), seed=1)
+    assert definition is not None
+    assert canonical(definition) == canonical(wanted)
+    # The definition fills a form that makes the same one.
+    again = form_of(json.loads(canonical(definition)), None)
+    assert (again.body["config"], again.notes) == (short["config"], ())
+    assert canonical(check(again.json.encode())) == canonical(wanted)
+
+
+def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
+    form = new_form("fkm").add_row({"name": "age", "lower": "9", "upper": "3"}).add_row()
+    form = form.add_row({"name": "sex", "kind": "binary", "transform": "log"})
+    posted = typed(form, name="No Name", purpose=PURPOSE, config__n_clusters="x")
+    form, _ = read_form(posted, None).checked(check)
+    assert set(form.errors) == {"/name"}
+    assert form.wrong("/name")[0].startswith("a name is a-z, 0-9 and hyphens")
+    posted = typed(form, name="heart", purpose="Short.", policy__quorum="9", config__tol="9")
+    form, _ = read_form(posted, None).checked(check)
+    assert set(form.errors) == {
+        *("/purpose", "/policy/quorum", "/features/1/lower", "/features/3/transform"),
+        *("/config/n_clusters", "/config/tol"),
+    }
+    assert form.wrong("/features/1/lower") == ("lower must be below upper",)
+    assert form.body["config"]["n_clusters"] == "x", "what was typed is not lost"
+    empty, _ = new_form("fkm").checked(check)
+    assert set(empty.errors) == {"/name", "/features", "/sites"}
+    assert empty.while_typing().errors == {}
+    assert empty.open == ("Name", "Features", "Sites")
+    unknown = [*typed(new_form("fkm")), ("/sites", "Delta 4")]
+    form, _ = read_form(unknown, None).checked(check)
+    assert form.wrong("/sites")[0].startswith("Delta 4: a name is")
+
+
+def test_a_refusal_without_fields_stands_above_the_form() -> None:
+    def refuse(_body: bytes) -> Definition:
+        raise Refusal("unavailable", "Try again.")
+
+    def taken(_body: bytes) -> Definition:
+        raise Refusal("name-taken", "Choose another name.")
+
+    assert new_form("fkm").checked(refuse)[0].general == ("Try again.",)
+    assert new_form("fkm").checked(taken)[0].wrong("/name") == ("Choose another name.",)
+
+
+def test_another_method_keeps_what_was_typed_and_shows_its_own_defaults() -> None:
+    form = read_form(typed(new_form("fkm"), config__n_clusters="4", config__tol="0.5"), None)
+    posted = [each for each in typed(form) if each[0] != "/algorithm"] + [("/algorithm", "kfed")]
+    other = read_form(posted, None)
+    assert other.method == "kfed"
+    assert other.body["config"] == {"n_clusters": 4}
+    assert ("/config/tol", "0.5") in other.hidden
+    back = [each for each in typed(other) if each[0] != "/algorithm"] + [("/algorithm", "fkm")]
+    assert read_form(back, None).body["config"] == {"n_clusters": 4, "tol": 0.5}
+    assert read_form([("/algorithm", "absent")], None).method == "fkm"
+
+
+def test_another_variant_shows_its_own_defaults() -> None:
+    form = new_form("kfed")
+    assert (SHOWN + "/config/variant", "default") in form.hidden
+    paper = read_form(typed(form, config__variant="paper"), None)
+    texts = {each.name: paper.text(each) for each in paper.shown_options}
+    assert (texts["projection"], texts["labels"]) == ("on", "cells")
+    assert "n_init" not in texts
+
+
+def test_rows_of_features_come_and_go() -> None:
+    form = new_form("fkm").add_names('\ufeff\n"age";sex;"blood; pressure";age\n1;2;3\n')
+    assert [each["name"] for each in form.body["features"]] == ["age", "sex", "blood; pressure"]
+    form = form.remove_row(form.rows[1]).add_names("age,chol")
+    assert [each["name"] for each in form.body["features"]] == ["age", "blood; pressure", "chol"]
+    again = read_form(typed(form), None)
+    assert again.body["features"] == form.body["features"]
+    full = form.add_names(",".join(f"x{n}" for n in range(MOST_ROWS + 5)))
+    assert len(full.rows) == MOST_ROWS
+    assert len(full.notes) == 1
+
+
+def test_a_study_gives_what_the_form_leaves_alone() -> None:
+    form = new_form(None, STUDY)
+    assert (form.method, form.taken, form.rows) == ("kfed", ("age", "chol"), ())
+    shown = {each.name: form.text(each) for each in (*form.about, *form.shown_options)}
+    assert (shown["title"], shown["refine"]) == ("Hearts", "2")
+    form = read_form(typed(form, name="heart", config__n_clusters="3"), STUDY)
+    assert form.body == {"name": "heart", "study": "hearts", "config": {"n_clusters": 3}}
+    definition = check(form.json.encode())
+    assert definition.policy.quorum == 3
+    assert definition.config["refine"] == 2
+    cleared = read_form(typed(form, title="", policy__quorum="", config__refine="0"), STUDY)
+    assert cleared.body["title"] == ""
+    assert cleared.body["policy"] == {"quorum": None}
+    assert cleared.body["config"] == {"refine": 0, "n_clusters": 3}
+    fewer = [each for each in typed(form) if each != ("study_feature", "age")]
+    assert read_form(fewer, STUDY).body["features"] == [{"name": "chol"}]
+    # The options of a study are those of its own method.
+    other = read_form([("/algorithm", "fkm"), ("/config/n_clusters", "2")], STUDY)
+    assert other.body["algorithm"] == "fkm"
+    copied = form_of(inherit(definition, {"name": ""})[0], STUDY)
+    assert copied.body == {"study": "hearts", "config": {"n_clusters": 3}}
+
+
+def test_pasted_json_of_any_shape_gives_a_form() -> None:
+    body = {"algorithm": "absent", "config": {"n_clusters": 2, "other": 1}, "what": 1, "sites": 3}
+    form = form_of({**body, "features": ["age", 7, {"name": ["x"]}], "policy": []}, None)
+    assert form.notes == (
+        "This coordinator does not have the method of the definition.",
+        "Not taken over: what, config.other.",
+    )
+    assert [each["name"] for each in form.body["features"]] == ["age", '["x"]']
+    for value in (None, 1, "x", [], {}, [[]], {"a": 1}, True, 1e308):
+        strange = dict.fromkeys([*SessionCreate.model_fields, "x"], value)
+        form, definition = form_of(strange, None).checked(check)
+        assert definition is None
+        assert form.errors
+
+
+def test_nothing_that_is_posted_raises() -> None:
+    hostile = "<script>alert(1)</script>\x00\u05d0\ud800" + "x" * 200
+    names = [name for name, _ in typed(new_form("spectral").add_row())]
+    for text in (hostile, "9" * 9_000, "[" * 9_000, "", '"'):
+        posted = [(name, text) for name in [*names, "/features/999999/name", "/features/x/y", "/"]]
+        form, definition = read_form(posted, None).checked(check)
+        assert definition is None
+        assert form.errors or form.general
