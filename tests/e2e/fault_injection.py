@@ -32,6 +32,7 @@ from fedclust.protection.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock
+from fedclust_service.domain.access import AuditSearch
 from fedclust_service.store import Store, Tx
 from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, declared
@@ -216,7 +217,8 @@ class _Scene:
     def takeovers(self) -> int:
         """Return how many rounds another worker took over."""
         trail = self.store.read(
-            "history", lambda tx: tx.audit.list(10_000, action="round.taken_over")
+            "history",
+            lambda tx: tx.audit.list(10_000, search=AuditSearch(action="round.taken_over")),
         )
         return len(trail)
 
@@ -469,7 +471,7 @@ def _read_back(
         (numbers[each.round_id], each.site, each.sha256)
         for each in tx.submissions.summaries(session_id=session.id)
     ]
-    trail = tx.audit.list(10_000, subject=name)
+    trail = tx.audit.list(10_000, search=AuditSearch(subject=name))
     return stored, [(entry.action, _round_of(entry.details)) for entry in reversed(trail)]
 
 

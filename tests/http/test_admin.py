@@ -260,6 +260,9 @@ def test_audit_is_filtered_and_paged(watched: Watched) -> None:
         f"since={begin.isoformat().replace('+00:00', 'Z')}": lambda each: (
             each["subject"] == "liver"
         ),
+        f"until={begin.isoformat().replace('+00:00', 'Z')}": lambda each: (
+            each["subject"] != "liver"
+        ),
     }
     for query, matches in chosen.items():
         wanted = [each for each in everything if matches(each)]
@@ -343,6 +346,7 @@ def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched
         "audit?since=2026-01-01T00:00:00",
         "audit?since=0001-01-01T00:00:00%2B23:59",
         "audit?since=yesterday",
+        "audit?until=2026-01-01T00:00:00",
         "audit?actor=north",
         "audit?actor=site:north%00",
         "audit?action=a%0A",

@@ -6,18 +6,23 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from sqlalchemy import Connection, text
 
+from fedclust_service.domain.access import Actor, Role
 from fedclust_service.domain.audit_chain import FIRST, Head, Verdict
-from fedclust_service.orchestration.audit.trail import verify_trail
+from fedclust_service.orchestration.audit.trail import VerificationStep, verify_audit, verify_trail
+from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.store import Store, Tx
 from support.clock import ManualClock
 from support.timeouts import TIMEOUT_S
 
 LEASE = timedelta(seconds=5)
+OPERATOR = Actor(Role.OPERATOR, "root", "token", datetime(2040, 1, 1, tzinfo=UTC))
 
 
 def write(store: Store, clock: ManualClock, number: int, subject: str = "heart") -> None:
@@ -59,8 +64,34 @@ def sealed(store: Store, clock: ManualClock) -> Store:
     return store
 
 
-def judged(store: Store, noted: str | None = None) -> Verdict:
-    return verify_trail(store, noted)[0]
+def judged(store: Store, noted: str | Head | None = None) -> Verdict:
+    """Return the verdict on the whole trail; steps of any size agree with it."""
+    whole = verify_trail(store, noted)[0]
+    for most in (3, 100):
+        last = in_steps(store, noted, most)
+        assert last.done
+        if whole.faults:
+            assert set(last.faults) <= set(whole.faults)
+            assert last.faults
+        else:
+            assert (last.head, last.entries) == (str(whole.head), whole.head.number)
+            assert last.faults == ()
+        if not last.faults:
+            assert last.holds_noted is (None if noted is None else True)
+    return whole
+
+
+def in_steps(store: Store, noted: str | Head | None, most: int) -> VerificationStep:
+    """Verify step by step, as a page does that keeps only the head of the last step."""
+    core, after = cast(CoordinatorCore, SimpleNamespace(store=store)), None
+    while True:
+        step = verify_audit(core, OPERATOR, after, noted, most)
+        if step.done:
+            return step
+        head = Head.noted(step.head)
+        assert isinstance(head, Head)
+        assert head.number == step.entries <= step.sealed
+        after = head
 
 
 def test_somebody_else_computes_the_same_hashes(sealed: Store) -> None:
@@ -133,6 +164,11 @@ TAMPERINGS: dict[str, Callable[[Store], None]] = {
     "one made unsealed": one("UPDATE audit SET number = NULL, hash = NULL WHERE number = 5"),
     "two swapped": swapped,
     "one inserted": inserted,
+    "one inserted before the first": one(
+        "INSERT INTO audit (id, at, actor, action, subject, details, number, hash)"
+        " SELECT id + 100, at, actor, action, subject, details, -1, hash FROM audit"
+        " WHERE number = 5"
+    ),
     "tail cut": one("DELETE FROM audit WHERE number > 9"),
     "all removed": one("DELETE FROM audit"),
     "head removed": one("DELETE FROM audit_chain"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedclust_service.domain.access import Role, Token
+from fedclust_service.domain.access import AuditSearch, Role, Token
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.store import (
@@ -644,8 +644,43 @@ def test_audit_is_read_newest_first(store: Store) -> None:
     assert [e.action for e in [*first, *rest]] == ["did-4", "did-3", "did-2", "did-1", "did-0"]
     assert first[0].details == details
     assert (first[0].actor, first[0].at) == ("analyst:ana", at(4))
-    mine = store.read("list", lambda tx: tx.audit.list(10, subject="sessions/heart"))
+    mine = store.read(
+        "list", lambda tx: tx.audit.list(10, search=AuditSearch(subject="sessions/heart"))
+    )
     assert [e.action for e in mine] == ["did-3", "did-1"]
+
+
+def test_audit_is_searched(store: Store) -> None:
+    entries = (
+        ("site:zurich", "was.3", "lungs"),
+        ("site:zurich", "did_it.2", "heart"),
+        ("analyst:ana", "was.3", "lungs"),
+        ("site:basel", "did_it.2", "heart"),
+    )
+
+    def write(tx: Tx) -> None:
+        for number, (actor, action, subject) in enumerate(entries, start=1):
+            tx.audit.append(actor, action, subject, {"n": number}, at(number))
+
+    store.run_tx("append", write)
+    searches = [
+        (AuditSearch(since=at(1), until=at(3)), [2, 1]),
+        (AuditSearch(part="heart"), [4, 2]),
+        (AuditSearch(part="ANA"), [3]),
+        (AuditSearch(part="did_"), [4, 2]),
+        (AuditSearch(part="%"), []),
+        (AuditSearch(part="d_d"), []),
+        (AuditSearch(part="\\"), []),
+        (AuditSearch(part="did", until=at(3)), [2]),
+        (AuditSearch(part="site:", action="was.3"), [1]),
+    ]
+
+    def read(tx: Tx) -> None:
+        for search, numbers in searches:
+            found = [each.details["n"] for each in tx.audit.list(10, search=search)]
+            assert found == numbers, search
+
+    store.read("list", read)
 
 
 def test_the_audit_trail_has_no_way_to_change_it(store: Store) -> None:

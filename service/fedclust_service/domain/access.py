@@ -89,6 +89,22 @@ class AuditEntry:
     hash: str | None = None
 
 
+@dataclass(frozen=True)
+class AuditSearch:
+    """Which entries of the audit trail are wanted; an entry matches all that is given.
+
+    ``subject``, ``actor`` and ``action`` are whole, ``part`` is a part of one of the three.
+    ``since`` is included, ``until`` is not.
+    """
+
+    subject: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    part: str | None = None
+
+
 # --- what a role may do ---------------------------------------------------------------------------
 
 #: The roles that may ask for each use case. The functions below decide which rows they see.

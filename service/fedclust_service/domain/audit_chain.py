@@ -79,17 +79,21 @@ class Verdict:
     faults: tuple[str, ...]
 
 
-def verify(
-    entries: Iterable[Sealed], recorded: Head | None, noted: str | Head | None = None
-) -> Verdict:
-    """Recompute a chain of entries that come by number.
+class Verification:
+    """Recomputes a chain of entries that come by number, from ``head`` on."""
 
-    ``recorded`` is the head that the database stores, ``noted`` a hash or a head that was noted
-    elsewhere: some entry must match it.
-    """
-    faults: list[str] = []
-    head, found = Head(), noted in (None, FIRST, Head())
-    for entry in entries:
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self._faults: list[str] = []
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """At most :data:`MAX_FAULTS` faults."""
+        return tuple(self._faults[:MAX_FAULTS])
+
+    def follow(self, entry: Sealed) -> None:
+        """Verify the next entry, which becomes the head."""
+        head, faults = self.head, self._faults
         if entry.number != head.number + 1:
             faults.append(_gap(head.number + 1, entry.number))
             # Continue from here, so that one missing entry does not hide other faults.
@@ -99,18 +103,44 @@ def verify(
         follows = entry.text.after(head)
         if head.hash and follows.hash != entry.hash:
             faults.append(f"entry {entry.number}: it or its place in the chain was changed")
-        head = Head(follows.number, str(entry.hash))
-        found = found or noted in (head, head.hash)
-    if recorded is None:
-        faults.append("the recorded head is missing")
-    elif recorded != head:
-        if isinstance(recorded.number, int) and recorded.number > head.number:
-            faults.append(_gap(head.number + 1, recorded.number + 1))
-        else:
-            faults.append(f"the recorded head {recorded.number} is not the last entry's")
-    if not found:
-        faults.append("no entry has the noted hash: the trail was cut or rewritten")
-    return Verdict(head, tuple(faults[:MAX_FAULTS]))
+        self.head = Head(follows.number, str(entry.hash))
+
+    def end(self, recorded: Head | None, *, holds_noted: bool) -> None:
+        """Compare the last entry with the head that the database stores.
+
+        ``holds_noted``: whether an entry has the hash that was noted elsewhere.
+        """
+        head, faults = self.head, self._faults
+        if recorded is None:
+            faults.append("the recorded head is missing")
+        elif recorded != head:
+            if isinstance(recorded.number, int) and recorded.number > head.number:
+                faults.append(_gap(head.number + 1, recorded.number + 1))
+            else:
+                faults.append(f"the recorded head {recorded.number} is not the last entry's")
+        if not holds_noted:
+            faults.append("no entry has the noted hash: the trail was cut or rewritten")
+
+
+def verify(
+    entries: Iterable[Sealed], recorded: Head | None, noted: str | Head | None = None
+) -> Verdict:
+    """Recompute a whole chain.
+
+    ``recorded`` is the head that the database stores, ``noted`` a hash or a head that was noted
+    elsewhere: some entry must match it.
+    """
+    run, found = Verification(Head()), is_start(noted)
+    for entry in entries:
+        run.follow(entry)
+        found = found or noted in (run.head, run.head.hash)
+    run.end(recorded, holds_noted=found)
+    return Verdict(run.head, run.faults)
+
+
+def is_start(noted: str | Head | None) -> bool:
+    """Whether a noted head is the one before the first entry, which every chain holds."""
+    return noted in (None, FIRST, Head())
 
 
 def _gap(first: int, following: int) -> str:

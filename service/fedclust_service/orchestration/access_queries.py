@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from fedclust_service.domain.access import (
     SLUG,
     Actor,
+    AuditSearch,
     Role,
     absent,
     sees_session,
@@ -74,7 +75,7 @@ def study_for(tx: Tx, actor: Actor, name: str, *, lock: bool = False) -> Study:
 
 def deleted_before(tx: Tx, actor: Actor, action: str, subject: str) -> bool:
     """Whether the last one of a name was deleted by this actor, who may ask for it again."""
-    last = tx.audit.list(1, subject=subject, action=action)
+    last = tx.audit.list(1, search=AuditSearch(subject=subject, action=action))
     return bool(last) and last[0].actor == actor.key
 
 

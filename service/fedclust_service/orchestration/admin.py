@@ -15,7 +15,7 @@ from typing import Literal
 
 from fedclust.schema.model import Model
 from fedclust.wire.models import Page, Timestamp
-from fedclust_service.domain.access import Actor, require
+from fedclust_service.domain.access import Actor, AuditSearch, require
 from fedclust_service.domain.overview import SessionOverview, SiteOverview
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
@@ -222,18 +222,14 @@ def list_audit(
     actor: Actor,
     limit: int = 50,
     cursor: str | None = None,
-    *,
-    session: str | None = None,
-    by: str | None = None,
-    action: str | None = None,
-    since: datetime | None = None,
+    search: AuditSearch | None = None,
 ) -> Page:
-    """List the audit trail, newest first (operators); ``by`` is an actor such as ``site:north``."""
+    """List the audit trail, newest first (operators)."""
     require(actor, "admin.read")
     size, after = page_size(limit), read_cursor(cursor, row_number)
 
     def work(tx: Tx) -> Page:
-        rows = tx.audit.list(size + 1, after, subject=session, actor=by, action=action, since=since)
+        rows = tx.audit.list(size + 1, after, search)
         more = str(rows[size - 1].id) if len(rows) > size else None
         return Page(items=tuple(AdminAuditEntry(**vars(each)) for each in rows[:size]), next=more)
 

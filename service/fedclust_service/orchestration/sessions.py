@@ -27,7 +27,7 @@ from fedclust.wire.models import (
     SitePresence,
 )
 from fedclust.wire.problems import FieldError
-from fedclust_service.domain.access import Actor, Role, require
+from fedclust_service.domain.access import Actor, AuditSearch, Role, require
 from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
@@ -164,7 +164,7 @@ def _definition(
 
 
 def _first_version(tx: Tx, name: str) -> int:
-    deleted = tx.audit.list(1, subject=name, action=DELETED)
+    deleted = tx.audit.list(1, search=AuditSearch(subject=name, action=DELETED))
     return 1 + int(deleted[0].details["version"] or 0) if deleted else 1
 
 

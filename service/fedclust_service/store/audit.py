@@ -15,12 +15,13 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     type_coerce,
     update,
 )
 
-from fedclust_service.domain.access import AuditEntry
+from fedclust_service.domain.access import AuditEntry, AuditSearch
 from fedclust_service.domain.audit_chain import EntryText, Head, Sealed
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository
@@ -57,25 +58,32 @@ class Audit(Repository):
         self._all(_APPEND, at=at, actor=actor, action=action, subject=subject, details=facts)
 
     def list(
-        self,
-        limit: int,
-        after: int | None = None,
-        *,
-        subject: str | None = None,
-        actor: str | None = None,
-        action: str | None = None,
-        since: datetime | None = None,
+        self, limit: int, after: int | None = None, search: AuditSearch | None = None
     ) -> Sequence[AuditEntry]:
         """Return at most ``limit`` entries, newest first, after the id ``after``."""
         query = select(tables.audit).order_by(_A.id.desc()).limit(limit)
-        for column, value in ((_A.subject, subject), (_A.actor, actor), (_A.action, action)):
-            if value is not None:
-                query = query.where(column == value)
         if after is not None:
             query = query.where(_A.id < after)
-        if since is not None:
-            query = query.where(_A.at >= since)
+        if search is not None:
+            query = query.where(*_conditions(search))
         return [AuditEntry(**row) for row in self._rows(query)]
+
+
+def _conditions(search: AuditSearch) -> Iterator[ColumnElement[bool]]:
+    exact = (_A.subject, search.subject), (_A.actor, search.actor), (_A.action, search.action)
+    for column, value in exact:
+        if value is not None:
+            yield column == value
+    if search.since is not None:
+        yield _A.at >= search.since
+    if search.until is not None:
+        yield _A.at < search.until
+    if search.part:
+        # All three are stored in lower case.
+        part = search.part.lower()
+        yield or_(
+            *(each.contains(part, autoescape=True) for each in (_A.subject, _A.actor, _A.action))
+        )
 
 
 @dataclass(frozen=True)
@@ -196,11 +204,26 @@ class AuditChain(Repository):
         query = query.where(_A.subject == subject, _A.action.in_(sorted(actions)))
         return {action: None if open_ else number for action, open_, number in self._all(query)}
 
-    def sealed(self) -> Iterator[Sealed]:
-        """Yield every sealed entry by number, as raw text, even a tampered one."""
+    def sealed(self, after: int = 0, limit: int | None = None) -> Iterator[Sealed]:
+        """Yield sealed entries by number, as raw text, even tampered ones.
+
+        All of them, or at most ``limit`` after the number ``after``.
+        """
         query = self._records().add_columns(_A.number, _A.hash).where(_A.number.is_not(None))
-        for row in self._raw(query.order_by(_A.number).execution_options(yield_per=_PAGE)):
+        if after:  # without it, entries with tampered numbers below 1 are read too
+            query = query.where(_A.number > after)
+        query = query.order_by(_A.number).limit(limit)
+        for row in self._raw(query.execution_options(yield_per=_PAGE)):
             yield Sealed(row.number, row.hash, _entry_text(row))
+
+    def holds(self, noted: str | Head) -> bool:
+        """Whether a sealed entry has this hash, and this number if one is given."""
+        query = select(_A.id).limit(1)
+        if isinstance(noted, Head):
+            query = query.where(_A.number == noted.number, _A.hash == noted.hash)
+        else:
+            query = query.where(_A.number.is_not(None), _A.hash == noted)
+        return self._all(query).first() is not None
 
     def waiting(self) -> int:
         """Return how many entries are not sealed."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import Timestamp
-from fedclust_service.domain.access import SLUG
+from fedclust_service.domain.access import SLUG, AuditSearch
 from fedclust_service.http.bodies import reply
 from fedclust_service.http.dependencies import (
     NAME,
@@ -40,6 +40,9 @@ ActionOf = Annotated[
 ]
 SinceOf = Annotated[
     Timestamp | None, Query(description="Only entries from this time on; RFC 3339 with offset.")
+]
+UntilOf = Annotated[
+    Timestamp | None, Query(description="Only entries before this time; RFC 3339 with offset.")
 ]
 
 
@@ -79,6 +82,7 @@ def sessions(
     return reply(admin.list_all_sessions(co, actor, limit, cursor, state=state, name=session))
 
 
+# One parameter for each field of the query.
 @router.get(
     "/audit",
     operation_id="list_audit",
@@ -98,8 +102,7 @@ def audit(
     by: Annotated[WhoOf, Query(alias="actor")] = None,
     action: ActionOf = None,
     since: SinceOf = None,
+    until: UntilOf = None,
 ) -> Response:
-    page = admin.list_audit(
-        co, actor, limit, cursor, session=session, by=by, action=action, since=since
-    )
-    return reply(page)
+    search = AuditSearch(subject=session, actor=by, action=action, since=since, until=until)
+    return reply(admin.list_audit(co, actor, limit, cursor, search))
