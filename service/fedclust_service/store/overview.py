@@ -51,11 +51,12 @@ def _latest_rounds() -> Select[*tuple[Any, ...]]:
 def _who_is_there() -> Select[int, str, str, bool, str]:
     p, r = tables.participations, tables.rounds
     a, s = tables.addressees, tables.submissions
+    # The rounds are named in each join: PostgreSQL would read whole tables instead of an index.
     return (
         select(p.c.session_id, p.c.site, p.c.state, a.c.released, s.c.site)
         .outerjoin(r, (r.c.session_id == p.c.session_id) & r.c.id.in_(_ROUNDS))
-        .outerjoin(a, (a.c.round_id == r.c.id) & (a.c.site == p.c.site))
-        .outerjoin(s, (s.c.round_id == r.c.id) & (s.c.site == p.c.site))
+        .outerjoin(a, a.c.round_id.in_(_ROUNDS) & (a.c.round_id == r.c.id) & (a.c.site == p.c.site))
+        .outerjoin(s, s.c.round_id.in_(_ROUNDS) & (s.c.round_id == r.c.id) & (s.c.site == p.c.site))
         .where(p.c.session_id.in_(_IDS))
         .order_by(p.c.session_id, p.c.site)
     )

@@ -16,8 +16,8 @@ from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, Detail, commit
 from fedclust_service.store import Store, Tx
 
-#: A step takes about 0.2 s on a slow machine.
-MOST_VERIFIED = 10_000
+#: A step takes about 0.2 s.
+MOST_VERIFIED = 20_000
 
 
 def head_at(co: CoordinatorCore, actor: Actor, number: int) -> AuditHead:

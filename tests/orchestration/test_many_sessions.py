@@ -1,0 +1,36 @@
+"""Lists and the overview of a coordinator with many sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedclust_service.domain.access import AuditSearch
+from fedclust_service.orchestration import admin, sessions, studies
+from fedclust_service.orchestration.audit.trail import verify_audit
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
+from support.many_sessions import SITES, fill, session_name
+
+
+def test_what_each_role_reads(direct_on_both: DirectApi, tmp_path: Path) -> None:
+    co, now = direct_on_both.co, direct_on_both.clock.now()
+    fill(direct_on_both.store, now, sessions=20, entries=2)
+    for reader, n in ((OPERATOR, 20), (ANALYST, 10), (site("hospital-03"), 20)):
+        found = sessions.list_sessions(co, reader).items
+        assert len(found) == n
+        assert found[-1].name == session_name(0)
+        assert all(each.definition.name == each.name for each in found)
+        assert {len(each.sites) for each in found} == {SITES}
+        assert len(studies.list_studies(co, reader).items) in (25, 50)
+    first = admin.list_all_sessions(co, OPERATOR, 15)
+    rest = admin.list_all_sessions(co, OPERATOR, 15, first.next)
+    assert (len(first.items), len(rest.items), rest.next) == (15, 5, None)
+    late = rest.items[-1]
+    assert (late.state, late.round, late.asked, late.answered) == ("running", 2, 20, 19)
+    assert [each.name for each in late.sites if each.late_since] == ["hospital-20"]
+    seen = admin.overview(co, OPERATOR, tmp_path)
+    assert seen.sessions["completed"] == 10
+    assert [each.subject for each in seen.attention if each.kind == "round-late"] == [late.name]
+    audit = admin.list_audit(co, OPERATOR, search=AuditSearch(part="session-0007"))
+    assert len(audit.items) == 2
+    step = verify_audit(co, OPERATOR)
+    assert (step.done, step.faults, step.entries, step.unsealed) == (True, (), 40, 0)
