@@ -376,10 +376,11 @@ def _session_entries(
 ) -> tuple[SessionEntry, ...]:
     """Return sessions as shown, read from the database together."""
     known = tx.overview.attendance([each.id for each in sessions])
-    return tuple(_session_entry(each, known[each.id], now) for each in sessions)
+    return tuple(session_entry(each, known[each.id], now) for each in sessions)
 
 
-def _session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
+def session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
+    """Return a session as lists show it."""
     current = known.round
     past = current is not None and now >= current.deadline
     definition: Definition | None = None

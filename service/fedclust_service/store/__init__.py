@@ -28,6 +28,7 @@ from fedclust_service.store.results import StoredResult, StoredState
 from fedclust_service.store.rounds import RoundChanges, RoundView
 from fedclust_service.store.site_views import SiteView
 from fedclust_service.store.store import Store, TxMetrics
+from fedclust_service.store.submissions import StoredReceipt
 from fedclust_service.store.tx import Tx
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "StoreFault",
     "StoreLocked",
     "StoreUnavailable",
+    "StoredReceipt",
     "StoredResult",
     "StoredState",
     "Tx",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, func, literal, select, update
 
@@ -22,7 +23,22 @@ SUMMARY = [*_SUMMARY, literal(None).label("payload")]
 _IN_ROUND = _S.round_id == bindparam("round_id")
 _ONE = select(*SUMMARY).where(_IN_ROUND, _S.site == bindparam("site"))
 _OF_ROUND = select(*_SUMMARY, _S.payload, _S.payload_sha256).where(_IN_ROUND).order_by(_S.site)
+_R = tables.rounds.c
+_RECEIPTS = (
+    select(*SUMMARY, _S.payload.is_not(None).label("kept"), _R.number)
+    .join(tables.rounds, _R.id == _S.round_id)
+    .where(_S.session_id == bindparam("session_id"), _S.site == bindparam("site"))
+    .order_by(_R.number)
+)
 _SIZE = select(func.coalesce(func.sum(_S.size), 0)).where(_IN_ROUND)
+
+
+class StoredReceipt(NamedTuple):
+    """A site's answer without its payload, its round's number, and whether the payload is kept."""
+
+    round: int
+    answer: Submission
+    payload_kept: bool
 
 
 class Submissions(Repository):
@@ -73,6 +89,18 @@ class Submissions(Repository):
         if round_id is not None:
             query = query.where(_S.round_id == round_id)
         return [Submission(**row) for row in self._rows(query)]
+
+    def receipts(
+        self, session_id: int, site: str, limit: int, after: int | None = None
+    ) -> Sequence[StoredReceipt]:
+        """Return at most ``limit`` answers of a site by round, after the round number ``after``."""
+        query = _RECEIPTS if after is None else _RECEIPTS.where(_R.number > after)
+        found = []
+        for row in self._rows(query.limit(limit), session_id=session_id, site=site):
+            values = dict(row)
+            number, kept = values.pop("number"), values.pop("kept")
+            found.append(StoredReceipt(number, Submission(**values), payload_kept=kept))
+        return found
 
     def scrub(self, session_id: int, at: datetime) -> int:
         """Delete a session's payloads and engine states; hashes, sizes and receipts stay.
