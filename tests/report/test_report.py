@@ -24,13 +24,13 @@ import pytest
 from fedclust import simulate
 from fedclust.cli import main as cli
 from fedclust.errors import UsageError
-from fedclust.report import Facts, Plots, csv_text, html, json_text
+from fedclust.report import Facts, Plots, csv_text, html, json_text, sections
 from fedclust.report.drawing import line_chart, ticks
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.result import SiteResult
-from fedclust.wire.models import Definition
+from fedclust.wire.models import Definition, Provenance
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.site_rows import blobs
@@ -259,27 +259,28 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
     drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
 
-    assert len(drawn) == 4
+    assert len(drawn) == 5
     titles = [image.findtext(f"{space}title") for image in drawn]
     assert titles == [
         "Profile of the clusters",
         "Sizes of the clusters by site",
+        "Mix of the clusters by site",
         "Centroids in two dimensions",
         "Inertia by round",
     ]
     for image in drawn:
-        named = [image.find(f"{space}{part}") for part in ("title", "desc")]
-        assert all(part is not None and part.text for part in named)
-        own = [part.get("id") for part in named if part is not None]
-        assert image.get("aria-labelledby") == " ".join(str(name) for name in own)
+        title, described = (image.findtext(f"{space}{part}") for part in ("title", "desc"))
+        assert title != described
+        assert image.get("aria-label") == f"{title}. {described}"
         assert image.get("role") == "img"
+        assert re.search(r"\d", str(described)), described
         wide, high = (float(size) for size in str(image.get("viewBox")).split()[2:])
         for mark in image.iter(f"{space}rect"):
             x, width = float(str(mark.get("x"))), float(str(mark.get("width")))
             y, height = float(str(mark.get("y"))), float(str(mark.get("height")))
             assert 0 <= x <= x + width <= wide + 0.1
             assert 0 <= y <= y + height <= high + 0.1
-    lines = drawn[3].findall(f"{space}polyline")
+    lines = drawn[4].findall(f"{space}polyline")
     measured = [entry for entry in result.history_ if entry.inertia is not None]
     assert len(str(lines[0].get("points")).split()) == len(measured)
 
@@ -366,8 +367,13 @@ def test_a_result_with_less_in_it_still_makes_a_page(changes: dict[str, Any]) ->
     _Page(html(found))
     assert np.isfinite(found.axes[0]).all()
     assert len(csv_text(found).splitlines()) == 5
-    if result.profile is None and result.mask is None:
+    keys = [section.key for section in sections(found)]
+    assert ("profile" in keys) == (result.profile is not None)
+    if result.profile is None:
         assert found.clusters[1].entries[0].mean == 9.0
+        assert "Warning:</b> There was no closing evaluation: sizes, profile and" in html(found)
+    else:
+        assert [entry.mean for entry in found.centroids[0]] == [0.0, None]
 
 
 def test_a_cluster_that_was_compared_with_nothing_is_not_said_to_differ_in_nothing() -> None:
@@ -431,6 +437,50 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
     assert document["sweep"][2]["stability"] is None
 
 
+def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:
+    features = [
+        {"name": "crp", "unit": "mg/l", "lower": 0.1, "transform": "log"},
+        {"name": "smoker", "kind": "binary"},
+    ]
+    own = np.array([[3.25, 0.25], [88.0, 1.0]])
+    result = _result(np.log(own + 1), np.ones((2, 2)), centroids_original=own)
+    found = {each.key: each for each in sections(Facts(result, _definition(features)))}
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["centroids"].html)
+
+    assert cells[-8:] == ["crp", "mg/l", "3.25", "88", "smoker", "share", "25 %", "100 %"]
+    # Two centroids lie on one axis: there is no column of zeros.
+    assert "second axis" not in found["centroids"].html
+    assert "prototypes" not in found["centroids"].html
+    many = result.model_copy(update={"prototypes": np.zeros((7, 2)), "prototype_labels": (0,) * 7})
+    assert "Here 7 prototypes" in html(Facts(many, _definition(features)))
+
+
+def test_a_site_reads_of_its_own_sizes() -> None:
+    provenance = Provenance(
+        algorithm="fkm",
+        method_version=1,
+        seed=7,
+        definition_sha256="0" * 64,
+        server_version="1",
+        platform={},
+        sites=("a", "b", "c"),
+        submissions=(),
+    )
+    own = _result([[0.0], [9.0]], np.ones((2, 1)), site_sizes={"b": (10, 30)})
+    site = Facts(own, _definition([{"name": "u"}]), provenance)
+    words = _Page({each.key: each for each in sections(site)}["sizes"].html).words
+
+    assert site.own_site == "b"
+    assert "Persons of each cluster by your site; grey: the other sites." in words
+    assert "among your site's persons" in words
+    assert "your site25 %75 %" in words
+    analyst = replace(site, result=_result([[0.0], [9.0]], np.ones((2, 1))))
+    words = _Page(html(analyst)).words
+    assert analyst.own_site is None
+    assert "your site" not in words
+    assert "a60 %40 %" in words
+
+
 def test_two_centroids_differ_along_one_axis() -> None:
     result = _result([[0.1, 0.7, 0.3], [0.4, 0.2, 0.9]], np.ones((2, 3)))
     found = Facts(result, _definition([{"name": f"x{j}"} for j in range(3)]))
@@ -451,10 +501,14 @@ def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path)
     result, _, _ = cohort
     page = html(Facts(result.result_, result.definition_))
     plots = result.plot
-    for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
+    for draw in (plots.convergence, plots.profile, plots.sizes, plots.mix, plots.centroids):
         assert draw()._repr_svg_() in page
         draw().save(tmp_path / "figure.svg")
-        assert (tmp_path / "figure.svg").read_text("utf-8").rstrip() == draw()._repr_svg_()
+        saved = ElementTree.parse(tmp_path / "figure.svg")  # noqa: S314
+        # A file has its title inside the drawing; a page has a heading above it.
+        words = [text.text for text in saved.iter("{http://www.w3.org/2000/svg}text")]
+        assert words[0] == draw().title
+        assert f">{draw().title}</text>" not in page
     for draw in (plots.bounds, plots.choice):
         with pytest.raises(UsageError, match=r"bounds are known|nothing to compare"):
             draw()
@@ -471,7 +525,7 @@ def test_a_figure_is_saved_as_png_with_its_words(cohort: Any, tmp_path: Path) ->
     saved = (tmp_path / "figure.PNG").read_bytes()
     assert saved.startswith(b"\x89PNG")
     assert int.from_bytes(saved[16:20], "big") == 1440
-    figure.svg = re.sub("<text.*?</text>", "", figure.svg)
+    figure.titled_svg = re.sub("<text.*?</text>", "", figure.titled_svg)
     assert len(figure.png()) < 0.8 * len(saved)
 
 

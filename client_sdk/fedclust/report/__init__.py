@@ -9,7 +9,8 @@ They use only what the coordinator released; nothing here reads rows, files or t
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Cluster, ClusterColumn, Facts, facts_of_document
 from fedclust.report.figures import Plots
-from fedclust.report.page import html
+from fedclust.report.markup import Section
+from fedclust.report.page import html, sections
 from fedclust.report.tables import csv_text, json_text, report_bytes
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "Facts",
     "Figure",
     "Plots",
+    "Section",
     "csv_text",
     "facts_of_document",
     "html",
     "json_text",
     "report_bytes",
+    "sections",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ __all__ = [
     "Axis",
     "Figure",
     "frame",
+    "ink_on",
     "line_chart",
     "ruler",
     "short",
@@ -38,6 +40,8 @@ PALETTE = (
 WIDTH = 720.0
 LEFT, RIGHT, TOP, BOTTOM = 78.0, 16.0, 12.0, 44.0
 _LEGEND = 170.0
+#: Height of the title in a file.
+_HEADING = 36
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
 #: A line with more points is drawn without marks.
 _MOST_MARKS = 40
@@ -55,27 +59,22 @@ class Figure:
     height : float
         Of a drawing that is 720 wide.
     title, description : str
-        What screen readers say.
+        What screen readers say. The description says in words what the drawing shows.
+
+    Attributes
+    ----------
+    svg : str
+        For a page, where a heading stands above. It has no ids, so a page may hold several.
+    titled_svg : str
+        For a file: the title stands above the drawing.
     """
 
     def __init__(
         self, parts: Iterable[str], height: float, title: str, description: str = ""
     ) -> None:
         self.title, self.size = title, (round(WIDTH), round(height))
-        name = title.lower().replace(" ", "-")
-        # Words stay readable where a notebook's own background is dark.
-        ground = tag("path", d=f"M0 0H{WIDTH:.0f}V{height:.0f}H0z", fill="#ffffff")
-        self.svg = tag(
-            "svg",
-            f"{tag('title', escape(title), id=f'{name}-title')}"
-            f"{tag('desc', escape(description or title), id=f'{name}-desc')}"
-            + "".join([ground, *parts]),
-            xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
-            role="img",
-            aria_labelledby=f"{name}-title {name}-desc",
-            font_family=_FONTS,
-        )
+        self.description = description or title
+        self._drawing = "".join(parts)
 
     def __repr__(self) -> str:
         across, down = self.size
@@ -84,8 +83,35 @@ class Figure:
     def _repr_svg_(self) -> str:
         return self.svg
 
+    @functools.cached_property
+    def svg(self) -> str:
+        return self._document(self._drawing, self.size[1])
+
+    @functools.cached_property
+    def titled_svg(self) -> str:
+        heading = text(RIGHT, 24, self.title, "start", size=16, font_weight="600")
+        moved = tag("g", self._drawing, transform=f"translate(0 {_HEADING})")
+        return self._document(heading + moved, self.size[1] + _HEADING)
+
+    def _document(self, drawing: str, height: float) -> str:
+        # Words stay readable where a notebook's own background is dark.
+        ground = tag("path", d=f"M0 0H{WIDTH:.0f}V{height:.0f}H0z", fill="#ffffff")
+        return tag(
+            "svg",
+            tag("title", escape(self.title))
+            + tag("desc", escape(self.description))
+            + ground
+            + drawing,
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
+            role="img",
+            # Not aria-labelledby: its ids would clash where a page holds two results.
+            aria_label=f"{self.title}. {self.description}",
+            font_family=_FONTS,
+        )
+
     def png(self, zoom: float = 2.0) -> bytes:
-        """Return the figure as PNG, 720 pixels wide times ``zoom``.
+        """Return the figure with its title as PNG, 720 pixels wide times ``zoom``.
 
         Raises
         ------
@@ -96,15 +122,18 @@ class Figure:
             from resvg_py import svg_to_bytes
         except ImportError:
             raise UsageError(
-                "a PNG needs resvg-py: pip install 'fedclust[plot]', or save as .svg"
+                "a PNG needs resvg-py: pip install 'fedclust[plot]', or use SVG"
             ) from None
         sample = Figure([text(9, 20, "x", "start")], 40, "sample").svg
         if svg_to_bytes(svg_string=sample) == svg_to_bytes(svg_string=sample.replace(">x<", "><")):
-            raise UsageError("no font found: install one, such as DejaVu Sans, or save as .svg")
-        return bytes(svg_to_bytes(svg_string=self.svg, zoom=zoom))
+            raise UsageError(
+                "no font found on the machine that draws the PNG: install one there, such as "
+                "DejaVu Sans, or use SVG"
+            )
+        return bytes(svg_to_bytes(svg_string=self.titled_svg, zoom=zoom))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the figure to a file that ends in ``.svg`` or ``.png``.
+        """Write the figure with its title to a file that ends in ``.svg`` or ``.png``.
 
         Raises
         ------
@@ -114,7 +143,7 @@ class Figure:
         target = Path(path)
         if target.suffix.lower() not in (".svg", ".png"):
             raise UsageError(f"{path}: a figure's file ends in .svg or .png")
-        content = self.png() if target.suffix.lower() == ".png" else f"{self.svg}\n".encode()
+        content = self.png() if target.suffix.lower() == ".png" else f"{self.titled_svg}\n".encode()
         with writing(path):
             write_atomically(target, content)
 
@@ -233,6 +262,17 @@ def tag(name: str, content: str = "", /, **attributes: str | float) -> str:
         for key, value in attributes.items()
     )
     return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
+
+
+def ink_on(colour: str, opacity: float = 1.0) -> str:
+    """Return black or white: the ink with more contrast on a colour (``#rrggbb``) over white.
+
+    The better one always has a contrast of at least 4.5, as WCAG 2 asks of text.
+    """
+    channels = [1.0 - opacity * (1.0 - int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
 
 
 def short(value: float | None) -> str:

@@ -116,6 +116,43 @@ class Facts:
         """Places (K, 2) of the scaled centroids on their first principal axes; shares of these."""
         return principal_axes(self.result)
 
+    @functools.cached_property
+    def centroids(self) -> tuple[tuple[ClusterColumn, ...], ...]:
+        """The centroids in own units, transforms undone: by cluster, then by column.
+
+        They differ from the means in ``clusters`` where a method does not end at means.
+        """
+        return tuple(
+            _centroid_columns(self.result, self.columns, k)
+            for k in range(len(self.result.centroids))
+        )
+
+    @property
+    def own_site(self) -> str | None:
+        """The site that reads this: of several sites, only its sizes are visible."""
+        visible = tuple(self.result.site_sizes)
+        alone = self.provenance is not None and len(self.definition.sites) > 1
+        return visible[0] if alone and len(visible) == 1 else None
+
+    @functools.cached_property
+    def mix(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        """The share of each cluster among all persons, then among each visible site's persons.
+
+        Without those who have no persons; empty where no sizes are known.
+        """
+        sizes = self.result.site_sizes
+        counts = {"all sites": self.result.sizes or ()}
+        counts |= {self.site_name(site): sizes[site] for site in sorted(sizes)}
+        return tuple(
+            (name, tuple(size / sum(each) for size in each))
+            for name, each in counts.items()
+            if sum(each) > 0
+        )
+
+    def site_name(self, site: str) -> str:
+        """Return what a reader calls a site."""
+        return "your site" if site == self.own_site else site
+
     @property
     def bounds_by_round(self) -> tuple[tuple[int, float | None, float | None], ...]:
         """Round, greatest lower and least upper bound so far; rounds without any left out."""
@@ -142,13 +179,7 @@ def _cluster_columns(
 ) -> tuple[ClusterColumn, ...]:
     profile = result.profile
     if profile is None:
-        known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
-        return tuple(
-            ClusterColumn(column, _mean(float(mean), column) if is_known else None)
-            for column, mean, is_known in zip(
-                columns, result.centroids_original[k], known, strict=True
-            )
-        )
+        return _centroid_columns(result, columns, k)
     found = []
     for j, column in enumerate(columns):
         if not profile.known[k, j]:
@@ -174,6 +205,17 @@ def _cluster_columns(
             )
         )
     return tuple(found)
+
+
+def _centroid_columns(
+    result: Result, columns: tuple[Column, ...], k: int
+) -> tuple[ClusterColumn, ...]:
+    known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
+    values = result.centroids_original[k]
+    return tuple(
+        ClusterColumn(column, _mean(float(value), column) if is_known else None)
+        for column, value, is_known in zip(columns, values, known, strict=True)
+    )
 
 
 def _mean(value: float, column: Column) -> float:

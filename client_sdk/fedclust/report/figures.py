@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.errors import UsageError
 from fedclust.report.drawing import (
@@ -16,6 +20,7 @@ from fedclust.report.drawing import (
     Axis,
     Figure,
     frame,
+    ink_on,
     line,
     line_chart,
     ruler,
@@ -24,18 +29,22 @@ from fedclust.report.drawing import (
     text,
     ticks,
 )
-from fedclust.report.facts import ClusterColumn, Facts
+from fedclust.report.facts import Cluster, ClusterColumn, Facts
 
 __all__ = ["MOST_COLUMNS", "Plots", "difference_colour", "mean_of", "ranked_columns"]
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
-_NAMES = ("profile", "sizes", "centroids", "convergence", "choice", "bounds")
+_NAMES = ("profile", "sizes", "mix", "centroids", "convergence", "choice", "bounds")
 _CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
 #: Standardised differences that have the full colour.
 _FULL = 2.0
+#: Most centroids of which the closest are looked for.
+_MOST_PAIRED = 200
 #: Height of a bar or a row of the heat map.
 _STEP = 26.0
+#: Most clusters, columns or sites that a figure's description names.
+_MOST_JOINED = 12
 
 
 class Plots:
@@ -74,7 +83,8 @@ class Plots:
         ]
         if len(values) < 2:
             raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
-        described = f"From {short(values[0][1])} in round {values[0][0]} to {short(values[-1][1])}."
+        (begin, before), (end, after) = values[0], values[-1]
+        described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
         return line_chart(
             "Inertia by round", "round", "inertia", {"inertia": values}, description=described
         )
@@ -93,7 +103,8 @@ class Plots:
                 "upper bound": [(number, upper) for number, _, upper in values],
                 "lower bound": [(number, lower) for number, lower, _ in values],
             },
-            description="The best bounds of the least inertia so far. Gap at the end: "
+            description="The best bounds of the least inertia so far, at the end from "
+            f"{short(values[-1][1])} to {short(values[-1][2])}. Gap: "
             + ("unknown." if gap is None else f"{100 * gap:.3g} %."),
         )
 
@@ -109,12 +120,17 @@ class Plots:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
         best = self._facts.result.n_clusters
         advice = "" if best is None else f" (K = {best} is recommended)"
+        words = _joined(
+            f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, stability "
+            f"{short(e.stability)}"
+            for e in sweep
+        )
         return line_chart(
             "Choosing the number of clusters",
             f"number of clusters{advice}",
             "",
             lines,
-            description=self._facts.result.recommendation or "",
+            description=f"{words} {self._facts.result.recommendation or ''}".strip(),
             y_range=(min(0.0, *values), max(1.0, *values)),
         )
 
@@ -146,8 +162,8 @@ class Plots:
                     parts.append(text(middle, at + 16, mean_of(entry), "middle", fill=ink, size=11))
         described = (
             f"{len(shown)} columns by {count} clusters; blue is below the mean of all rows, red "
-            "above."
-        )
+            "above, by standard deviations. "
+        ) + _joined(f"Cluster {cluster.number}: {_in_words(cluster)}" for cluster in facts.clusters)
         return Figure(parts, top + _STEP * len(shown) + 8, "Profile of the clusters", described)
 
     def sizes(self) -> Figure:
@@ -183,10 +199,56 @@ class Plots:
         for i, site in enumerate(sites):
             across, down = left + 160 * (i % 4), bottom + 52 + 18 * (i // 4)
             parts.append(tag("rect", x=across, y=down - 10, width=11, height=11, **_look(i)))
-            parts.append(text(across + 16, down, _clipped(site, 20), "start", size=11))
-        described = "Persons of each cluster, by site where sites' parts are known."
+            name = _clipped(facts.site_name(site), 20)
+            parts.append(text(across + 16, down, name, "start", size=11))
+        described = _joined(
+            f"Cluster {cluster.number}: {_persons(cluster.size, cluster.share)}"
+            + "".join(
+                f", {facts.site_name(site)} {parts_of[site][k]}" for site in sites[:_MOST_JOINED]
+            )
+            for k, cluster in enumerate(facts.clusters)
+        )
         height = bottom + 60 + 18 * math.ceil(len(sites) / 4)
-        return Figure(parts, height, "Sizes of the clusters by site", described)
+        title = "Sizes of the clusters"
+        return Figure(parts, height, f"{title} by site" if sites else title, described)
+
+    def mix(self) -> Figure:
+        """Draw a bar for all persons and for each site: the shares of the clusters."""
+        rows = self._facts.mix
+        if not rows:
+            raise UsageError("no sizes are known: the session had no closing evaluation")
+        left, top = 170.0, 10.0
+        bottom = top + _STEP * len(rows)
+        x = Axis(0.0, 100.0, left, WIDTH - RIGHT - 14)
+        parts = []
+        for mark in ticks(0.0, 100.0):
+            parts.append(line(x(mark), top, x(mark), bottom))
+            parts.append(text(x(mark), bottom + 15, short(mark), "middle", size=11))
+        for i, (name, shares) in enumerate(rows):
+            at, begin = top + _STEP * i, 0.0
+            parts.append(text(left - 8, at + 17, _clipped(name, 24), "end"))
+            for k, share in enumerate(shares):
+                here, wide = x(100 * begin), x(100 * share) - left
+                begin += share
+                if share <= 0:
+                    continue
+                look = _look(k)
+                place = {"x": here, "y": at + 3, "width": wide, "height": 18.0}
+                parts.append(tag("rect", **place, **look, stroke="#ffffff"))
+                if wide >= 20:
+                    ink = ink_on(look["fill"], float(look["fill_opacity"]))
+                    middle = here + wide / 2
+                    parts.append(text(middle, at + 16, str(k), "middle", fill=ink, size=11))
+        name = "per cent of the persons, by cluster"
+        parts.append(text((x.low + x.high) / 2, bottom + 32, name, "middle"))
+        described = _joined(
+            f"{name}: "
+            + ", ".join(
+                f"cluster {k} {100 * share:.0f} %" for k, share in enumerate(shares[:_MOST_JOINED])
+            )
+            for name, shares in rows
+        )
+        return Figure(parts, bottom + 42, "Mix of the clusters by site", described)
 
     def centroids(self) -> Figure:
         """Draw the centroids on their first two principal axes; two of them on their line."""
@@ -214,7 +276,10 @@ class Plots:
             parts.append(tag("circle", cx=x(a), cy=y(b), r=radius, **look))
             parts.append(text(x(a), y(b) + 4, str(cluster.number), "middle", font_weight="600"))
         axes = "line through both" if pair else "two axes along which they differ most"
-        described = f"Centroids in the scaled space, on the {axes}; the area stands for the size."
+        described = (
+            f"Centroids in the scaled space, on the {axes}; the area stands for the size."
+            f"{_closest(positions)}"
+        )
         title = "Centroids on a line" if pair else "Centroids in two dimensions"
         return Figure(parts, height, title, described)
 
@@ -247,7 +312,7 @@ def difference_colour(difference: float | None) -> tuple[str, str]:
     share = min(abs(difference) / _FULL, 1.0)
     end = (33, 102, 172) if difference < 0 else (178, 24, 43)
     fill = "#" + "".join(f"{round(255 + (value - 255) * share):02x}" for value in end)
-    return fill, "#ffffff" if share > 0.6 else "#222222"
+    return fill, ink_on(fill)
 
 
 def _look(site: int) -> dict[str, str]:
@@ -261,3 +326,38 @@ _OTHERS = {"fill": "#d0d0d0", "fill_opacity": "1.00"}
 
 def _clipped(name: str, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+# --- words for the descriptions -------------------------------------------------------------------
+
+
+def _joined(entries: Iterable[str]) -> str:
+    """Return the first entries as one text, and how many more there are."""
+    every = list(entries)
+    more = len(every) - _MOST_JOINED
+    return "; ".join(every[:_MOST_JOINED]) + (f"; and {more} more." if more > 0 else ".")
+
+
+def _in_words(cluster: Cluster) -> str:
+    words = [
+        f"{entry.column.name} {mean_of(entry)} ({entry.difference:+.1f})"
+        for entry in cluster.sets_apart
+    ]
+    return ", ".join(words) or "close to the average of all persons"
+
+
+def _persons(size: int | None, share: float | None) -> str:
+    if size is None:
+        return "not measured"
+    return f"{size} persons" + ("" if share is None else f" ({100 * share:.0f} %)")
+
+
+def _closest(positions: NDArray[np.float64]) -> str:
+    """Return which two of several places (K, 2) are closest, and which furthest apart."""
+    if not 2 < len(positions) <= _MOST_PAIRED:
+        return ""
+    apart = np.linalg.norm(positions[:, None] - positions, axis=2)
+    pairs = np.triu_indices(len(positions), 1)
+    near, far = apart[pairs].argmin(), apart[pairs].argmax()
+    (a, c), (b, d) = ((int(pairs[0][i]), int(pairs[1][i])) for i in (near, far))
+    return f" Clusters {a} and {c} are closest, clusters {b} and {d} furthest apart."

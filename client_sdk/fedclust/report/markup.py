@@ -1,15 +1,19 @@
 """The pieces of a printable HTML page without scripts or external parts.
 
 All text is escaped: names and purposes come from other people. The page's own policy forbids
-scripts and external content.
+scripts and external content. Only :func:`html_document` adds a style: sections, tables and figures
+have none, so that they also fit a page with its own stylesheet and a policy that forbids inline
+styles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from fedclust.report.drawing import short
+from fedclust.errors import UsageError
+from fedclust.report.drawing import Figure, short
 
 _STYLE = """
 :root{color-scheme:light}
@@ -29,6 +33,47 @@ figure{margin:1rem 0}figcaption{color:#555;font-size:.88rem}svg{max-width:100%;h
 details{display:block}h2{break-after:avoid}}
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes
+    ----------
+    key : str
+        A slug, for anchors.
+    title : str
+        Plain text.
+    html : str
+        What stands below the heading.
+    """
+
+    key: str
+    title: str
+    html: str
+
+
+def html_sections(sections: Iterable[Section]) -> str:
+    """Return sections below their headings."""
+    return "".join(
+        f'<section id="{each.key}"><h2>{escape(each.title)}</h2>{each.html}</section>'
+        for each in sections
+    )
+
+
+def html_warning(text: str) -> str:
+    """Return a warning as a paragraph."""
+    return f'<p class="warning"><b>Warning:</b> {escape(text)}</p>'
+
+
+def html_figure(draw: Callable[[], Figure], caption: str) -> str:
+    """Return a figure, or nothing where the result does not hold what it would show."""
+    try:
+        drawn = draw().svg
+    except UsageError:
+        return ""
+    return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def html_document(title: str, body: str, style: str = "") -> str:

@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from html import escape
 
-from fedclust.errors import UsageError
-from fedclust.report.drawing import Figure, short
+from fedclust.report.drawing import short
 from fedclust.report.facts import ClusterColumn, Facts
 from fedclust.report.figures import MOST_COLUMNS, Plots, mean_of
-from fedclust.report.markup import html_document, html_folded, html_table
+from fedclust.report.markup import (
+    Section,
+    html_document,
+    html_figure,
+    html_folded,
+    html_sections,
+    html_table,
+    html_warning,
+)
 from fedclust.report.wording import named_values, without_noise
+from fedclust.schema.encoding import Column
 from fedclust.wire.models import Definition
 
-__all__ = ["html"]
+__all__ = ["html", "sections"]
 
 
 def html(facts: Facts) -> str:
     """Return the page."""
     title = f"{facts.definition.name}: clusters"
-    body = "".join(
-        [
-            f"<h1>{escape(facts.definition.name)}</h1>",
-            _purpose(facts.definition),
-            _summary_section(facts),
-            _clusters_section(facts),
-            _profile_section(facts),
-            _sizes_section(facts),
-            _positions_section(facts),
-            _choice_section(facts),
-            _bounds_section(facts),
-            _quality_section(facts),
-            _provenance_section(facts),
-        ]
+    heading = f"<h1>{escape(facts.definition.name)}</h1>"
+    return html_document(title, heading + html_sections(sections(facts)))
+
+
+def sections(facts: Facts) -> tuple[Section, ...]:
+    """Return all that a report says, in its order; parts that the result lacks are left out.
+
+    The HTML has no ids, styles or scripts.
+    """
+    found = (
+        Section("summary", "Summary", _summary(facts)),
+        Section("clusters", "Clusters", _clusters(facts)),
+        Section("profile", "Profile", _profile(facts)),
+        Section("sizes", "Sizes", _sizes(facts)),
+        Section("centroids", "Centroids", _centroids(facts)),
+        Section("number", "Number of clusters", _choice(facts)),
+        Section("bounds", "Bounds", _bounds(facts)),
+        Section("quality", "Quality", _quality(facts)),
+        Section("provenance", "Provenance", _provenance(facts)),
     )
-    return html_document(title, body)
+    return tuple(section for section in found if section.html)
 
 
 def _purpose(definition: Definition) -> str:
@@ -51,7 +64,7 @@ def _purpose(definition: Definition) -> str:
     )
 
 
-def _summary_section(facts: Facts) -> str:
+def _summary(facts: Facts) -> str:
     definition = facts.definition
     rows = "" if facts.result.quality is None else f" over {facts.result.quality.n_rows} rows"
     when = "" if facts.completed_at is None else f", completed {facts.completed_at:%Y-%m-%d}"
@@ -61,18 +74,26 @@ def _summary_section(facts: Facts) -> str:
         f"{escape(definition.algorithm)}{when}. "
         + ("A simulation." if facts.provenance is None else "The sites' rows never left them.")
     )
-    content = "".join(f'<p class="warning">{escape(text)}</p>' for text in facts.result.warnings)
-    return f"<p>{lead}</p>{content}"
+    warnings = list(facts.result.warnings)
+    if facts.result.quality is None:
+        warnings.append(
+            "There was no closing evaluation: "
+            + ("profile" if facts.result.sizes else "sizes, profile")
+            + " and quality are not known."
+        )
+    if facts.result.bounds is not None and not facts.result.bounds.certified:
+        warnings.append(facts.result.bounds.statement)
+    return f"{_purpose(definition)}<p>{lead}</p>{''.join(map(html_warning, warnings))}"
 
 
-def _clusters_section(facts: Facts) -> str:
+def _clusters(facts: Facts) -> str:
     rows = []
     for cluster in facts.clusters:
         size = _persons(cluster.size)
         share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
         apart = _apart(cluster.sets_apart) if cluster.compared else "not known"
         rows.append([cluster.number, size, share, apart])
-    table = html_table(
+    return html_table(
         "Each cluster, its persons, and what sets it apart: columns whose mean lies half a "
         "standard deviation or more from that of all persons, with the difference in standard "
         "deviations.",
@@ -80,7 +101,6 @@ def _clusters_section(facts: Facts) -> str:
         rows,
         text=(3,),
     )
-    return f"<h2>Clusters</h2>{table}"
 
 
 def _apart(entries: Iterable[ClusterColumn]) -> str:
@@ -98,8 +118,10 @@ def _isolated(text: str) -> str:
     return text if text.isascii() else f"\u2068{text}\u2069"
 
 
-def _profile_section(facts: Facts) -> str:
-    figure = _figure(
+def _profile(facts: Facts) -> str:
+    if facts.result.profile is None:
+        return ""
+    figure = html_figure(
         Plots(facts).profile,
         "Means of each column and cluster; the colour is the difference from the mean of all rows, "
         "in standard deviations: blue below, red above. Shares in per cent.",
@@ -107,21 +129,25 @@ def _profile_section(facts: Facts) -> str:
     rows = [
         [
             column.name,
-            column.unit if column.kind != "binary" else "share",
+            _unit(column),
             *(_mean_and_spread(cluster.entries[j]) for cluster in facts.clusters),
         ]
         for j, column in enumerate(facts.columns)
     ]
     table = html_table(
-        "Mean ± standard deviation; under a logarithm the geometric mean, with the range of one "
-        "standard deviation. A dash: no value. Imputed values count.",
+        "Mean of each cluster's persons ± standard deviation; under a logarithm the geometric "
+        "mean, with the range of one standard deviation. A dash: no value. Imputed values count.",
         ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         rows,
         text=(1,),
     )
     hidden = len(facts.columns) - MOST_COLUMNS
     note = f"<p>The figure leaves out {hidden} columns that differ least.</p>" if hidden > 0 else ""
-    return f"<h2>Profile</h2>{figure}{note if figure else ''}{table}"
+    return f"{figure}{note if figure else ''}{table}"
+
+
+def _unit(column: Column) -> str:
+    return column.unit if column.kind != "binary" else "share"
 
 
 def _mean_and_spread(entry: ClusterColumn) -> str:
@@ -134,8 +160,9 @@ def _mean_and_spread(entry: ClusterColumn) -> str:
     return short(entry.mean)
 
 
-def _sizes_section(facts: Facts) -> str:
+def _sizes(facts: Facts) -> str:
     sites = sorted(facts.result.site_sizes)
+    names = [facts.site_name(site) for site in sites]
     rows = [
         [
             cluster.number,
@@ -143,33 +170,67 @@ def _sizes_section(facts: Facts) -> str:
         ]
         for k, cluster in enumerate(facts.clusters)
     ]
-    table = html_table("Persons in each cluster.", ["cluster", "all sites", *sites], rows)
-    figure = _figure(Plots(facts).sizes, "Persons of each cluster by site. Grey: other sites.")
-    return f"<h2>Sizes</h2>{figure}{table}"
+    counts = html_table("Persons in each cluster.", ["cluster", "all sites", *names], rows)
+    of = "your site; grey: the other sites" if facts.own_site else "site"
+    sizes = html_figure(Plots(facts).sizes, f"Persons of each cluster by {of}.")
+    if not facts.mix:
+        return sizes + counts
+    whose = "your site's persons" if facts.own_site else "each site's persons"
+    shares = html_table(
+        f"Mix: the share of each cluster among all persons and among {whose}.",
+        ["persons of", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
+        [[name, *(f"{100 * part:.0f} %" for part in parts)] for name, parts in facts.mix],
+    )
+    mix = html_figure(
+        Plots(facts).mix,
+        f"Mix of all persons and of {whose}: the clusters from left to right by number.",
+    )
+    return sizes + counts + mix + shares
 
 
 def _persons(size: int | None) -> str:
     return "not measured" if size is None else str(size)
 
 
-def _positions_section(facts: Facts) -> str:
-    figure = _figure(
+def _centroids(facts: Facts) -> str:
+    figure = html_figure(
         Plots(facts).centroids,
         "Centroids in the scaled space, by principal component analysis of the centroids alone: "
         "near means similar on these axes, the area stands for the size.",
     )
-    table = html_table(
+    if not figure:
+        return ""
+    places = facts.axes[0]
+    # Two centroids differ along one axis: the second would hold zeros.
+    axes = ["first axis", "second axis"][: 2 if places[:, 1].any() else 1]
+    numbers = html_table(
         "Places in the figure.",
-        ["cluster", "first axis", "second axis"],
+        ["cluster", *axes],
         [
-            [cluster.number, float(x), float(y)]
-            for cluster, (x, y) in zip(facts.clusters, facts.axes[0], strict=True)
+            [cluster.number, *map(float, place[: len(axes)])]
+            for cluster, place in zip(facts.clusters, places, strict=True)
         ],
     )
-    return f"<h2>Centroids</h2>{figure}{html_folded('The numbers', table)}" if figure else ""
+    labels = "A person belongs to the cluster with the nearest centroid in the scaled space."
+    if facts.result.prototypes is not None:
+        labels = (
+            f"Here {len(facts.result.prototypes)} prototypes stand for the clusters: a person "
+            "belongs to the cluster of the nearest one, not of the nearest centroid."
+        )
+    table = html_table(
+        "The centroids in own units: under a logarithm transformed back, so a geometric mean; of "
+        f"yes/no columns and levels the share. A dash: unknown. {labels}",
+        ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
+        [
+            [column.name, _unit(column), *(mean_of(each[j]) for each in facts.centroids)]
+            for j, column in enumerate(facts.columns)
+        ],
+        text=(1,),
+    )
+    return figure + html_folded("The places", numbers) + table
 
 
-def _choice_section(facts: Facts) -> str:
+def _choice(facts: Facts) -> str:
     reported = facts.result.n_clusters
     if not facts.result.sweep:
         return ""
@@ -185,19 +246,19 @@ def _choice_section(facts: Facts) -> str:
     ]
     header = ["clusters", "inertia", "simplified silhouette", "Davies-Bouldin", "stability"]
     table = html_table("Every number of clusters that was tried.", header, rows)
-    figure = _figure(
+    figure = html_figure(
         Plots(facts).choice,
         "By number of clusters. Stability: how far random starts agree, 1 where all do.",
     )
     content = f"<p>{escape(facts.result.recommendation or '')}</p>"
-    return f"<h2>Number of clusters</h2>{content}{figure}{table}"
+    return f"{content}{figure}{table}"
 
 
-def _bounds_section(facts: Facts) -> str:
+def _bounds(facts: Facts) -> str:
     found = facts.result.bounds
     if found is None:
         return ""
-    figure = _figure(
+    figure = html_figure(
         Plots(facts).bounds, "The best bounds so far, by round; where they meet nothing is better."
     )
     gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
@@ -209,13 +270,13 @@ def _bounds_section(facts: Facts) -> str:
         ["lower bound", "upper bound", "gap", "certified"],
         [[found.lower, found.upper, gap, "yes" if found.certified else "no"]],
     )
-    warned = "" if found.certified else ' class="warning"'
-    content = f"<p{warned}>{escape(found.statement)}</p>"
-    return f"<h2>Bounds</h2>{content}{figure}{table}"
+    statement = found.statement
+    content = f"<p>{escape(statement)}</p>" if found.certified else html_warning(statement)
+    return f"{content}{figure}{table}"
 
 
-def _quality_section(facts: Facts) -> str:
-    figure = _figure(
+def _quality(facts: Facts) -> str:
+    figure = html_figure(
         Plots(facts).convergence, "Sum of squared distances in the scaled space, by round."
     )
     rows = [
@@ -251,10 +312,10 @@ def _quality_section(facts: Facts) -> str:
                 ]
             ],
         )
-    return f"<h2>Quality</h2>{content}{figure}{html_folded('The rounds', table)}"
+    return f"{content}{figure}{html_folded('The rounds', table)}"
 
 
-def _provenance_section(facts: Facts) -> str:
+def _provenance(facts: Facts) -> str:
     definition, provenance = facts.definition, facts.provenance
     policy = definition.policy.model_dump(mode="json")
     rows: list[list[object]] = [
@@ -286,16 +347,4 @@ def _provenance_section(facts: Facts) -> str:
     table = html_table(
         "What the result was made from and with.", ["", ""], rows, text=(1,), head=False
     )
-    return f"<h2>Provenance</h2>{table}{submissions}"
-
-
-# --- pieces ---------------------------------------------------------------------------------------
-
-
-def _figure(draw: Callable[[], Figure], caption: str) -> str:
-    """Return a figure, or nothing where the result does not hold what it would show."""
-    try:
-        drawn = draw().svg
-    except UsageError:
-        return ""
-    return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
+    return f"{table}{submissions}"
