@@ -15,11 +15,11 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint format bench openapi docs dist clean
+.PHONY: help install demo serve test lint format bench openapi docs screenshots dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'other targets: install serve lint format openapi docs dist clean'
+	@echo 'other targets: install serve lint format openapi docs screenshots dist clean'
 
 install: $(DEV_STAMP)
 
@@ -55,6 +55,9 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
 	$(BIN)/python docs/states.py > docs/states.md
 	$(BIN)/python docs/map.py
+
+screenshots: $(DEV_STAMP)
+	$(BIN)/python docs/screenshots.py
 
 # The words after `bench` name parts: benchmarks/<part>.py. Without any, all of them run.
 ifeq (bench,$(firstword $(MAKECMDGOALS)))

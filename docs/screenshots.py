@@ -1,0 +1,71 @@
+"""Take pictures of every page, light, dark and on a phone: ``make screenshots``.
+
+They are written to ``build/screenshots``. Those that pages of the documentation show are also
+written to ``docs/figures``. A temporary coordinator with made-up sessions answers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from support.page_list import PAGES  # noqa: E402
+from support.showcase import Showcase, showcase  # noqa: E402
+
+TARGET, FIGURES = ROOT / "build" / "screenshots", ROOT / "docs" / "figures"
+#: Pictures that the documentation shows, each with its name there.
+KEPT: dict[str, str] = {}
+_WIDE, _PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 812}
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def main() -> None:
+    """Take all pictures."""
+    shutil.rmtree(TARGET, ignore_errors=True)
+    TARGET.mkdir(parents=True)
+    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        sys.exit("no Chromium here: apt-get install --no-install-recommends chromium")
+    # As root Chromium's own sandbox cannot start.
+    alone = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=alone)
+        with showcase(Path(place)) as shown:
+            for name in PAGES:
+                _take(browser, shown, name)
+        browser.close()
+    for picture, kept in KEPT.items():
+        shutil.copyfile(TARGET / f"{picture}.png", FIGURES / f"{kept}.png")
+    print(f"{len(list(TARGET.iterdir()))} pictures in {TARGET.relative_to(ROOT)}")
+
+
+def _take(browser: Browser, shown: Showcase, name: str) -> None:
+    base_url = shown.local.base_url
+    context = browser.new_context(
+        base_url=base_url, locale="en-GB", timezone_id="Europe/Zurich", viewport=_WIDE
+    )
+    if name != "visitor":
+        headers = {"Origin": base_url}
+        token = {"token": shown.tokens[name]}
+        context.request.post("/ui/sign-in", form=token, headers=headers, max_redirects=0)
+    page = context.new_page()
+    for page_name, path in PAGES[name].items():
+        page.emulate_media(color_scheme="light")
+        page.set_viewport_size(_WIDE)
+        page.goto(path)
+        for kind in ("light", "dark", "phone"):
+            page.emulate_media(color_scheme="dark" if kind == "dark" else "light")
+            page.set_viewport_size(_PHONE if kind == "phone" else _WIDE)
+            page.screenshot(path=TARGET / f"{name}-{page_name}-{kind}.png", full_page=True)
+    context.close()
+
+
+if __name__ == "__main__":
+    main()
