@@ -147,6 +147,8 @@ def _limits(settings: Settings) -> Limits:
         lease_s=settings.lease_s,
         sweep_every_s=settings.sweep_every_s,
         retention_days=settings.retention_days,
+        sign_in_idle_s=settings.sign_in_idle_minutes * 60,
+        sign_in_s=settings.sign_in_hours * 3_600,
     )
 
 

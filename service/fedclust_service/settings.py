@@ -144,6 +144,18 @@ class Settings(BaseSettings):
         description="Days after a session's end until its payloads are deleted. Hashes and "
         "receipts stay.",
     )
+    sign_in_idle_minutes: int = Field(
+        30,
+        ge=5,
+        le=1_440,
+        description="Minutes without use after which a browser must sign in again.",
+    )
+    sign_in_hours: int = Field(
+        12,
+        ge=1,
+        le=168,
+        description="Hours after which a browser must sign in again, however often it is used.",
+    )
     public_url: str | None = Field(
         None,
         description="Address at which sites and analysts reach this coordinator, for the text of "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +17,7 @@ from fedclust_service.orchestration import principals, sessions
 from fedclust_service.orchestration import sign_ins as use
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.events import EventBatch, read_events
+from fedclust_service.orchestration.sweeper import remove_sign_ins
 from orchestration.direct_api import OPERATOR, DirectApi
 from support.clock import ManualClock
 from support.timeouts import eventually
@@ -174,6 +177,50 @@ def test_a_stream_of_events_ends_with_the_sign_in(direct: DirectApi) -> None:
     with pytest.raises(Refusal) as caught:
         read()
     assert "signed out" in caught.value.detail
+
+
+def test_uses_are_recorded_once_a_minute(direct: DirectApi, clock: ManualClock) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+
+    def writes() -> int:
+        found = direct.store.metrics().get("token.touch")
+        return found.calls if found else 0
+
+    eventually(lambda: not direct.co.touching)
+    before = writes()
+    clock.advance(59)
+    use.signed_in(direct.co, cookie)
+    assert (writes(), direct.co.touching) == (before, set())
+    clock.advance(1)
+    use.signed_in(direct.co, cookie)
+    eventually(lambda: not direct.co.touching)
+    use.signed_in(direct.co, cookie)
+    assert (writes(), direct.co.touching) == (before + 1, set())
+    clock.advance(60)
+    with ThreadPoolExecutor(4) as threads:
+        for each in [threads.submit(use.signed_in, direct.co, cookie) for _ in range(8)]:
+            assert each.result().idle_until == clock.now() + timedelta(minutes=30)
+    eventually(lambda: not direct.co.touching)
+    found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
+    assert found is not None
+    row, token, owner = found
+    assert row.last_used_at == token.last_used_at == owner.last_seen_at == clock.now()
+
+
+def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    cookie, _ = use.sign_in(direct.co, issue(direct))
+    clock.advance(12 * HOUR + DAY + 1)
+    remove_sign_ins(direct.co)  # the time is not trusted yet
+    assert "12 hours ago" in refused(direct, cookie)
+    for _ in range(3):
+        direct.co.clock.check()
+        clock.advance(HOUR)
+    kept, _ = use.sign_in(direct.co, issue(direct))
+    remove_sign_ins(direct.co)
+    assert "not signed in" in refused(direct, cookie)
+    assert use.signed_in(direct.co, kept).actor.name == "ada"
 
 
 def _with(cookie: str, **changes: str) -> str:

@@ -18,7 +18,14 @@ from fedclust_service.domain.session import Participation
 from fedclust_service.store import Store, migrate, tables
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.store_rows import add_session, open_round, participation, submission
+from support.store_rows import (
+    add_session,
+    add_sign_in,
+    add_token,
+    open_round,
+    participation,
+    submission,
+)
 
 
 def on(url: str, use: Callable[[Engine], Any]) -> Any:
@@ -71,6 +78,8 @@ def test_up_down_and_up_again(empty_database_url: str) -> None:
 def test_a_database_with_rows_goes_down_too(store: Store, database_url: str) -> None:
     _, opened = open_round(store)
     store.run_tx("insert", lambda tx: tx.submissions.insert(submission(opened, "zurich")))
+    token = store.run_tx("token", lambda tx: add_token(tx, "t1", "ana"))
+    store.run_tx("sign in", lambda tx: add_sign_in(tx, "s1", token.id))
     store.close()
     migrate.downgrade(database_url, "base")
     assert on(database_url, schema) == {}

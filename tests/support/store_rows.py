@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from fedclust.wire.codec import canonical_json, sha256
+from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
+from fedclust_service.domain.sign_in import SignIn
 from fedclust_service.domain.study import Study
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import Store, StoredState, Tx
@@ -26,6 +28,22 @@ def add_study(tx: Tx, name: str = "hearts", created_by: str = "ana") -> Study:
     definition = canonical_json({"name": name})
     new = Study(0, name, definition, sha256(definition), created_by, EPOCH)
     return tx.studies.add(new, SITES)
+
+
+def add_token(tx: Tx, token_id: str, owner: Principal | str) -> Token:
+    """Add a token of a principal; for a name, of a new analyst."""
+    if isinstance(owner, str):
+        owner = tx.principals.add(Role.ANALYST, owner, "")
+    token = Token(token_id, owner.id, "a" * 64, EPOCH, at(10_000))
+    tx.tokens.add(token)
+    return token
+
+
+def add_sign_in(tx: Tx, sign_in_id: str, token_id: str, ends_at: datetime | None = None) -> SignIn:
+    """Add a sign-in with a token that is there."""
+    new = SignIn(sign_in_id, token_id, "b" * 64, EPOCH, EPOCH, ends_at or at(3600))
+    tx.sign_ins.add(new)
+    return new
 
 
 def add_session(

@@ -11,10 +11,12 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from fedclust_service.domain.tokens import new_id
 
+#: How long a sign-in's row stays after its latest end, so that its browser can be shown why.
+KEPT_FOR = timedelta(days=1)
 _SECRET_BYTES = 32
 _SHAPE = re.compile(r"([0-9a-z]{12})\.([0-9A-Za-z_-]{43})")
 

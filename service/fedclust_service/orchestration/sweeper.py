@@ -11,6 +11,7 @@ import structlog
 from fedclust.definition import DefinitionError
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
+from fedclust_service.domain import sign_in
 from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
 from fedclust_service.domain.round import FailureReason, Round, RoundState
@@ -30,13 +31,13 @@ from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
 
 log = structlog.get_logger(__name__)
 
-_NOTIFICATIONS_EVERY = timedelta(minutes=10)
+_TIDIED_EVERY = timedelta(minutes=10)
 
 
 class Sweeper(BackgroundThread):
     """Runs :func:`end_unsupported` once and :func:`sweep` at regular intervals.
 
-    It runs :func:`look_after_notifications` less often.
+    It runs :func:`look_after_notifications` and :func:`remove_sign_ins` less often.
     """
 
     def __init__(self, co: CoordinatorCore) -> None:
@@ -45,16 +46,17 @@ class Sweeper(BackgroundThread):
 
     def _run(self) -> None:
         upgraded = False
-        looked_at: datetime | None = None
+        tidied_at: datetime | None = None
         while not self._stopping.is_set():
             try:
                 if not upgraded:
                     end_unsupported(self._co)
                     upgraded = True
                 sweep(self._co)
-                if looked_at is None or self._co.clock.now() >= looked_at + _NOTIFICATIONS_EVERY:
-                    looked_at = self._co.clock.now()
+                if tidied_at is None or self._co.clock.now() >= tidied_at + _TIDIED_EVERY:
+                    tidied_at = self._co.clock.now()
                     look_after_notifications(self._co)
+                    remove_sign_ins(self._co)
             except StoreError as error:
                 log.warning("sweeper_store_error", error=type(error).__name__)
             except Exception as error:  # the thread survives every defect
@@ -155,6 +157,15 @@ def look_after_notifications(co: CoordinatorCore) -> None:
         "sweep.notifications", lambda tx: tx.notifications.to_remove(before)
     ):
         co.store.run_tx("sweep.notifications", lambda tx: tx.notifications.remove(before))
+
+
+def remove_sign_ins(co: CoordinatorCore) -> None:
+    """Remove sign-ins that ended long ago, if the time can be trusted."""
+    if co.clock.fault is ClockFault.DATABASE or not co.clock.settled:
+        return
+    before = co.clock.now() - sign_in.KEPT_FOR
+    if co.store.read("sweep.sign_ins", lambda tx: tx.sign_ins.to_remove(before)):
+        co.store.run_tx("sweep.sign_ins", lambda tx: tx.sign_ins.remove(before))
 
 
 def _warn(token: Token, owner: Principal, uow: UnitOfWork) -> None:
