@@ -22,8 +22,8 @@ from fedclust.cli import main as cli
 from fedclust.cli import options, participate, session
 from fedclust.cli.overview import risk_of_exclusion
 from fedclust.client import Client
+from fedclust.report.session_terms import feature_text
 from fedclust.schema.feature import Feature
-from fedclust.site.consent import feature_text
 from fedclust.site.ledger import Ledger
 from fedclust_service import cli as service_cli
 from support.fake_coordinator import FakeCoordinator, answer, refusal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from fedclust.cli.console import consent_screen
 from fedclust.data import Dataset
 from fedclust.definition import freeze, plan_of
 from fedclust.protection.figures import TableFigures
+from fedclust.report.session_terms import session_terms
 from fedclust.schema.feature import Feature
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import SessionCreate
+from fedclust.wire.models import SessionCreate, SessionInfo
 
 FIGURES = TableFigures(
     n_persons=303,
@@ -104,6 +106,42 @@ def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -
     assert "K x d" not in said
     windows = {"algorithm": "overlap_oneshot", "policy": {"missing": "mask"}, "config": {}}
     assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows)).split())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"policy": {"protection": "none"}},
+        {"sites": ["geneva", "zurich"], "policy": {"min_sites": 2}},
+        {"algorithm": "overlap_oneshot", "policy": {"missing": "mask"}, "config": {}},
+    ],
+)
+def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any) -> None:
+    asked = request(**changes)
+    info = SessionInfo(
+        name=asked.session,
+        state="recruiting",
+        created_by=asked.analyst,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        definition=asked.definition,
+        definition_sha256=asked.definition_sha256,
+        sites=(),
+    )
+    terms = session_terms(info, asked.site, asked.coordinator)
+    own = {line for heading, line in asked.text(full=True)}
+    common = {line for heading, line in terms.text(full=True)}
+    only_here = sorted(common - own)
+    assert only_here[-1].startswith("zurich; which of its rows")
+    stricter = ["Your own settings may be stricter: a site can ask for larger groups."]
+    assert only_here[:-1] == ([] if asked.protection_none else stricter)
+    told = " ".join(own - common)
+    for text in ("303 persons", "missing", "Your table" if not asked.protection_none else ""):
+        assert text in told
+    by_heading = dict(terms.sections())
+    assert set(dict(asked.sections())) - set(by_heading) == {"read as"}
+    assert by_heading["purpose"] == (asked.definition.purpose,)
+    assert by_heading["leaves"][1].startswith("  ")
 
 
 def test_every_letter_that_the_options_know_gets_its_number(

@@ -16,7 +16,7 @@ from fedclust.cli.console import (
     show_table,
 )
 from fedclust.cli.overview import AdminSessionView, ago
-from fedclust.site.consent import feature_text
+from fedclust.report.session_terms import feature_text
 from fedclust.wire.models import (
     RoundInfo,
     SessionEntry,

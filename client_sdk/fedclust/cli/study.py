@@ -11,7 +11,7 @@ from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
-from fedclust.site.consent import feature_text
+from fedclust.report.session_terms import feature_text
 from fedclust.site.terminal import confirmed
 from fedclust.study import StudyInfo
 from fedclust.wire.models import SessionEntry

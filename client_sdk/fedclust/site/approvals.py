@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from fedclust.errors import ApprovalNeeded, JournalDamaged, UsageError
-from fedclust.site.consent import ConsentRequest, feature_text
+from fedclust.report.session_terms import feature_text
+from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import recorded_answers, state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import read_settings, settings_path

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import datetime
 from html import escape, unescape
-from itertools import groupby
 from pathlib import Path
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import writing
 from fedclust.protection.figures import TableFigures
 from fedclust.report.markup import html_document, html_table
+from fedclust.report.session_terms import TECHNICAL, feature_text
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
-from fedclust.site.consent import ConsentRequest, feature_text
+from fedclust.site.consent import ConsentRequest
 
 _STYLE = """
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.3rem 1rem;margin:.8rem 0}
@@ -55,13 +54,6 @@ _YES_NO = {
     ("fences", True): "A value beyond a fence counts as the fence.",
     ("fences", False): "The groups were formed without fences.",
     ("protection_none", True): "This session works on exact rows, without protection.",
-}
-#: Lines of the consent screen that only experts need, with what they say.
-_TECHNICAL = {
-    "options": "options of the method",
-    "policy": "policy of the session",
-    "seed": "seed of random numbers",
-    "definition": "definition of the session",
 }
 #: Words of the page, the pattern by which they are found, and what they mean, in one sentence.
 _WORDS = (
@@ -177,21 +169,13 @@ def _consent_lines(request: ConsentRequest) -> str:
     """Return the same lines as the terminal shows, grouped by their headings."""
     warned = ' class="warning"'
     parts = []
-    for heading, lines in groupby(_headed(request), lambda pair: pair[0]):
-        if heading in _TECHNICAL:
+    for heading, lines in request.sections():
+        if heading in TECHNICAL:
             continue
-        shown = "".join(f"<p{_depth(line)}>{escape(line.strip())}</p>" for _, line in lines)
+        shown = "".join(f"<p{_depth(line)}>{escape(line.strip())}</p>" for line in lines)
         mark = warned if heading == "protection" and request.protection_none else ""
         parts.append(f"<dt>{escape(heading)}</dt><dd{mark}>{shown}</dd>")
     return f"<dl>{''.join(parts)}</dl>"
-
-
-def _headed(request: ConsentRequest) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the consent screen, each with its heading."""
-    current = ""
-    for heading, line in request.text(full=True):
-        current = heading or current
-        yield current, line
 
 
 def _depth(line: str) -> str:
@@ -286,7 +270,10 @@ def _words(body: str) -> str:
 
 def _technical(request: ConsentRequest) -> str:
     rows = [
-        [_TECHNICAL[heading], line] for heading, line in _headed(request) if heading in _TECHNICAL
+        [TECHNICAL[heading], line]
+        for heading, lines in request.sections()
+        if heading in TECHNICAL
+        for line in lines
     ]
     caption = "Settings of the session, for experts. They are part of the definition."
     table = html_table(caption, ["", ""], rows, text=(1,), head=False)
