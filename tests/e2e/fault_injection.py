@@ -20,15 +20,16 @@ from typing import Any
 
 import httpx
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy.engine import make_url
 
 from e2e.random_kills import D, K, rows, shared
 from e2e.session_history import Fault, History, Key, Request, violations
 from fedclust import __version__, engine, simulate
 from fedclust.definition import plan_of, read_definition
+from fedclust.engine import Plan
 from fedclust.methods.registry import METHODS
 from fedclust.protection.size_bands import size_band
+from fedclust.schema.points import Points
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock
@@ -150,16 +151,18 @@ class _Scene:
         stack.callback(self.balancer.close)
         self.store = Store.open(direct, StoreClock())
         stack.callback(self.store.close)
-        self._data = rows()
+        self._data = data = rows()
+        #: What each site computes with: the same in all sessions.
+        self._points: dict[str, Points] = {}
         self._people = Consortium.found(
-            self.balancer.url, self.workers[0].operator_token, tuple(self._data)
+            self.balancer.url, self.workers[0].operator_token, tuple(data)
         )
         definition = {
             "config": {"n_clusters": K},
             "policy": POLICY,
             "features": declared(D, -20.0, 30.0),
         }
-        reference = simulate("lloyd", self._data, seed=7, **definition)
+        reference = simulate("lloyd", data, seed=7, **definition)
         self._expected_result = shared(codec.to_tree(reference.result_))
         self._expected_answers = {
             (entry.round, entry.site): _digest(entry.payload) for entry in reference.trace_
@@ -167,7 +170,7 @@ class _Scene:
         self._definition = {
             "purpose": PURPOSE,
             "algorithm": "lloyd",
-            "sites": sorted(self._data),
+            "sites": sorted(data),
             "seed": 7,
             **definition,
         }
@@ -185,8 +188,22 @@ class _Scene:
         self._sessions += 1
         with self._person(self._people.analyst_token) as analyst:
             created = analyst.insist("POST", "/v1/sessions", json=self._definition | {"name": name})
+        info = created.json()
+        plan = plan_of(read_definition(codec.canonical_json(info["definition"])))
+        if not self._points:
+            self._points = {site: data_of(plan, rows) for site, rows in self._data.items()}
+        joining = {
+            "definition_sha256": info["definition_sha256"],
+            "features": columns(D),
+            "sdk_version": __version__,
+            "methods": {each: [method.version] for each, method in METHODS.items()},
+        }
         sites = [
-            _Site(self._person(token), name, site, self._data[site], created, self.passed)
+            _Site(
+                *(self._person(token), name, site, plan, self._points[site]),
+                joining | {"size_band": size_band(len(self._data[site]))},
+                self.passed,
+            )
             for site, token in self._people.site_tokens.items()
         ]
         for site in sites:
@@ -283,8 +300,9 @@ class _Site(threading.Thread):
         person: _Person,
         session: str,
         name: str,
-        data: NDArray[np.float64],
-        created: httpx.Response,
+        plan: Plan,
+        points: Points,
+        joining: Mapping[str, Any],
         passed: threading.Semaphore,
     ) -> None:
         super().__init__(name=f"site-{name}", daemon=True)
@@ -294,13 +312,10 @@ class _Site(threading.Thread):
         self.answers: dict[Key, str] = {}
         self.error: BaseException | None = None
         self._session = f"/v1/sessions/{session}"
-        self._data = data
+        self._plan, self._points, self._joining = plan, points, joining
         self._bodies: dict[int, bytes] = {}
         self._memory: Any = {}
         self._passed = passed
-        info = created.json()
-        self._sha256 = info["definition_sha256"]
-        self._plan = plan_of(read_definition(codec.canonical_json(info["definition"])))
 
     def run(self) -> None:
         try:
@@ -318,17 +333,7 @@ class _Site(threading.Thread):
         return replays
 
     def _take_part(self) -> None:
-        self.person.insist(
-            "PUT",
-            f"{self._session}/participation",
-            json={
-                "definition_sha256": self._sha256,
-                "features": columns(D),
-                "size_band": size_band(len(self._data)),
-                "sdk_version": __version__,
-                "methods": {name: [method.version] for name, method in METHODS.items()},
-            },
-        )
+        self.person.insist("PUT", f"{self._session}/participation", json=self._joining)
         etag, give_up = "", time.monotonic() + TIMEOUT_S
         while True:
             assert time.monotonic() < give_up, f"{self.site}: {self.requests[-5:]}"
@@ -358,11 +363,11 @@ class _Site(threading.Thread):
         payload, self._memory = engine.local_step(
             self._plan,
             engine.read_task(self._plan, task["common"], task["site"]),
-            data_of(self._plan, self._data),
+            self._points,
             site=self.site,
             round_number=number,
             p=self._plan.policy.min_group_size,
-            size_band=size_band(len(self._data)),
+            size_band=self._joining["size_band"],
             memory=self._memory,
         )
         self.answers[number, self.site] = _digest(payload)
