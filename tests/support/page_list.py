@@ -10,8 +10,13 @@ PAGES: dict[str, dict[str, str]] = {
     },
     "ada": {
         "account": "/ui/account",
+        "consent": "/ui/sessions/tumours-2026/consent?site=turku",
     },
     "basel": {
         "account": "/ui/account",
+        "consent": "/ui/sessions/cells-spring/consent",
+        "consent-hostile": "/ui/sessions/hostile/consent",
+        "receipts": "/ui/sessions/tumours-2026/receipts",
+        "receipts-none": "/ui/sessions/hostile/receipts",
     },
 }

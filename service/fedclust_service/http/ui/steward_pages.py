@@ -1,0 +1,75 @@
+"""What a session asks of a site, before it joins, and what the site has sent."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from fedclust.report.session_terms import TECHNICAL, SessionTerms, session_terms
+from fedclust.wire.models import SessionInfo
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.page_request import PageRequest, get
+from fedclust_service.orchestration import sessions
+from fedclust_service.orchestration.own_sessions import list_receipts
+
+#: Headings of the consent screen that the page shows above all others.
+_FIRST = {"session", "purpose"}
+_PAGE_OF_RECEIPTS = 200
+
+
+def _consent(page: PageRequest) -> Response:
+    """Show the consent screen of the reader's site; analysts and operators choose the site."""
+    info = sessions.get_session(page.co, page.actor, page.param("session"))
+    terms = _terms(page, info, _site_of(page, info))
+    shown = [pair for pair in terms.sections() if pair[0] not in _FIRST]
+    own = next((site for site in info.sites if site.name == terms.site), None)
+    return page.render(
+        "consent.html",
+        info=info,
+        terms=terms,
+        own=own,
+        sections=[pair for pair in shown if pair[0] not in TECHNICAL],
+        technical=[(TECHNICAL[name], lines) for name, lines in shown if name in TECHNICAL],
+        address=_address(page),
+    )
+
+
+def _site_of(page: PageRequest, info: SessionInfo) -> str:
+    if page.actor.role is Role.SITE:
+        return page.actor.name
+    wanted = page.query("site") or info.definition.sites[0]
+    if wanted not in {site.name for site in info.sites}:
+        raise Refusal("not-found", "The session invites no site of this name.")
+    return wanted
+
+
+def _terms(page: PageRequest, info: SessionInfo, site: str) -> SessionTerms:
+    return session_terms(info, site, _address(page))
+
+
+def _address(page: PageRequest) -> str:
+    return str(page.request.base_url).rstrip("/").removesuffix("/ui")
+
+
+def _receipts(page: PageRequest) -> Response:
+    """List a site's submissions in a session, with what each phase discloses."""
+    name = page.param("session")
+    found = list_receipts(
+        page.co, page.actor, name, limit=_PAGE_OF_RECEIPTS, cursor=page.query("cursor")
+    )
+    info = sessions.get_session(page.co, page.actor, name)
+    phases = {each.phase for each in found.items}
+    terms = _terms(page, info, page.actor.name)
+    return page.render(
+        "receipts.html",
+        info=info,
+        receipts=found.items,
+        next_cursor=found.next,
+        phases=[phase for phase in terms.phases if phase.name in phases],
+    )
+
+
+ROUTES = (
+    get("/sessions/{session}/consent", _consent),
+    get("/sessions/{session}/receipts", _receipts),
+)

@@ -1,0 +1,83 @@
+"""What a steward reads before joining, and what the site has sent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from fedclust.report.session_terms import session_terms
+from fedclust.wire.models import SessionInfo
+from support.api_caller import ApiCaller
+from support.clock import ManualClock
+from support.local_coordinator import local_coordinator
+from support.reader import Reader
+
+SITES = ["north", "south", "west"]
+HOSTILE = "<script>alert(1)</script> אשכולות " + "x" * 150
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+    """Session ``heart``, of which north has sent its first submission, and one with no joins."""
+    place = tmp_path_factory.mktemp("stewards")
+    with local_coordinator(place, clock=ManualClock()) as local:
+        made = ApiCaller(local.base_url, local.operator_token)
+        made.tokens["operator"] = local.operator_token
+        made.register("sites", *SITES, "east")
+        made.register("analysts", "ada", "eve")
+        made.define("ada", "heart", SITES, title=HOSTILE)
+        made.define("ada", "two", SITES[:2], policy={"min_sites": 2})
+        for site in SITES:
+            made.join(site, "heart")
+        yield made
+
+
+def reader(api: ApiCaller, name: str) -> Reader:
+    return Reader(api.base_url, api.tokens[name])
+
+
+def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> None:
+    page = reader(api, "north").open("/ui/sessions/heart/consent")
+    assert "<script>alert" not in page
+    info = SessionInfo.model_validate_json(
+        api.request("GET", "/v1/sessions/heart", "north").content
+    )
+    terms = session_terms(info, "north", api.base_url)
+    said = " ".join(unescape(page).split())
+    for heading, line in terms.text(full=True):
+        if heading not in {"session", "purpose"}:
+            assert " ".join(line.split()) in said, heading
+    assert said.index(info.definition.purpose) < said.index("The consent screen")
+    assert f"FEDCLUST_COORDINATOR={api.base_url}\n" in page
+    assert "<form" not in page.split("<main", 1)[1]  # nobody consents here
+
+
+def test_an_analyst_reads_what_each_site_reads(api: ApiCaller) -> None:
+    ada = reader(api, "ada")
+    page = unescape(ada.open("/ui/sessions/two/consent?site=south"))
+    assert "north can subtract its own part from each sum" in page
+    ada.open("/ui/sessions/two/consent?site=west", status=404)
+
+
+def test_who_may_not_see_the_session_finds_nothing(api: ApiCaller) -> None:
+    for name in ("east", "eve"):
+        outsider = reader(api, name)
+        outsider.open("/ui/sessions/heart/consent", status=404)
+        outsider.open("/ui/sessions/nothing-here/consent", status=404)
+    reader(api, "east").open("/ui/sessions/heart/receipts", status=404)
+    reader(api, "ada").open("/ui/sessions/heart/receipts", status=403)
+
+
+def test_receipts_are_those_of_the_site_alone(api: ApiCaller) -> None:
+    north, south = reader(api, "north"), reader(api, "south")
+    assert "Nothing has left this site" in north.open("/ui/sessions/heart/receipts")
+    body = api.answer("north", "heart")
+    assert api.put("north", "heart", 1, body).status_code == 201
+    page = north.open("/ui/sessions/heart/receipts")
+    assert hashlib.sha256(body).hexdigest() in page
+    phase = api.ok("GET", "/v1/sessions/heart/rounds", "north")["items"][0]["phase"]
+    assert f"<h3>{phase}</h3>" in page
+    assert "Nothing has left this site" in south.open("/ui/sessions/heart/receipts")
