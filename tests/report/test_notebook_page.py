@@ -19,9 +19,10 @@ CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
 
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    section = PAGE.read_text("utf-8").partition("## In a notebook")[2].partition("\n## ")[0]
-    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(blocks) == 4
+    pages = PAGE.read_text("utf-8").partition("## In a notebook")[2].partition("## New rows")[0]
+    section = pages.partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", pages, re.DOTALL)
+    assert len(blocks) == 5
     sites = blobs(CENTRES, [40, 50, 45], spread=0.5)
     names: dict[str, Any] = {
         "rows": dict(zip(("berlin", "oslo", "porto"), sites.values(), strict=True))
@@ -30,6 +31,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         exec(block, names)  # noqa: S102
 
     assert names["three"].cluster_centers_.shape == (3, 2)
+    assert len(names["found"].only_second) == 1
     for figure in ("sizes.svg", "choice.svg"):
         ElementTree.parse(tmp_path / figure)  # noqa: S314
     assert (tmp_path / "clusters.html").stat().st_size > 1000

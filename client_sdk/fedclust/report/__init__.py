@@ -6,6 +6,7 @@ They use only what the coordinator released; nothing here reads rows, files or t
     html(found), json_text(found), csv_text(found)
 """
 
+from fedclust.report.comparison import Comparison, compare, comparison_sections
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Cluster, ClusterColumn, Facts, facts_of_document
 from fedclust.report.figures import Plots
@@ -16,10 +17,13 @@ from fedclust.report.tables import csv_text, json_text, report_bytes
 __all__ = [
     "Cluster",
     "ClusterColumn",
+    "Comparison",
     "Facts",
     "Figure",
     "Plots",
     "Section",
+    "compare",
+    "comparison_sections",
     "csv_text",
     "facts_of_document",
     "html",

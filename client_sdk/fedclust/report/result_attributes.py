@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.report import Facts, Plots
+from fedclust.report import Comparison, Facts, Plots, compare
 from fedclust.report.overview import TableName, frame, html_overview, text_overview
 from fedclust.report.tables import write_report
 from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
@@ -109,6 +109,19 @@ class ResultAttributes:
         """
         found: DataFrame = frame(self._facts(), table)
         return found
+
+    def compare(self, other: ResultAttributes) -> Comparison:
+        """Match the clusters of this result with those of another, and measure the agreement.
+
+        The other may be of another K, session, method or set of sites. Only features with the same
+        name, kind, unit, transform and levels count. A notebook shows the comparison.
+
+        Raises
+        ------
+        UsageError
+            The two share no feature that varies.
+        """
+        return compare(self._facts(), other._facts())
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write a report of the result: profiles, sizes, quality, provenance.
