@@ -12,10 +12,16 @@ from starlette.responses import Response
 from starlette.routing import Mount, Router
 
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.ui import account_pages, steward_pages
+from fedclust_service.http.ui import (
+    account_pages,
+    steward_pages,
+)
 from fedclust_service.http.ui.errors import show_failure, show_http_error, show_refusal
 
-_PAGES = (account_pages, steward_pages)
+_PAGES = (
+    account_pages,
+    steward_pages,
+)
 
 
 def pages(refusals: dict[type[Exception], Callable[[Request, Exception], Refusal]]) -> Mount:
