@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -13,6 +11,7 @@ from fedclust_service.http.dependencies import service_of
 from fedclust_service.http.request_context import context_of
 from fedclust_service.http.sign_in_cookie import delete_cookie, set_cookie
 from fedclust_service.http.sign_in_rate import SignInRate
+from fedclust_service.http.ui.errors import OWN_PAGE
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.navigation import entries_for
 from fedclust_service.http.ui.page_request import (
@@ -25,9 +24,6 @@ from fedclust_service.http.ui.page_request import (
 )
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.orchestration import sign_ins
-
-#: Where a reader may be led after signing in: a page of this coordinator.
-_OWN_PAGE = re.compile(r"/ui/[a-z0-9/-]{0,300}")
 
 
 def _begin(page: PageRequest) -> Response:
@@ -72,7 +68,7 @@ def _exchange(request: Request, form: Form) -> Response:
 
 
 def _own_page(path: str) -> str:
-    return path if _OWN_PAGE.fullmatch(path) else ""
+    return path if OWN_PAGE.fullmatch(path) else ""
 
 
 def _account(page: PageRequest) -> Response:

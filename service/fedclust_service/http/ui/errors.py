@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 from urllib.parse import urlencode
 
@@ -12,9 +13,12 @@ from starlette.responses import RedirectResponse, Response
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import problems
 from fedclust_service.http.request_context import context_of
+from fedclust_service.http.sign_in_cookie import cookie_of, delete_cookie
 from fedclust_service.http.ui.rendering import HTML, POLICY, render
 
 _SIGN_IN = "/ui/sign-in"
+#: Where a reader may be led after signing in: a page of this coordinator.
+OWN_PAGE = re.compile(r"/ui/[a-z0-9/-]{0,300}")
 
 
 def show_refusal(request: Request, refusal: Refusal) -> Response:
@@ -49,12 +53,18 @@ def _to_sign_in(request: Request, refusal: Refusal) -> Response:
     if request.headers.get("HX-Request") == "true":
         # The reader's page asks for a part of itself: the whole page has to go.
         return Response(status_code=401, headers={"HX-Redirect": _SIGN_IN})
-    if request.method != "GET":
-        return render(request, "sign_in.html", {"next": "", "failure": refusal.detail}, status=401)
-    if request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}:
+    own = OWN_PAGE.fullmatch(path) is not None
+    if own and request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}:
         # A browser withholds the cookie when a link elsewhere, as in an e-mail, leads here. The
         # same address, asked for by a page of this coordinator, comes with it.
         headers = {"Refresh": f"0;url={path}", "Content-Security-Policy": POLICY}
         return Response("", headers=headers, media_type=HTML)
-    said = {"next": path} if path.rstrip("/") != "/ui" else {}
-    return RedirectResponse(f"{_SIGN_IN}?{urlencode(said)}" if said else _SIGN_IN, 303)
+    if cookie_of(request) is not None or request.method != "GET":
+        # Say why the sign-in ended.
+        wanted = path if own and request.method == "GET" else ""
+        values = {"next": wanted, "failure": refusal.detail}
+        response = render(request, "sign_in.html", values, status=401)
+        delete_cookie(request, response)
+        return response
+    said = f"?{urlencode({'next': path})}" if own and path != "/ui/" else ""
+    return RedirectResponse(f"{_SIGN_IN}{said}", 303)
