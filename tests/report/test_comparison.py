@@ -259,6 +259,8 @@ def test_the_sections_say_all_of_it_without_styles_or_markup_of_others() -> None
     assert "clusters 0 and 0: 0.354 apart, mutually nearest" in described
     assert "0 / 1" in described
     assert "(+0.50)" in described
+    hebrew = [_facts([[0.0], [age]], features=[{"name": "גיל"}]) for age in (9.0, 8.0)]
+    assert "\u2068גיל\u2069 9 / 8 (-0.50)" in comparison_sections(*hebrew)[1].html
     rich = compare(first, second)._repr_html_()
     assert "<script" not in rich
     assert "<svg" in rich

@@ -20,6 +20,7 @@ from fedclust.report.drawing import (
 )
 from fedclust.report.figures import mean_of
 from fedclust.report.matching import ClusterPair, ColumnDifference
+from fedclust.report.wording import isolated
 from fedclust.schema.encoding import Column
 
 __all__ = ["DRAWN_PAIRS", "changed", "draw_matched", "in_words", "named"]
@@ -109,7 +110,8 @@ def changed(each: ColumnDifference) -> str:
     """Return a column with its mean in both clusters, and the difference."""
     before, after = (mean_of(mean) for mean in each.means)
     unit = f" {each.column.unit}" if each.column.unit and each.column.kind != "binary" else ""
-    return f"{each.column.name} {before} / {after}{unit} ({each.difference:+.2f})"
+    name = isolated(each.column.name)
+    return f"{name} {before} / {after}{isolated(unit)} ({each.difference:+.2f})"
 
 
 def in_words(pair: ClusterPair) -> str:

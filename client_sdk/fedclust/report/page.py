@@ -17,7 +17,7 @@ from fedclust.report.markup import (
     html_table,
     html_warning,
 )
-from fedclust.report.wording import named_values, without_noise
+from fedclust.report.wording import isolated, named_values, without_noise
 from fedclust.schema.encoding import Column
 from fedclust.wire.models import Definition
 
@@ -108,14 +108,9 @@ def _apart(entries: Iterable[ClusterColumn]) -> str:
     for entry in entries:
         column = entry.column
         unit = f" {column.unit}" if column.unit and column.kind != "binary" else ""
-        name = _isolated(column.name)
-        content.append(f"{name} {mean_of(entry)}{_isolated(unit)} ({entry.difference:+.1f})")
+        name = isolated(column.name)
+        content.append(f"{name} {mean_of(entry)}{isolated(unit)} ({entry.difference:+.1f})")
     return "; ".join(content) or "close to the average of all persons"
-
-
-def _isolated(text: str) -> str:
-    """Isolate a name written from right to left, so that numbers after it keep their order."""
-    return text if text.isascii() else f"\u2068{text}\u2069"
 
 
 def _profile(facts: Facts) -> str:

@@ -39,3 +39,8 @@ def share(value: float) -> float:
 def without_noise(value: float) -> float:
     """Return a share, or a number in the scaled space, as 0 if it differs from it by rounding."""
     return 0.0 if abs(value) < _ROUNDING else value
+
+
+def isolated(text: str) -> str:
+    """Isolate a name written from right to left, so that numbers after it keep their order."""
+    return text if text.isascii() else f"\u2068{text}\u2069"
