@@ -263,9 +263,10 @@ def restore(
 ) -> None:
     """Restore a backup of an SQLite database. Stop the server and move the old database first.
 
-    The audit trail records the restore.
+    The audit trail records the restore. Whoever had signed in must sign in again.
     """
     from fedclust_service.bootstrap import explain_store_errors, open_coordinator
+    from fedclust_service.orchestration import sign_ins
     from fedclust_service.orchestration.audit import trail
     from fedclust_service.store import backup as copies
 
@@ -278,6 +279,7 @@ def restore(
         with explain_store_errors(settings):
             co = opened.coordinator
             trail.record(co, "restore.record", "database.restored", backup=made.sha256)
+            sign_ins.end_every(co)
 
 
 @db.command("upgrade")

@@ -154,6 +154,17 @@ def test_signing_out_everywhere(direct: DirectApi, clock: ManualClock) -> None:
     ]
 
 
+def test_all_end_after_a_restore(direct: DirectApi) -> None:
+    use.end_every(direct.co)
+    cookies = [use.sign_in(direct.co, issue(direct, each))[0] for each in ("ada", "eve")]
+    use.end_every(direct.co)
+    for each in cookies:
+        assert "signed out" in refused(direct, each)
+    assert direct.audit(action="sign_in.all_ended") == [
+        ("coordinator", "sign_in.all_ended", {"count": 2})
+    ]
+
+
 def test_a_stream_of_events_ends_with_the_sign_in(direct: DirectApi) -> None:
     cookie, signed = use.sign_in(direct.co, issue(direct))
     direct.define()

@@ -84,6 +84,8 @@ def test_they_end_once_alone_or_together(store: Store) -> None:
         return [each and each[0].ended_at for each in found]
 
     assert store.read("look", ended) == [at(8), at(7), at(8), None]
+    assert store.run_tx("end", lambda tx: tx.sign_ins.end_every(at(9))) == 1
+    assert store.read("look", ended) == [at(8), at(7), at(8), at(9)]
 
 
 def test_old_ones_are_removed(store: Store) -> None:

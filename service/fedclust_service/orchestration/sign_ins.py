@@ -21,7 +21,7 @@ from fedclust_service.orchestration.principals import (
     record_use,
     touch_token,
 )
-from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
+from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.store import Tx
 
 #: The most sign-ins that are listed.
@@ -131,6 +131,17 @@ def sign_out_everywhere(co: Coordinator, signed: SignedIn) -> int:
     return commit(co, "sign_out.everywhere", work)
 
 
+def end_every(co: Coordinator) -> None:
+    """End the sign-ins of all principals, as after a restore: it opens again what was ended."""
+
+    def work(uow: UnitOfWork) -> None:
+        count = uow.tx.sign_ins.end_every(uow.now)
+        if count:
+            uow.audit(COORDINATOR, "sign_in.all_ended", "database", count=count)
+
+    commit(co, "sign_out.every", work)
+
+
 def list_sign_ins(co: Coordinator, actor: Actor) -> tuple[SignInInfo, ...]:
     """Return the actor's own open sign-ins, newest first."""
     now = co.clock.now()
@@ -162,7 +173,7 @@ def _valid(
         raise _unknown()
     row, token, principal = found
     if row.ended_at is not None:
-        raise Refusal("unauthenticated", "You have signed out. Sign in again with your token.")
+        raise Refusal("unauthenticated", "You have been signed out. Sign in again with your token.")
     check_valid(token, principal, now)
     if row.ends_at <= now:
         hours = (row.ends_at - row.created_at) / timedelta(hours=1)

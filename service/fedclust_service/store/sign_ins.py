@@ -78,6 +78,10 @@ class SignIns(Repository):
         )
         self._end(_S.token_id.in_(own), at)
 
+    def end_every(self, at: datetime) -> int:
+        """End the sign-ins of all principals; return how many had not ended by then."""
+        return self._end(_S.ends_at > at, at)
+
     def to_remove(self, ended_before: datetime) -> bool:
         """Whether there are rows for `remove`."""
         query = select(_S.id).where(_S.ends_at < ended_before).limit(1)
