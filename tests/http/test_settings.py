@@ -9,7 +9,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from fedclust_service import bootstrap
 from fedclust_service.addresses import is_loopback, masked_url
+from fedclust_service.orchestration.core import Limits
 from fedclust_service.settings import (
     CLIENT_VARIABLES,
     Settings,
@@ -324,3 +326,16 @@ def _with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Settings:
         for name, value in variables.items():
             patch.setenv(name, value)
         return load_settings({}, None)
+
+
+def test_how_long_a_sign_in_lasts_reaches_the_core() -> None:
+    limits = bootstrap._limits(
+        load_settings({"sign_in_idle_minutes": "5", "sign_in_hours": "2"}, None)
+    )
+    assert (limits.sign_in_idle_s, limits.sign_in_s) == (300, 7_200)
+    # Without settings as with their defaults.
+    standard, usual = Limits(), bootstrap._limits(load_settings({}, None))
+    assert (usual.sign_in_idle_s, usual.sign_in_s) == (
+        standard.sign_in_idle_s,
+        standard.sign_in_s,
+    )
