@@ -246,14 +246,26 @@ def backup(
     """Copy the SQLite database to a file, even while a coordinator serves it.
 
     The copy holds everything that was acknowledged before the command began. It does not hold the
-    secret key: keep that in another place.
+    secret key: keep that in another place. The database's audit trail records the backup.
     """
     from fedclust_service.bootstrap import explain_store_errors
+    from fedclust_service.clock import StoreClock
+    from fedclust_service.orchestration.audit import trail
+    from fedclust_service.store import Store, StoreError
     from fedclust_service.store import backup as copies
 
     with explain_store_errors(settings, "no backup was made"):
         made = copies.backup(settings.store_url, target)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
+    try:
+        store = Store.open(settings.store_url, StoreClock(), create=False)
+        try:
+            trail.record_backup(store, made.sha256, made.size)
+        finally:
+            store.close()
+    except StoreError as error:
+        # The copy is good, for instance one that is made before an upgrade of the schema.
+        print(f"fedclust-service: the backup is not recorded: {error}", file=sys.stderr)
 
 
 @app.command()

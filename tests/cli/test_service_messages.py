@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -115,3 +117,19 @@ def test_what_a_command_ends_with(
     assert (ended, text in said) == (code, True), said
     assert "s3cret" not in said
     assert "_ssl.c" not in said
+
+
+def test_a_backup_before_an_upgrade_is_made_and_not_recorded(
+    sqlite_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    database, copy = Path(sqlite_url.removeprefix("sqlite:///")), tmp_path / "copy.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    line = ["fedclust-service", "backup", str(copy), "--data-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", line)
+    assert cli.main() == 0
+    assert copy.is_file()
+    assert "the backup is not recorded: " in capsys.readouterr().err

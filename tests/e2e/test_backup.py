@@ -91,6 +91,12 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         }
         backed = service("backup", str(copy), "--data-dir", str(server.data_dir))
         assert backed.returncode == 0, backed.stderr
+        assert trail(server.data_dir / "fedclust.db", "backed_up") == [
+            (
+                "coordinator",
+                {"backup": sha256(copy.read_bytes()), "bytes": copy.stat().st_size},
+            )
+        ]
         copied.set()
         assert tenth.wait(TIMEOUT_S)
         acknowledged = receipts(copy)
@@ -201,10 +207,10 @@ def payloads(database: Path) -> int:
     return int(n)
 
 
-def trail(database: Path) -> list[Any]:
+def trail(database: Path, what: str = "restored") -> list[Any]:
     with sqlite3.connect(database) as connection:
         found = connection.execute(
-            "SELECT actor, details FROM audit WHERE action = 'database.restored'"
+            "SELECT actor, details FROM audit WHERE action = ?", (f"database.{what}",)
         ).fetchall()
     connection.close()
     return [(actor, json.loads(details)) for actor, details in found]

@@ -82,9 +82,9 @@ class SessionOverview:
 class Concern:
     """Something that an operator should look at; ``at`` is when it began, or when a token ends.
 
-    ``kind`` is ``round-late``, ``round-stuck``, ``session-failed``, ``token-expiring`` with the
-    owner's ``role:name`` as subject, or ``notification-failed`` with its recipient. ``detail`` is
-    why a session or a notification failed.
+    ``kind`` is one of those of `Attention`. ``subject`` is a session; for ``token-expiring`` the
+    owner's ``role:name``; for ``notifications-waiting`` a channel and for ``notification-failed`` a
+    recipient. ``detail`` names late sites, or says why something failed or cannot start.
     """
 
     kind: str

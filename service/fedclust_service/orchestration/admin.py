@@ -9,25 +9,21 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from fedclust.schema.model import Model
 from fedclust.wire.models import Page, Timestamp
-from fedclust_service.domain.access import Actor, AuditSearch, require
+from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
 from fedclust_service.domain.overview import SessionOverview, SiteOverview
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
+from fedclust_service.orchestration.attention import Attention, find_attention, last_backup
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import Tx
-
-FAILED_FOR = timedelta(days=7)
-EXPIRING_IN = timedelta(days=14)
-#: The most items of each kind that need attention.
-MAX_CONCERNS = 50
 
 
 class AdminSite(Model):
@@ -72,23 +68,6 @@ class AdminSession(Model):
     sites: tuple[AdminSite, ...]
 
 
-class Attention(Model):
-    """Something to look at. ``at`` is when it began; for a token, when it ends."""
-
-    kind: Literal[
-        "round-late",
-        "round-stuck",
-        "session-failed",
-        "token-expiring",
-        "notifications-waiting",
-        "notification-failed",
-    ]
-    subject: str
-    at: Timestamp
-    round: int | None
-    detail: str | None
-
-
 class Versions(Model):
     """Versions of the service, and how many sites last joined a session with which SDK."""
 
@@ -116,7 +95,8 @@ class Overview(Model):
     """The coordinator at one glance. Threads, clock and listening are of the process that answers.
 
     ``listening``: whether it learns of other workers' changes at once; null on SQLite, where there
-    is one process.
+    is one process. ``last_backup_at`` is of the last copy by ``fedclust-service backup``, which
+    copies SQLite only.
     """
 
     at: Timestamp
@@ -125,6 +105,8 @@ class Overview(Model):
     rounds_overdue: int
     leases: int
     attention: tuple[Attention, ...]
+    last_backup_at: Timestamp | None
+    last_backup_bytes: int | None
     audit_unsealed: int
     database_bytes: int
     disk_free_bytes: int
@@ -155,19 +137,16 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
 
     def work(tx: Tx) -> Overview:
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
-        concerns = tx.overview.concerns(
-            now=now,
-            failed_since=now - FAILED_FOR,
-            expiring_by=now + EXPIRING_IN,
-            limit=MAX_CONCERNS,
-        )
+        backups, backup = co.store.single_process, last_backup(tx)
         return Overview(
             at=now,
             sessions={state.value: sessions.get(state, 0) for state in SessionState},
             rounds={state.value: rounds.by_state.get(state, 0) for state in RoundState},
             rounds_overdue=rounds.overdue,
             leases=rounds.leased,
-            attention=tuple(Attention.model_validate(vars(each)) for each in concerns),
+            attention=find_attention(tx, now, free, backups=backups),
+            last_backup_at=backup.at if backup else None,
+            last_backup_bytes=_bytes_of(backup) if backup else None,
             audit_unsealed=tx.chain.waiting(),
             database_bytes=tx.overview.database_bytes(),
             disk_free_bytes=free,
@@ -184,6 +163,11 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
         )
 
     return co.store.read("admin.overview", work)
+
+
+def _bytes_of(backup: AuditEntry) -> int | None:
+    size = backup.details.get("bytes")
+    return size if isinstance(size, int) else None
 
 
 def _skew(co: Coordinator) -> ClockSkew:

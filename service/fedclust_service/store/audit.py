@@ -68,6 +68,10 @@ class Audit(Repository):
             query = query.where(*_conditions(search))
         return [AuditEntry(**row) for row in self._rows(query)]
 
+    def began(self) -> datetime | None:
+        """Return the time of the first entry, with which a coordinator begins."""
+        return self._all(select(_A.at).order_by(_A.id).limit(1)).scalar()
+
 
 def _conditions(search: AuditSearch) -> Iterator[ColumnElement[bool]]:
     exact = (_A.subject, search.subject), (_A.actor, search.actor), (_A.action, search.action)

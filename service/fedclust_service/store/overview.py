@@ -29,6 +29,8 @@ from fedclust_service.store._sql import Repository
 from fedclust_service.store.sessions import to_session
 
 REFUSED = "submission.refused"
+#: The most late sites of a round that are named.
+_MOST_NAMED = 20
 _SESSION = [c for c in tables.sessions.c if c.name not in {"definition", "scrubbed_at"}]
 _NO_DEFINITION = literal(b"").label("definition")
 _AT = ("id", "number", "phase", "state", "opened_at", "deadline", "overdue_since")
@@ -181,7 +183,7 @@ class OverviewQueries(Repository):
     ) -> Sequence[Concern]:
         """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
         s, r = tables.sessions, tables.rounds
-        opened = select(s.c.name, r.c.number, r.c.deadline, r.c.opened_at, r.c.lease_expires_at)
+        opened = select(s.c.name, r.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
         opened = opened.join(s, s.c.id == r.c.session_id).where(
             s.c.state == SessionState.RUNNING.value
         )
@@ -193,10 +195,12 @@ class OverviewQueries(Repository):
             .order_by(s.c.ended_at.desc())
         )
         run = self._all
+        overdue = run(late.order_by(r.c.deadline).limit(limit)).all()
+        awaited = self._awaited([row.id for row in overdue])
         return [
             *(
-                Concern("round-late", row.name, row.deadline, row.number)
-                for row in run(late.order_by(r.c.deadline).limit(limit))
+                Concern("round-late", row.name, row.deadline, row.number, _named(awaited[row.id]))
+                for row in overdue
             ),
             *(
                 Concern("round-stuck", row.name, row.lease_expires_at, row.number)
@@ -219,6 +223,20 @@ class OverviewQueries(Repository):
                 for row in run(_failed_notifications(failed_since).limit(limit))
             ),
         ]
+
+    def _awaited(self, round_ids: Sequence[int]) -> dict[int, list[str]]:
+        """Return the sites that each round still waits for, by name."""
+        a, s = tables.addressees, tables.submissions
+        query = (
+            select(a.c.round_id, a.c.site)
+            .outerjoin(s, (s.c.round_id == a.c.round_id) & (s.c.site == a.c.site))
+            .where(a.c.round_id.in_(round_ids), a.c.released.is_(False), s.c.site.is_(None))
+            .order_by(a.c.round_id, a.c.site)
+        )
+        found: dict[int, list[str]] = {each: [] for each in round_ids}
+        for row in self._all(query):
+            found[row.round_id].append(row.site)
+        return found
 
     def sdk_versions(self) -> dict[str, int]:
         """Return for each SDK version how many sites used it when they last joined a session.
@@ -281,6 +299,13 @@ def _select_tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
         .where(r.c.session_id.in_(ids))
         .group_by(r.c.session_id, a.c.site)
     )
+
+
+def _named(sites: Sequence[str]) -> str | None:
+    """Return names of sites for people; None for no site, such as one that left meanwhile."""
+    more = len(sites) - _MOST_NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{', '.join(sites[:_MOST_NAMED])}{rest}" if sites else None
 
 
 def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:

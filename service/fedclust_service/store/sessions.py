@@ -151,6 +151,21 @@ class Sessions(Repository):
         query = select(_S.id).where(_S.state.in_(states)).order_by(_S.id)
         return self._readable("session", query, self.get_by_id)
 
+    def answered_by_all(self, limit: int) -> Sequence[Session]:
+        """Return the newest recruiting sessions that wait for no invited site, without damaged."""
+        invited = (
+            select(_P.session_id)
+            .where(_P.session_id == _S.id, _P.state == ParticipationState.INVITED.value)
+            .exists()
+        )
+        query = (
+            select(_S.id)
+            .where(_S.state == SessionState.RECRUITING.value, ~invited)
+            .order_by(_S.id.desc())
+            .limit(limit)
+        )
+        return self._readable("session", query, self.get_by_id)
+
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
         """Return ended sessions with payloads past their retention time, without damaged ones."""
         ended = [state.value for state in SessionState if state.ended]

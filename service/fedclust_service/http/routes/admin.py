@@ -51,9 +51,10 @@ UntilOf = Annotated[
     operation_id="get_overview",
     summary="Overview of the coordinator",
     description="Operators. Sessions and rounds by state; what needs attention (rounds past their "
-    "deadline, aggregations whose worker died, sessions that failed within a week, tokens that "
-    "end within two weeks and have no successor, at most 50 of each); the database's size, what "
-    "is free on the coordinator's disk, how far clocks differ, versions.",
+    "deadline, aggregations whose worker died, sessions that cannot start or failed within a week, "
+    "tokens that end within two weeks and have no successor, at most 50 of each; an old backup; "
+    "a disk that is nearly full); the last backup, the database's size, what is free on the "
+    "coordinator's disk, how far clocks differ, versions.",
     **described({200: ("The overview.", ref(admin.Overview))}, "forbidden"),
 )
 def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> Response:

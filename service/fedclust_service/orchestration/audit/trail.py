@@ -12,6 +12,7 @@ from fedclust_service.domain.audit_chain import (
     is_start,
     verify,
 )
+from fedclust_service.orchestration.attention import BACKED_UP
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, Detail, commit
 from fedclust_service.store import Store, Tx
@@ -99,3 +100,12 @@ def verify_audit(
 def record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> None:
     """Record what an operator did to the database by hand, in a transaction called ``name``."""
     commit(co, name, lambda uow: uow.audit(COORDINATOR, action, "database", **details))
+
+
+def record_backup(store: Store, sha256: str, size: int) -> None:
+    """Record a copy of the database, from the process that made it."""
+    details: dict[str, Detail] = {"backup": sha256, "bytes": size}
+    store.run_tx(
+        "backup.record",
+        lambda tx: tx.audit.append(COORDINATOR, BACKED_UP, "database", details, tx.now),
+    )

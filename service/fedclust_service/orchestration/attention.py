@@ -1,0 +1,96 @@
+"""What an operator should look at, found in the database at the time of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Literal
+
+from fedclust.definition import DefinitionError
+from fedclust.schema.model import Model
+from fedclust.wire.models import Timestamp
+from fedclust_service.domain.access import AuditEntry, AuditSearch
+from fedclust_service.domain.overview import Concern
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.orchestration.session_start import unsuitable
+from fedclust_service.store import DataDamaged, Tx
+
+FAILED_FOR = timedelta(days=7)
+EXPIRING_IN = timedelta(days=14)
+#: A backup that is older than this needs attention.
+BACKUP_EVERY = timedelta(days=7)
+#: Less free space than this needs attention: a day of submissions of large sessions.
+LEAST_FREE_BYTES = 2**30
+#: The most items of each kind that need attention.
+MAX_CONCERNS = 50
+#: The entry of the audit trail about a backup.
+BACKED_UP = "database.backed_up"
+
+
+class Attention(Model):
+    """Something to look at. ``at`` is when it began or was due; for a token, when it ends."""
+
+    kind: Literal[
+        "round-late",
+        "round-stuck",
+        "cannot-start",
+        "session-failed",
+        "token-expiring",
+        "notifications-waiting",
+        "notification-failed",
+        "backup-old",
+        "disk-low",
+    ]
+    subject: str
+    at: Timestamp
+    round: int | None
+    detail: str | None
+
+
+def find_attention(
+    tx: Tx, now: datetime, free_bytes: int, *, backups: bool
+) -> tuple[Attention, ...]:
+    """Return what needs attention. ``backups``: whether this database is copied by `backup`."""
+    concerns = [
+        *tx.overview.concerns(
+            now=now,
+            failed_since=now - FAILED_FOR,
+            expiring_by=now + EXPIRING_IN,
+            limit=MAX_CONCERNS,
+        ),
+        *_cannot_start(tx),
+        *(_backup_old(tx, now) if backups else ()),
+    ]
+    if free_bytes < LEAST_FREE_BYTES:
+        free = f"{free_bytes // 2**20} MiB are free"
+        concerns.append(Concern("disk-low", "disk", now, detail=free))
+    return tuple(Attention.model_validate(vars(each)) for each in concerns)
+
+
+def last_backup(tx: Tx) -> AuditEntry | None:
+    """Return the entry about the last backup."""
+    found = tx.audit.list(1, search=AuditSearch(subject="database", action=BACKED_UP))
+    return found[0] if found else None
+
+
+def _backup_old(tx: Tx, now: datetime) -> Iterator[Concern]:
+    last = last_backup(tx)
+    since = tx.audit.began() if last is None else last.at
+    if since is not None and now - since > BACKUP_EVERY:
+        why = "no backup was made" if last is None else f"the last one is of {last.at:%Y-%m-%d}"
+        yield Concern("backup-old", "database", since + BACKUP_EVERY, detail=why)
+
+
+def _cannot_start(tx: Tx) -> Iterator[Concern]:
+    """Yield the sessions that all sites have answered and whose method cannot serve them."""
+    for session in tx.sessions.answered_by_all(MAX_CONCERNS):
+        sites = tx.participations.list(session.id)
+        try:
+            why = unsuitable(session, sites)
+        except Refusal as refusal:
+            why = refusal.detail
+        except (DataDamaged, DefinitionError):
+            continue  # shown where the session is listed
+        if why is not None:
+            came = max((each.joined_at for each in sites if each.joined_at), default=None)
+            yield Concern("cannot-start", session.name, came or session.created_at, detail=why)
