@@ -82,6 +82,8 @@ def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
         return plain[rule]
     if rule == "string_pattern_mismatch" and _SLUG_PATTERN in str(context.get("pattern")):
         return f"a name is {SLUG_RULE}"
+    if rule == "string_pattern_mismatch" and "@(localhost|" in str(context.get("pattern")):
+        return "this is no e-mail address; use one such as it@hospital.example"
     return re.sub(r"^\w+ should ", "it should ", message)
 
 

@@ -28,6 +28,11 @@ def is_slug(name: str) -> bool:
     return re.fullmatch(SLUG, name) is not None
 
 
+def is_part_of_slug(part: str) -> bool:
+    """Whether a name can contain this string."""
+    return re.fullmatch(r"[a-z0-9-]{1,63}", part) is not None
+
+
 def is_row_number(number: int) -> bool:
     """Whether a number can be a row's number."""
     return 1 <= number <= MAX_ROW_NUMBER

@@ -30,7 +30,7 @@ from fedclust_service.domain.access import (
 )
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.tokens import TokenError, TokenText, new_token, parse_token
-from fedclust_service.orchestration.access_queries import is_slug
+from fedclust_service.orchestration.access_queries import is_part_of_slug, is_slug
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
 from fedclust_service.orchestration.provenance import server_version
@@ -289,15 +289,25 @@ def create_principal(
 
 
 def list_principals(
-    co: Coordinator, actor: Actor, role: Role, limit: int = 50, cursor: str | None = None
+    co: Coordinator,
+    actor: Actor,
+    role: Role,
+    limit: int = 50,
+    cursor: str | None = None,
+    part: str | None = None,
 ) -> Page:
-    """List sites (operators, analysts), analysts or operators (operators), by name."""
+    """List sites (operators, analysts), analysts or operators (operators), by name.
+
+    ``part`` limits the list to names that contain it.
+    """
     require(actor, f"{role.value}.read")
     size = page_size(limit)
     after = read_cursor(cursor, name_in_list)
+    if part is not None and not is_part_of_slug(part):
+        return Page(items=(), next=None)
 
     def work(tx: Tx) -> Page:
-        rows = tx.principals.list(role, size + 1, after)
+        rows = tx.principals.list(role, size + 1, after, part)
         items = tuple(_principal_info(tx, actor, each) for each in rows[:size])
         return Page(items=items, next=rows[size - 1].name if len(rows) > size else None)
 

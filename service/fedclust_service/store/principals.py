@@ -50,9 +50,16 @@ class Principals(Repository):
         row = self._row(query)
         return to_principal(row) if row else None
 
-    def list(self, role: Role, limit: int, after: str | None = None) -> Sequence[Principal]:
-        """Return at most ``limit`` principals of a role by name, after the name ``after``."""
+    def list(
+        self, role: Role, limit: int, after: str | None = None, part: str | None = None
+    ) -> Sequence[Principal]:
+        """Return at most ``limit`` principals of a role by name, after the name ``after``.
+
+        ``part`` limits it to names that contain this.
+        """
         query = select(tables.principals).where(_P.role == role.value).order_by(_P.name)
+        if part is not None:
+            query = query.where(_P.name.contains(part, autoescape=True))
         if after is not None:
             query = query.where(_P.name > after)
         return [to_principal(row) for row in self._rows(query.limit(limit))]

@@ -14,12 +14,14 @@ from starlette.routing import Mount, Router
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui import (
     account_pages,
+    people_pages,
     steward_pages,
 )
 from fedclust_service.http.ui.errors import show_failure, show_http_error, show_refusal
 
 _PAGES = (
     account_pages,
+    people_pages,
     steward_pages,
 )
 

@@ -1,0 +1,302 @@
+"""Sites, analysts and operators, and their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import cast
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fedclust.wire.models import (
+    PrincipalCreate,
+    PrincipalInfo,
+    PrincipalPatch,
+    TokenCreate,
+    TokenInfo,
+)
+from fedclust_service.domain.access import SLUG, Role, absent, require, sees_tokens
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.address import address
+from fedclust_service.http.ui.filled_form import FilledForm, checked
+from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.orchestration import principals
+from fedclust_service.orchestration.admin import EXPIRING_IN
+
+_DAYS = str(TokenCreate().expires_in_days)
+
+
+@dataclass(frozen=True)
+class KnownToken:
+    """A token as its page shows it; ``state`` is a badge."""
+
+    info: TokenInfo
+    state: str
+    own: bool
+
+
+@dataclass(frozen=True)
+class Person:
+    """A site, an analyst or an operator as pages show it.
+
+    ``state`` is a badge and ``label`` its words; ``valid_until`` is the end of the last valid
+    token. Who may not see tokens sees none.
+    """
+
+    role: Role
+    info: PrincipalInfo
+    tokens: tuple[KnownToken, ...]
+    valid_until: datetime | None
+    state: str
+    label: str
+
+    @property
+    def path(self) -> str:
+        """The address of its page."""
+        return f"{_path(self.role)}/{self.info.name}"
+
+
+def _path(role: Role) -> str:
+    return f"/ui/{role.value}s"
+
+
+def _person(page: PageRequest, role: Role, info: PrincipalInfo) -> Person:
+    now = page.co.clock.now()
+    tokens = tuple(_known(page, each, now) for each in reversed(info.tokens or ()))
+    valid = [each.info.expires_at for each in tokens if each.state in ("valid", "expiring")]
+    until = max(valid, default=None)
+    if info.disabled:
+        state, label = "disabled", "disabled"
+    elif info.tokens is None:
+        state, label = "valid", "enabled"
+    elif until is None:
+        state, label = "late", "no valid token"
+    elif until <= now + EXPIRING_IN:
+        state, label = "expiring", "token ends soon"
+    else:
+        state, label = "valid", "enabled"
+    return Person(role, info, tokens, until, state, label)
+
+
+def _known(page: PageRequest, info: TokenInfo, now: datetime) -> KnownToken:
+    if info.revoked_at is not None:
+        state = "revoked"
+    elif info.expires_at <= now:
+        state = "expired"
+    else:
+        state = "expiring" if info.expires_at <= now + EXPIRING_IN else "valid"
+    return KnownToken(info, state, info.id == page.actor.token_id)
+
+
+def _find(role: Role, page: PageRequest) -> Person:
+    info = principals.get_principal(page.co, page.actor, role, page.param("name"))
+    return _person(page, role, info)
+
+
+# --- the list, and a new one ----------------------------------------------------------------------
+
+
+def _list(role: Role, page: PageRequest) -> Response:
+    part, cursor = (page.query("name") or "").strip().lower() or None, page.query("cursor")
+    found = principals.list_principals(page.co, page.actor, role, cursor=cursor, part=part)
+    people = [_person(page, role, cast(PrincipalInfo, each)) for each in found.items]
+    more = found.next and address(_path(role), name=part, cursor=found.next)
+    return page.render(
+        "people.html",
+        role=role,
+        people=people,
+        part=part or "",
+        older=more,
+        first=address(_path(role), name=part) if cursor else None,
+        whole=sees_tokens(page.actor),
+    )
+
+
+def _register_form(role: Role, page: PageRequest) -> Response:
+    require(page.actor, "principal.create")
+    return page.render("person_register.html", role=role, form=FilledForm(), slug=SLUG)
+
+
+def _register(role: Role, page: PageRequest) -> Response:
+    require(page.actor, "principal.create")
+    form = _typed(page, "name", "title", "email")
+    try:
+        body = checked(
+            PrincipalCreate,
+            {name: text for name, text in form.texts.items() if text or name == "name"},
+        )
+        info, created = principals.create_principal(page.co, page.actor, role, body)
+    except Refusal as refusal:
+        if refusal.slug == "name-taken":
+            said = "This name is taken. Choose another one, or open the page of that name."
+            form = replace(form, errors={"name": said})
+        else:
+            form = form.refused(refusal)
+        return page.render(
+            "person_register.html", role=role, form=form, slug=SLUG, status=refusal.status
+        )
+    notice = "registered" if created else "registered-before"
+    return page.redirect(f"{_path(role)}/{info.name}", notice)
+
+
+def _typed(page: PageRequest, *names: str) -> FilledForm:
+    return FilledForm({name: page.form.get(name, "").strip() for name in names})
+
+
+# --- one of them ----------------------------------------------------------------------------------
+
+
+def _show(role: Role, page: PageRequest) -> Response:
+    return _shown(page, _find(role, page))
+
+
+def _shown(
+    page: PageRequest,
+    person: Person,
+    *,
+    form: FilledForm | None = None,
+    days: FilledForm | None = None,
+    status: int = 200,
+) -> Response:
+    return page.render(
+        "person.html",
+        status=status,
+        person=person,
+        whole=sees_tokens(page.actor),
+        form=form or FilledForm(),
+        days=days or FilledForm({"expires_in_days": _DAYS}),
+    )
+
+
+def _change(role: Role, page: PageRequest) -> Response:
+    require(page.actor, "principal.change")
+    form = _typed(page, "title", "email")
+    try:
+        body = checked(PrincipalPatch, form.texts)
+        info = principals.patch_principal(page.co, page.actor, role, page.param("name"), body)
+    except Refusal as refusal:
+        if not refusal.errors:
+            raise
+        person, wrong = _find(role, page), form.refused(refusal)
+        return _shown(page, person, form=wrong, status=refusal.status)
+    return page.redirect(f"{_path(role)}/{info.name}", "changed")
+
+
+def _confirm(
+    page: PageRequest, person: Person, what: str, *, status: int = 200, **more: object
+) -> Response:
+    values = {"person": person, "what": what, "token": None, "refused": None, **more}
+    return page.render("person_confirm.html", status=status, **values)
+
+
+def _confirm_switch(role: Role, page: PageRequest, *, disabled: bool) -> Response:
+    require(page.actor, "principal.change")
+    return _confirm(page, _find(role, page), "disable" if disabled else "enable")
+
+
+def _switch(role: Role, page: PageRequest, *, disabled: bool) -> Response:
+    require(page.actor, "principal.change")
+    name, what = page.param("name"), "disable" if disabled else "enable"
+    try:
+        body = PrincipalPatch(disabled=disabled)
+        principals.patch_principal(page.co, page.actor, role, name, body)
+    except Refusal as refusal:
+        return _not_the_last(role, page, refusal, what)
+    return page.redirect(f"{_path(role)}/{name}", f"{what}d")
+
+
+def _not_the_last(
+    role: Role, page: PageRequest, refusal: Refusal, what: str, **more: object
+) -> Response:
+    """Return the confirmation again, with the words of why the last operator has to stay."""
+    if refusal.slug != "last-operator-token":
+        raise refusal
+    person = _find(role, page)
+    return _confirm(page, person, what, refused=refusal.detail, status=refusal.status, **more)
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def _issue(role: Role, page: PageRequest) -> Response:
+    require(page.actor, "token.issue")
+    form = _typed(page, "expires_in_days")
+    days = form.texts["expires_in_days"]
+    try:
+        # What is no number is refused by the model, with its message at the field.
+        number = int(days) if days.isdecimal() and len(days) < 6 else days
+        body = checked(TokenCreate, {"expires_in_days": number})
+        name = page.param("name")
+        issued = principals.issue_token(page.co, page.actor, role, name, body)
+    except Refusal as refusal:
+        if not refusal.errors:
+            raise
+        person, wrong = _find(role, page), form.refused(refusal)
+        return _shown(page, person, days=wrong, status=refusal.status)
+    # The only answer that holds the token; a redirect could not carry it.
+    return page.render(
+        "token_issued.html",
+        person=_find(role, page),
+        issued=issued,
+        coordinator=_own_address(page),
+    )
+
+
+def _own_address(page: PageRequest) -> str:
+    """Return the address at which this coordinator is reached."""
+    return (page.service.settings.public_url or str(page.request.base_url)).rstrip("/")
+
+
+def _token(person: Person, token_id: str) -> KnownToken:
+    for each in person.tokens:
+        if each.info.id == token_id:
+            return each
+    raise absent("token")
+
+
+def _confirm_revoke(role: Role, page: PageRequest) -> Response:
+    require(page.actor, "token.revoke")
+    person = _find(role, page)
+    return _confirm(page, person, "revoke", token=_token(person, page.param("token")))
+
+
+def _revoke(role: Role, page: PageRequest) -> Response:
+    require(page.actor, "token.revoke")
+    name, token_id = page.param("name"), page.param("token")
+    try:
+        principals.revoke_token(page.co, page.actor, role, name, token_id)
+    except Refusal as refusal:
+        token = _token(_find(role, page), token_id)
+        return _not_the_last(role, page, refusal, "revoke", token=token)
+    return page.redirect(f"{_path(role)}/{name}", "token-revoked")
+
+
+def _routes(role: Role) -> tuple[Route, ...]:
+    many, one = f"/{role.value}s", f"/{role.value}s/{{name}}"
+
+    def of(act: Callable[..., Response], **how: bool) -> Callable[[PageRequest], Response]:
+        return partial(act, role, **how)
+
+    return (
+        get(many, of(_list)),
+        # A name may be any word: below `/sites`, this address could be a site's.
+        get(f"/register{many}", of(_register_form)),
+        post(f"/register{many}", of(_register)),
+        get(one, of(_show)),
+        post(one, of(_change)),
+        get(f"{one}/disable", of(_confirm_switch, disabled=True)),
+        post(f"{one}/disable", of(_switch, disabled=True)),
+        get(f"{one}/enable", of(_confirm_switch, disabled=False)),
+        post(f"{one}/enable", of(_switch, disabled=False)),
+        post(f"{one}/tokens", of(_issue)),
+        get(f"{one}/tokens/{{token}}/revoke", of(_confirm_revoke)),
+        post(f"{one}/tokens/{{token}}/revoke", of(_revoke)),
+    )
+
+
+ROUTES = tuple(
+    route for role in (Role.SITE, Role.ANALYST, Role.OPERATOR) for route in _routes(role)
+)
