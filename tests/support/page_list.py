@@ -7,10 +7,19 @@ PAGES: dict[str, dict[str, str]] = {
     "visitor": {"home": "/", "sign-in": "/ui/sign-in"},
     "operator": {
         "account": "/ui/account",
+        "overview": "/ui/overview",
+        "sites": "/ui/sites",
+        "site": "/ui/sites/basel",
+        "analysts": "/ui/analysts",
+        "operators": "/ui/operators",
+        "register-site": "/ui/register/sites",
+        "disable-site": "/ui/sites/basel/disable",
     },
     "ada": {
         "account": "/ui/account",
         "consent": "/ui/sessions/tumours-2026/consent?site=turku",
+        "sites": "/ui/sites",
+        "site": "/ui/sites/basel",
     },
     "basel": {
         "account": "/ui/account",

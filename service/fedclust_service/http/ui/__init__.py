@@ -14,6 +14,7 @@ from starlette.routing import Mount, Router
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui import (
     account_pages,
+    overview_pages,
     people_pages,
     steward_pages,
 )
@@ -21,6 +22,7 @@ from fedclust_service.http.ui.errors import show_failure, show_http_error, show_
 
 _PAGES = (
     account_pages,
+    overview_pages,
     people_pages,
     steward_pages,
 )

@@ -1,0 +1,268 @@
+"""The pages of operators: the overview, and sites, analysts, operators with their tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from fedclust_service.domain.overview import Concern
+from fedclust_service.http.ui.attention import concerns
+from fedclust_service.orchestration.admin import Attention
+from fedclust_service.orchestration.sweeper import sweep
+from support.api_caller import ApiCaller
+from support.clock import ManualClock
+from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.reader import Reader
+from support.showcase import HEBREW, LONG, MARKUP
+
+SITES = ["north", "south", "west"]
+
+
+class Place:
+    """A coordinator with three sites, an analyst, and a session that waits for a late site."""
+
+    def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
+        self.local, self.clock = local, clock
+        self.api = ApiCaller(local.base_url, local.operator_token)
+        self.api.tokens["operator"] = local.operator_token
+        self.api.register("sites", *SITES)
+        self.api.register("analysts", "ada")
+        self.api.define("ada", "heart", SITES)
+        for site in SITES:
+            self.api.join(site, "heart")
+        clock.advance(90_000)
+        sweep(local.coordinator)
+        self.readers = {name: self.reader(name) for name in ("operator", "ada", "north")}
+
+    def reader(self, name: str) -> Reader:
+        return Reader(self.local.base_url, self.api.tokens.get(name, name))
+
+    def entries(self, action: str) -> list[dict[str, object]]:
+        path = f"/v1/admin/audit?action={action}"
+        return list(self.api.ok("GET", path, self.local.operator_token)["items"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    clock = ManualClock()
+    with local_coordinator(tmp_path_factory.mktemp("operators"), clock=clock) as local:
+        yield Place(local, clock)
+
+
+@pytest.fixture
+def operator(place: Place) -> Reader:
+    return place.readers["operator"]
+
+
+def token_in(page: str) -> str:
+    found = re.search(r'<code class="secret">([^<]+)</code>', page)
+    assert found is not None, page
+    return found.group(1)
+
+
+# --- who may open what ----------------------------------------------------------------------------
+
+OPERATORS_ONLY = (
+    "/ui/overview",
+    "/ui/analysts",
+    "/ui/analysts/ada",
+    "/ui/operators",
+    "/ui/register/sites",
+    "/ui/sites/north/disable",
+)
+
+
+@pytest.mark.parametrize("path", OPERATORS_ONLY)
+def test_pages_of_operators_are_refused_to_others(place: Place, path: str) -> None:
+    place.readers["operator"].open(path)
+    for name in ("ada", "north"):
+        place.readers[name].open(path, status=403)
+
+
+def test_an_analyst_reads_sites_without_addresses_and_tokens(place: Place) -> None:
+    place.readers["north"].open("/ui/sites", status=403)
+    place.readers["north"].open("/ui/sites/north", status=403)
+    place.api.ok("PATCH", "/v1/sites/north", "operator", json={"email": "it@north.example"})
+    ada = place.readers["ada"]
+    for path in ("/ui/sites", "/ui/sites/north"):
+        shown = ada.open(path)
+        assert "north" in shown
+        assert "it@north.example" not in shown
+        assert "Register" not in re.sub("Registered", "", shown)
+        assert "Tokens" not in shown
+    assert "it@north.example" in place.readers["operator"].open("/ui/sites")
+
+
+def test_posts_of_others_are_refused(place: Place) -> None:
+    info = place.api.ok("GET", "/v1/sites/north", "operator")
+    for name in ("ada", "north"):
+        for path in (
+            "/ui/register/sites",
+            "/ui/sites/north",
+            "/ui/sites/north/disable",
+            "/ui/sites/north/tokens",
+            f"/ui/sites/north/tokens/{info['tokens'][0]['id']}/revoke",
+        ):
+            assert place.readers[name].post(path).status_code == 403, path
+    assert place.api.ok("GET", "/v1/sites/north", "operator")["tokens"] == info["tokens"]
+
+
+def test_what_does_not_exist_is_not_found(operator: Reader) -> None:
+    for path in ("/ui/sites/nobody", "/ui/sites/No%00body", "/ui/sites/north/tokens/x/revoke"):
+        operator.open(path, status=404)
+    assert operator.post("/ui/sites/nobody/tokens", [("expires_in_days", "1")]).status_code == 404
+
+
+# --- sites, analysts, operators -------------------------------------------------------------------
+
+
+def test_a_site_is_registered_gets_a_token_and_signs_in_with_it(
+    place: Place, operator: Reader
+) -> None:
+    fields = [("name", "basel"), ("title", "Basel"), ("email", "it@basel.example")]
+    answer = operator.post("/ui/register/sites", fields)
+    assert answer.headers["Location"] == "/ui/sites/basel?notice=registered"
+    registered = operator.open(answer.headers["Location"])
+    assert "Next: issue the first token" in registered
+    issued = operator.post("/ui/sites/basel/tokens", [("expires_in_days", "90")])
+    assert (issued.status_code, issued.headers["Cache-Control"]) == (200, "no-store")
+    token = token_in(issued.text)
+    assert f"export FEDCLUST_COORDINATOR={place.local.base_url}\n" in issued.text
+    assert "fedclust doctor" in issued.text
+    # Nowhere else, ever again.
+    site = operator.open("/ui/sites/basel")
+    assert token not in site
+    assert "Next: issue" not in site
+    place.reader(token).open("/ui/account")
+    (entry,) = (each for each in place.entries("site.created") if each["subject"] == "site:basel")
+    assert (entry["actor"], entry["details"]) == ("operator:operator", {"via": "page"})
+    again = operator.post("/ui/register/sites", fields)
+    assert again.headers["Location"] == "/ui/sites/basel?notice=registered-before"
+
+
+def test_a_token_is_revoked_after_a_confirmation_that_says_the_consequence(
+    place: Place, operator: Reader
+) -> None:
+    token = token_in(operator.post("/ui/analysts/ada/tokens", [("expires_in_days", "1")]).text)
+    reader = place.reader(token)
+    path = f"/ui/analysts/ada/tokens/{token.split('_')[1]}/revoke"
+    assert path in operator.open("/ui/analysts/ada")
+    assert "at once and forever" in operator.open(path)
+    reader.open("/ui/account")
+    answer = operator.post(path)
+    assert answer.headers["Location"] == "/ui/analysts/ada?notice=token-revoked"
+    assert "Your token" in reader.open("/ui/account")
+    assert path not in operator.open("/ui/analysts/ada")
+
+
+def test_the_last_operator_token_stays(place: Place, operator: Reader) -> None:
+    own = place.local.operator_token.split("_")[1]
+    path = f"/ui/operators/operator/tokens/{own}/revoke"
+    assert "signs you out" in operator.open(path)
+    for refused in (operator.post(path), operator.post("/ui/operators/operator/disable")):
+        assert refused.status_code == 409
+        assert "last valid" in " ".join(refused.text.split())
+        assert "Issue another operator token first" in refused.text
+    operator.open("/ui/account")
+
+
+def test_a_site_is_disabled_and_enabled(place: Place, operator: Reader) -> None:
+    assert "exclude it" in operator.open("/ui/sites/west/disable")
+    assert operator.post("/ui/sites/west/disable").status_code == 303
+    assert place.api.request("GET", "/v1/whoami", "west").status_code == 401
+    assert "This site is disabled" in operator.open("/ui/sites/west")
+    location = operator.post("/ui/sites/west/enable").headers["Location"]
+    assert "work again" in operator.open(location)
+    assert place.api.request("GET", "/v1/whoami", "west").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "North"}, "A name is a-z, 0-9 and hyphens"),
+        ({"name": ""}, "A name is a-z, 0-9 and hyphens"),
+        ({"name": "north"}, "This name is taken"),
+        ({"name": "new", "title": "x" * 201}, "at most 200 characters"),
+        ({"name": "new", "email": "nobody"}, "This is no e-mail address"),
+    ],
+)
+def test_a_form_says_at_the_field_what_is_wrong_and_keeps_what_was_typed(
+    operator: Reader, fields: dict[str, str], message: str
+) -> None:
+    typed = {"title": "Typed <b>", "email": "", **fields}
+    refused = operator.post("/ui/register/sites", list(typed.items()))
+    assert refused.status_code in (409, 422)
+    (wrong,) = re.findall(r'<p class="wrong" id="(\w+)-wrong">([^<]+)</p>', refused.text)
+    assert wrong[0] == next(reversed(fields))
+    assert message in unescape(wrong[1])
+    for name, value in typed.items():
+        shown = re.search(f'<input id="{name}"[^>]* value="([^"]*)"', refused.text)
+        assert shown is not None
+        assert unescape(shown.group(1)) == value
+
+
+@pytest.mark.parametrize("days", ["", "0", "3651", "1.5", "9" * 30, "x"])
+def test_a_token_is_not_issued_for_days_that_are_none(operator: Reader, days: str) -> None:
+    refused = operator.post("/ui/sites/north/tokens", [("expires_in_days", days)])
+    assert refused.status_code == 422
+    assert 'id="expires_in_days-wrong"' in refused.text
+
+
+@pytest.mark.parametrize("title", [HEBREW, MARKUP, LONG], ids=["hebrew", "markup", "long"])
+def test_titles_are_shown_as_they_were_typed(operator: Reader, title: str) -> None:
+    saved = operator.post("/ui/sites/south", [("title", title), ("email", "")])
+    assert saved.headers["Location"] == "/ui/sites/south?notice=changed"
+    for path in ("/ui/sites/south", "/ui/sites"):
+        shown = operator.open(path)
+        assert title in unescape(shown)
+        assert "<img src=x" not in shown
+        assert "<script>alert" not in shown
+
+
+def test_a_wrong_address_is_refused_at_its_field(operator: Reader) -> None:
+    refused = operator.post("/ui/sites/south", [("title", "South"), ("email", "nobody")])
+    assert refused.status_code == 422
+    assert 'id="email-wrong">This is no e-mail address' in refused.text
+    assert 'value="nobody"' in refused.text
+
+
+def test_a_list_is_searched_and_paged(place: Place, operator: Reader) -> None:
+    for number in range(51):
+        body = {"name": f"clinic-{number:02}"}
+        place.api.ok("POST", "/v1/sites", "operator", json=body)
+    found = operator.open("/ui/sites?name=CLINIC-")
+    assert "clinic-49" in found
+    assert "clinic-50" not in found
+    assert "/ui/sites/north" not in found
+    (older,) = re.findall(r'href="(/ui/sites\?name=clinic-&amp;cursor=[^"]+)"', found)
+    assert "clinic-50" in operator.open(unescape(older))
+    for nothing in ("zzz", "%25", "_", "%00", "%D7%90"):
+        assert "No site has" in operator.open(f"/ui/sites?name={nothing}")
+
+
+# --- the overview ---------------------------------------------------------------------------------
+
+
+def test_the_overview_says_what_needs_attention_and_where_to_solve_it(
+    place: Place, operator: Reader
+) -> None:
+    shown = operator.open("/ui/overview")
+    assert "Round 1 of session heart is past its deadline." in shown
+    assert 'href="/ui/sessions/heart"' in shown
+    assert 'href="/ui/sessions?state=running"' in shown
+    # The test's coordinator runs no threads.
+    assert "A background thread has ended" in shown
+    assert "free on the disk" in shown.lower()
+
+
+def test_every_kind_of_attention_has_a_sentence() -> None:
+    for kind in Attention.model_fields["kind"].annotation.__args__:  # type: ignore[union-attr]
+        found = vars(Concern(kind, "site:north", ManualClock().now(), 3))
+        (concern,) = concerns([Attention.model_validate(found)], [])
+        assert concern.what.endswith(".")
+        assert concern.to_do, kind
+        assert concern.where is not None or kind == "notifications-waiting"
+    assert concerns([], []) == ()
