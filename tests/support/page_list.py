@@ -20,6 +20,9 @@ PAGES: dict[str, dict[str, str]] = {
         "consent": "/ui/sessions/tumours-2026/consent?site=turku",
         "sites": "/ui/sites",
         "site": "/ui/sites/basel",
+        "new-session": "/ui/new-session",
+        "new-session-copied": "/ui/new-session?from=tumours-2026",
+        "new-session-hostile": "/ui/new-session?from=hostile",
     },
     "basel": {
         "account": "/ui/account",

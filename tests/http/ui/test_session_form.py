@@ -18,13 +18,8 @@ from fedclust.wire.models import Definition, SessionCreate
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.ui.form_field import SHOWN
-from fedclust_service.http.ui.session_form import (
-    MOST_ROWS,
-    SessionForm,
-    form_of,
-    new_form,
-    read_form,
-)
+from fedclust_service.http.ui.session_form import MOST_ROWS, SessionForm
+from fedclust_service.http.ui.session_form_sources import form_of, new_form, read_form
 from support.purpose import PURPOSE
 
 SITES = ("alpha", "beta", "gamma")

@@ -46,9 +46,36 @@ function sortable(root) {
   }
 }
 
+// A list of choices that shows only those with the typed text; what is chosen stays.
+function filters(root) {
+  for (const input of root.querySelectorAll("input[data-filter]:not([data-ready])")) {
+    input.dataset.ready = "";
+    input.closest(".scripted").hidden = false;
+    input.addEventListener("input", (event) => {
+      event.stopPropagation();
+      const wanted = input.value.trim().toLowerCase();
+      for (const label of document.getElementById(input.dataset.filter).children) {
+        label.hidden = !label.textContent.toLowerCase().includes(wanted);
+      }
+    });
+    input.addEventListener("change", (event) => event.stopPropagation());
+  }
+}
+
+// An input is invalid as long as there is a message about it.
+function markWrong() {
+  for (const message of document.querySelectorAll("[data-wrong]")) {
+    const input = document.getElementById(message.dataset.wrong);
+    if (input === null || !input.matches("input, select, textarea")) continue;
+    if (message.textContent.trim() === "") input.removeAttribute("aria-invalid");
+    else input.setAttribute("aria-invalid", "true");
+  }
+}
+
 function prepare(root) {
   localTimes(root);
   sortable(root);
+  filters(root);
 }
 
 function sayFailure() {
@@ -58,7 +85,9 @@ function sayFailure() {
   line.hidden = false;
 }
 
+document.documentElement.classList.add("scripts");
 prepare(document);
+document.addEventListener("htmx:afterSettle", markWrong);
 document.addEventListener("htmx:load", (event) => prepare(event.target));
 document.addEventListener("htmx:sendError", sayFailure);
 document.addEventListener("htmx:responseError", (event) => {

@@ -16,6 +16,7 @@ from fedclust_service.http.ui import (
     account_pages,
     overview_pages,
     people_pages,
+    session_form_pages,
     steward_pages,
 )
 from fedclust_service.http.ui.errors import show_failure, show_http_error, show_refusal
@@ -24,6 +25,7 @@ _PAGES = (
     account_pages,
     overview_pages,
     people_pages,
+    session_form_pages,
     steward_pages,
 )
 

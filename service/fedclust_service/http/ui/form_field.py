@@ -119,6 +119,16 @@ class FormField:
         return "numeric" if self.kind == "integer" else "decimal"
 
     @property
+    def choice_texts(self) -> tuple[str, ...]:
+        """The choices as an input shows them."""
+        return tuple(map(self.text, self.choices))
+
+    def input_type(self, text: str) -> str:
+        """Return the type of an input that shows this text; others would show nothing."""
+        time = self.kind == "time" and re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d.{0,7})?", text)
+        return "datetime-local" if time else "text"
+
+    @property
     def default_text(self) -> str:
         """What the input shows before somebody types."""
         return self.text(None if self.default is UNSET else self.default)

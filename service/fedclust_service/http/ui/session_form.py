@@ -1,8 +1,7 @@
 """The form that creates a session: what it asks for, what was typed, and the body that it makes.
 
-A form is read from a post, from the definition of another session, or from pasted JSON. Nothing
-here refuses what was typed: the body goes through the same checks as that of the API, and their
-messages come back to the inputs.
+Nothing here refuses what was typed: the body goes through the same checks as that of the API, and
+their messages come back to the inputs.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedclust.methods.registry import KMEANS, METHODS
+from fedclust.methods.registry import METHODS
+from fedclust.report.session_terms import feature_text
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.study import StudyInfo
@@ -26,13 +26,10 @@ from fedclust_service.http.ui.form_field import (
     UNSET,
     FormField,
     chosen_fields,
-    fill,
     shown_fields,
     split_words,
     take,
-    unknown_names,
     with_defaults,
-    without_defaults,
 )
 from fedclust_service.http.ui.schema_fields import model_field, options_field
 
@@ -40,8 +37,6 @@ from fedclust_service.http.ui.schema_fields import model_field, options_field
 MOST_ROWS = 500
 _ABOUT = ("name", "title", "purpose", "contact", "approval", "expires")
 _RUNNING = ("start", "seed")
-_FEATURE_INPUT = re.compile(r"/features/([0-9]{1,6})/(\w+)")
-_LEFT_OUT = frozenset({"method_version"})
 #: The order of the columns of a table of features.
 _COLUMNS = ("name", "kind", "unit", "lower", "upper", "levels", "transform", "weight")
 
@@ -52,7 +47,8 @@ def _options(method: str) -> FormField:
 
 
 @functools.lru_cache(maxsize=1)
-def _session_fields() -> Mapping[str, FormField]:
+def session_fields() -> Mapping[str, FormField]:
+    """Return the inputs of a session by name."""
     return {each.name: each for each in model_field(SessionCreate, "", "Session").fields}
 
 
@@ -136,6 +132,11 @@ class SessionForm:
         return with_defaults(_policy(), defaults.policy.model_dump(mode="json", exclude_unset=True))
 
     @property
+    def policy_inputs(self) -> tuple[FormField, ...]:
+        """The inputs of the policy."""
+        return tuple(shown_fields(self.policy, self.texts))
+
+    @property
     def feature_rows(self) -> tuple[FormField, ...]:
         """A group of inputs for each row of the table of features."""
         return tuple(row_field(number) for number in self.rows)
@@ -162,9 +163,9 @@ class SessionForm:
                 found.add(each.chooser.pointer)
         return found
 
-    def chooses_variant(self, each: FormField) -> bool:
-        """Return whether other inputs appear when this one changes."""
-        return each.pointer in self._choosers
+    def chosen(self, each: FormField) -> tuple[FormField, ...]:
+        """Return the fields of the variant that is chosen."""
+        return chosen_fields(each, self.texts)
 
     def text(self, each: FormField) -> str:
         """Return what an input shows."""
@@ -174,8 +175,37 @@ class SessionForm:
         """Return the messages about an input."""
         return self.errors.get(pointer, ())
 
+    def row_messages(self, row: FormField) -> tuple[str, ...]:
+        """Return the messages about a row of features and its inputs."""
+        found = [
+            f"{each.label.lower()}: {text}"
+            for each in row.fields
+            for text in self.wrong(each.pointer)
+        ]
+        return (*self.wrong(row.pointer), *found)
+
+    @property
+    def summary(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+        """The id, the label and the messages of every input that has messages."""
+        rows = [(each, row.label) for row in self.feature_rows for each in (row, *row.fields)]
+        plain = (*self.about, *self.shown_options, *self.policy_inputs, *self.running)
+        labels = {each.pointer: each.label for each in plain}
+        labels |= {each.pointer: label for each, label in rows}
+        return tuple(
+            (
+                "f" + re.sub(r"[^A-Za-z0-9]+", "-", name),
+                labels.get(name, name[1:].capitalize()),
+                each,
+            )
+            for name, each in self.errors.items()
+        )
+
+    def feature_text(self, feature: Feature) -> str:
+        """Return a feature as the consent screen shows it."""
+        return feature_text(feature)
+
     def _session_fields(self, names: Sequence[str]) -> tuple[FormField, ...]:
-        found = _session_fields()
+        found = session_fields()
         given: dict[str, Any] = {}
         if self.study is not None:
             given = self.study.model_dump(mode="json", include=set(_ABOUT) - {"name"})
@@ -234,7 +264,8 @@ class SessionForm:
     @property
     def json(self) -> str:
         """The body as people read it, and as ``fedclust session create --file`` takes it."""
-        return json.dumps(self.body, indent=2, ensure_ascii=False)
+        lines = [f"  {_json(name)}: {_on_lines(value)}" for name, value in self.body.items()]
+        return "{\n" + ",\n".join(lines) + "\n}"
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -257,7 +288,7 @@ class SessionForm:
         if not refusal.errors:
             return replace(self, general=(refusal.detail,))
         known = {each.pointer for each in (*self.about, *self.running, *self.shown_options)}
-        known |= {each.pointer for each in shown_fields(self.policy, self.texts)}
+        known |= {each.pointer for each in self.policy_inputs}
         known |= {"/sites", "/features", "/config", "/policy", "/algorithm"}
         for row in self.feature_rows:
             known |= {row.pointer, *(each.pointer for each in row.fields)}
@@ -361,98 +392,17 @@ def options_in_study(method: str, study: StudyInfo | None) -> FormField:
     return with_defaults(_options(method), defaults.config)
 
 
-def new_form(method: str | None, study: StudyInfo | None = None) -> SessionForm:
-    """Return an empty form for a method; for one that is not in the registry, the usual one."""
-    named = study and study.defaults and study.defaults.algorithm
-    chosen = next((each for each in (method, named, KMEANS) if each and each in METHODS), KMEANS)
-    form = SessionForm(chosen, study, taken=_all_features(study))
-    return form if form.taken else form.add_row()
-
-
-def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> SessionForm:
-    """Return the form that was posted.
-
-    Options that were left at their default show the default of the method or variant that is
-    chosen now.
-    """
-    texts: dict[str, str] = {}
-    sites: dict[str, None] = {}
-    taken: dict[str, None] = {}
-    rows: dict[int, None] = {}
-    for name, text in items:
-        if name == "/sites":
-            sites[text] = None
-        elif name == "study_feature":
-            taken[text] = None
-        elif name.startswith(("/", SHOWN)):
-            texts[name] = text
-            found = _FEATURE_INPUT.fullmatch(name)
-            if found is not None and len(rows) < MOST_ROWS:
-                rows[int(found[1])] = None
-        elif name == "shown_method":
-            texts[SHOWN] = text
-    shown, method = texts.pop(SHOWN, ""), texts.pop("/algorithm", "")
-    if shown in METHODS:
-        texts = without_defaults(options_in_study(shown, study), texts)
-    return SessionForm(
-        method if method in METHODS else new_form(None, study).method,
-        study,
-        {name: text for name, text in texts.items() if not name.startswith(SHOWN)},
-        tuple(rows),
-        tuple(sites),
-        tuple(taken),
-    )
-
-
-def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:
-    """Return the form that shows a definition, whole or in part; notes say what it cannot show."""
-    form = new_form(_string(body.get("algorithm")), study)
-    notes = []
-    if body.get("algorithm") not in (None, "", form.method):
-        notes.append("This coordinator does not have the method of the definition.")
-    texts: dict[str, str] = {}
-    for each in (*form.about, *form.running):
-        if each.name in body:
-            texts |= fill(each, body[each.name])
-    texts |= fill(form.options, body.get("config")) | fill(form.policy, body.get("policy"))
-    known = {*_session_fields()} | _LEFT_OUT
-    unknown = [str(name) for name in body if name not in known]
-    unknown += [f"config.{name}" for name in unknown_names(form.options, body.get("config"))]
-    unknown += [f"policy.{name}" for name in unknown_names(form.policy, body.get("policy"))]
-    if unknown:
-        notes.append(f"Not taken over: {', '.join(name[:64] for name in unknown[:20])}.")
-    sites = body.get("sites")
-    form = replace(
-        form,
-        texts=texts,
-        sites=tuple(map(str, sites)) if isinstance(sites, list | tuple) else (),
-        notes=tuple(notes),
-    )
-    features = body.get("features")
-    return form if not isinstance(features, list | tuple) else _with_features(form, features)
-
-
-def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
-    """Return the form with these features: those of the study are chosen, others get a row."""
-    known = {} if form.study is None else {each.name: each for each in form.study.features or ()}
-    taken = []
-    form = replace(form, rows=())
-    for each in features:
-        declared = {"name": each} if isinstance(each, str) else each
-        if not isinstance(declared, Mapping):
-            continue
-        name = declared.get("name")
-        if isinstance(name, str) and name in known:
-            taken.append(name)
-            continue
-        texts = fill(row_field(0), declared)
-        form = form.add_row({pointer.rpartition("/")[2]: text for pointer, text in texts.items()})
-    return replace(form, taken=tuple(taken))
-
-
-def _all_features(study: StudyInfo | None) -> tuple[str, ...]:
+def all_features(study: StudyInfo | None) -> tuple[str, ...]:
+    """Return the names of a study's features."""
     return () if study is None else tuple(each.name for each in study.features or ())
 
 
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _on_lines(value: Any) -> str:
+    """Return JSON in which each member of a list of objects has a line."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+        return _json(value)
+    return "[\n" + ",\n".join(f"    {_json(each)}" for each in value) + "\n  ]"

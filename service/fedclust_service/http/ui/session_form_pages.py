@@ -1,0 +1,216 @@
+"""The page with the form that creates a session, and its check while somebody types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from fedclust.definition import canonical, plan_of
+from fedclust.methods.registry import METHODS
+from fedclust.report.session_terms import SessionTerms
+from fedclust.session_request import dropped_text, inherit
+from fedclust.study import SessionRequest, StudyInfo
+from fedclust.wire.codec import sha256
+from fedclust.wire.models import Definition, PrincipalInfo, SessionCreate
+from fedclust.wire.submissions import JSON
+from fedclust_service.domain.access import Role, require
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.bodies import parse
+from fedclust_service.http.body_limits import check_json_size
+from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.session_form import SessionForm
+from fedclust_service.http.ui.session_form_sources import form_of, new_form, read_form
+from fedclust_service.orchestration import principals, sessions, studies
+from fedclust_service.orchestration.paging import MAX_PAGE
+
+_PATH: Final = "/new-session"
+_REMOVE: Final = "remove_feature:"
+#: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
+_NOT_YET: Final = frozenset({"seed", "definition"})
+#: Refusals that no change of the form can lift.
+_FINAL: Final = frozenset({401, 403, 404})
+
+
+def _open(page: PageRequest) -> Response:
+    """Show an empty form, or one filled from another session or a study."""
+    require(page.actor, "session.create")
+    other, study = page.query("from"), _study(page, page.query("study"))
+    if other is None:
+        return _show(page, new_form(page.query("method"), study))
+    definition = sessions.get_session(page.co, page.actor, other).definition
+    return _show(page, _copied(page, definition, study))
+
+
+def _copied(page: PageRequest, definition: Definition, study: StudyInfo | None) -> SessionForm:
+    """Return the form of a session like another one, as ``session create --from`` copies it."""
+    changes = {} if page.query("method") is None else {"algorithm": page.query("method")}
+    if study is not None:
+        changes["study"] = study.name
+    body, dropped = inherit(definition, changes)
+    known = study or _study(page, definition.study)
+    form = form_of({name: value for name, value in body.items() if name != "name"}, known)
+    notes = [f"Copied from {definition.name}. The new session needs its own name."]
+    notes += [f"{dropped_text(definition, dropped)}."] if dropped else []
+    return replace(form, notes=(*notes, *form.notes))
+
+
+def _act(page: PageRequest) -> Response:
+    """Create the session, or show the form again, changed as the pressed button says."""
+    require(page.actor, "session.create")
+    form, pressed = _read(page), page.form
+    if "add_feature" in pressed:
+        return _show(page, form.add_row())
+    if "add_names" in pressed:
+        return _show(page, form.add_names(pressed.get("feature_names", "")))
+    for name in pressed:
+        number = name.removeprefix(_REMOVE)
+        if name.startswith(_REMOVE) and number.isdecimal() and len(number) < 7:
+            return _show(page, form.remove_row(int(number)))
+    if "load_json" in pressed:
+        return _show(page, _pasted(page, form, pressed.get("definition_json", "")))
+    if "create" not in pressed:
+        return _show(page, form.checked(_check(page))[0])
+    try:
+        info, _ = sessions.create_session(page.co, page.actor, _request(form.json.encode()))
+    except Refusal as refusal:
+        if refusal.status in _FINAL:
+            raise
+        return _show(page, form.refused(refusal), status=refusal.status)
+    return page.redirect(f"/ui/sessions/{info.name}", "session-created")
+
+
+def _read(page: PageRequest) -> SessionForm:
+    return read_form(page.form.multi_items(), _study(page, page.form.get("study")))
+
+
+def _pasted(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
+    """Return the form of a definition that was pasted; what is no object changes nothing."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and isinstance(found.get("definition"), dict):
+        found = found["definition"]
+    if not isinstance(found, dict):
+        note = "The pasted text is no JSON object, {...}. Nothing was changed."
+        return replace(form, notes=(*form.notes, note))
+    named = found.get("study")
+    study = form.study
+    if isinstance(named, str):
+        try:
+            study = _study(page, named)
+        except Refusal:
+            note = "There is no study of the name in the pasted text that you may see."
+            return replace(form, notes=(*form.notes, note))
+    return form_of(found, study)
+
+
+def _check_typed(page: PageRequest) -> Response:
+    """Return what changes on the page while somebody types: messages, JSON, what leaves."""
+    require(page.actor, "session.create")
+    form = _read(page)
+    form, definition = form.checked(_check(page))
+    shown = page.form.get("shown_method", "")
+    chosen = dict(page.form.multi_items())
+    changed = shown != form.method or any(
+        name.startswith("shown:") and chosen.get(name) != text for name, text in form.hidden
+    )
+    values = _values(page, form, definition)
+    values |= {"form": form.while_typing(), "options_changed": changed}
+    return page.render("session_form_check.html", **values)
+
+
+def _download(page: PageRequest) -> Response:
+    """Return the definition as a file for ``fedclust session create --file``."""
+    require(page.actor, "session.create")
+    form = _read(page)
+    name = form.body.get("name")
+    safe = isinstance(name, str) and name.replace("-", "").isalnum() and name.isascii()
+    file = name if safe and len(str(name)) < 64 else "definition"
+    headers = {"Content-Disposition": f'attachment; filename="{file}.json"'}
+    return Response(form.json + "\n", headers=headers, media_type=JSON)
+
+
+def _request(body: bytes) -> SessionCreate:
+    check_json_size(body)
+    return parse(SessionRequest, body).root
+
+
+def _check(page: PageRequest) -> Callable[[bytes], Definition]:
+    def check(body: bytes) -> Definition:
+        return sessions.check_session(page.co, page.actor, _request(body))
+
+    return check
+
+
+def _study(page: PageRequest, name: str | None) -> StudyInfo | None:
+    return studies.get_study(page.co, page.actor, name) if name else None
+
+
+def _sites(page: PageRequest) -> list[PrincipalInfo]:
+    """Return the registered sites that are not disabled, by name."""
+    found: list[PrincipalInfo] = []
+    cursor: str | None = None
+    while True:
+        listed = principals.list_principals(page.co, page.actor, Role.SITE, MAX_PAGE, cursor)
+        found += listed.items
+        cursor = listed.next
+        if cursor is None:
+            return [each for each in found if not each.disabled]
+
+
+def _values(page: PageRequest, form: SessionForm, definition: Definition | None) -> dict[str, Any]:
+    return {
+        "form": form,
+        "complete": definition is not None,
+        "open": form.open,
+        "wrong": len(form.while_typing().errors) + len(form.general),
+        "consent": () if definition is None else _consent(page, definition),
+    }
+
+
+def _consent(page: PageRequest, definition: Definition) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what the first site would read, as far as it is known before the session exists."""
+    terms = SessionTerms(
+        coordinator=str(page.request.base_url).rstrip("/"),
+        site=definition.sites[0],
+        session=definition.name,
+        analyst=page.actor.name,
+        definition=definition,
+        definition_sha256=sha256(canonical(definition)),
+        plan=plan_of(definition),
+        p=definition.policy.min_group_size,
+    )
+    return [each for each in terms.sections() if each[0] not in _NOT_YET]
+
+
+def _show(page: PageRequest, form: SessionForm, *, status: int = 200) -> Response:
+    """Return the page; after a refusal to create (``status``) every message is shown."""
+    form, definition = (form, None) if status != 200 else form.checked(_check(page))
+    values = _values(page, form, definition)
+    if status == 200:
+        values["form"] = form.while_typing()
+    registered = [] if form.study is not None else _sites(page)
+    names = {each.name for each in registered}
+    return page.render(
+        "session_form.html",
+        status=status,
+        **values,
+        refused=status != 200,
+        methods=[METHODS[name] for name in METHODS],
+        method=METHODS[form.method],
+        sites=registered,
+        further=[name for name in form.sites if name not in names],
+    )
+
+
+ROUTES = (
+    get(_PATH, _open),
+    post(_PATH, _act),
+    post(f"{_PATH}/check", _check_typed),
+    post(f"{_PATH}/file", _download),
+)

@@ -1,0 +1,116 @@
+"""Where the form of a session comes from: a method, a study, a post, or a definition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedclust.methods.registry import KMEANS, METHODS
+from fedclust.study import StudyInfo
+from fedclust_service.http.ui.form_field import SHOWN, fill, unknown_names, without_defaults
+from fedclust_service.http.ui.session_form import (
+    MOST_ROWS,
+    SessionForm,
+    all_features,
+    options_in_study,
+    row_field,
+    session_fields,
+)
+
+_LEFT_OUT = frozenset({"method_version"})
+_FEATURE_INPUT = re.compile(r"/features/([0-9]{1,6})/(\w+)")
+
+
+def new_form(method: str | None, study: StudyInfo | None = None) -> SessionForm:
+    """Return an empty form for a method; for one that is not in the registry, the usual one."""
+    named = study and study.defaults and study.defaults.algorithm
+    chosen = next((each for each in (method, named, KMEANS) if each and each in METHODS), KMEANS)
+    form = SessionForm(chosen, study, taken=all_features(study))
+    return form if form.taken else form.add_row()
+
+
+def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> SessionForm:
+    """Return the form that was posted.
+
+    Options that were left at their default show the default of the method or variant that is
+    chosen now.
+    """
+    texts: dict[str, str] = {}
+    sites: dict[str, None] = {}
+    taken: dict[str, None] = {}
+    rows: dict[int, None] = {}
+    for name, text in items:
+        if name == "/sites":
+            sites[text] = None
+        elif name == "study_feature":
+            taken[text] = None
+        elif name.startswith(("/", SHOWN)):
+            texts[name] = text
+            found = _FEATURE_INPUT.fullmatch(name)
+            if found is not None and len(rows) < MOST_ROWS:
+                rows[int(found[1])] = None
+        elif name == "shown_method":
+            texts[SHOWN] = text
+    shown, method = texts.pop(SHOWN, ""), texts.pop("/algorithm", "")
+    if shown in METHODS:
+        texts = without_defaults(options_in_study(shown, study), texts)
+    return SessionForm(
+        method if method in METHODS else new_form(None, study).method,
+        study,
+        {name: text for name, text in texts.items() if not name.startswith(SHOWN)},
+        tuple(rows),
+        tuple(sites),
+        tuple(taken),
+    )
+
+
+def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:
+    """Return the form that shows a definition, whole or in part; notes say what it cannot show."""
+    form = new_form(_string(body.get("algorithm")), study)
+    notes = []
+    if body.get("algorithm") not in (None, "", form.method):
+        notes.append("This coordinator does not have the method of the definition.")
+    texts: dict[str, str] = {}
+    for each in (*form.about, *form.running):
+        if each.name in body:
+            texts |= fill(each, body[each.name])
+    texts |= fill(form.options, body.get("config")) | fill(form.policy, body.get("policy"))
+    known = {*session_fields()} | _LEFT_OUT
+    unknown = [str(name) for name in body if name not in known]
+    unknown += [f"config.{name}" for name in unknown_names(form.options, body.get("config"))]
+    unknown += [f"policy.{name}" for name in unknown_names(form.policy, body.get("policy"))]
+    if unknown:
+        notes.append(f"Not taken over: {', '.join(name[:64] for name in unknown[:20])}.")
+    sites = body.get("sites")
+    form = replace(
+        form,
+        texts=texts,
+        sites=tuple(map(str, sites)) if isinstance(sites, list | tuple) else (),
+        notes=tuple(notes),
+    )
+    features = body.get("features")
+    return form if not isinstance(features, list | tuple) else _with_features(form, features)
+
+
+def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
+    """Return the form with these features: those of the study are chosen, others get a row."""
+    known = {} if form.study is None else {each.name: each for each in form.study.features or ()}
+    taken = []
+    form = replace(form, rows=())
+    for each in features:
+        declared = {"name": each} if isinstance(each, str) else each
+        if not isinstance(declared, Mapping):
+            continue
+        name = declared.get("name")
+        if isinstance(name, str) and name in known:
+            taken.append(name)
+            continue
+        texts = fill(row_field(0), declared)
+        form = form.add_row({pointer.rpartition("/")[2]: text for pointer, text in texts.items()})
+    return replace(form, taken=tuple(taken))
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
