@@ -23,12 +23,15 @@ PAGES: dict[str, dict[str, str]] = {
         "new-session": "/ui/new-session",
         "new-session-copied": "/ui/new-session?from=tumours-2026",
         "new-session-hostile": "/ui/new-session?from=hostile",
+        "result": "/ui/sessions/tumours-2026/result",
+        "result-of-k": "/ui/sessions/tumours-2026/result?k=3",
     },
     "basel": {
         "account": "/ui/account",
         "consent": "/ui/sessions/cells-spring/consent",
         "consent-hostile": "/ui/sessions/hostile/consent",
         "receipts": "/ui/sessions/tumours-2026/receipts",
+        "result": "/ui/sessions/tumours-2026/result",
         "receipts-none": "/ui/sessions/hostile/receipts",
     },
 }

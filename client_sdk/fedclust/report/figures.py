@@ -60,12 +60,8 @@ class Plots:
 
     def __repr__(self) -> str:
         """List the figures that this result has."""
-        found = []
-        for name in _NAMES:
-            with suppress(UsageError):
-                getattr(self, name)()
-                found.append(f"{name}()")
-        return f"Plots of {self._facts.definition.name}: {', '.join(found) or 'none'}"
+        found = ", ".join(f"{name}()" for name in self.drawn())
+        return f"Plots of {self._facts.definition.name}: {found or 'none'}"
 
     def __call__(self) -> Figure:
         """Raise UsageError: a figure has a name."""
@@ -73,6 +69,14 @@ class Plots:
 
     def __getattr__(self, name: str) -> Figure:
         raise AttributeError(f"there is no figure {name!r}; there are: {_CALLS}")
+
+    def drawn(self) -> dict[str, Figure]:
+        """Return every figure that this result has, by the name of its method."""
+        found = {}
+        for name in _NAMES:
+            with suppress(UsageError):
+                found[name] = getattr(self, name)()
+        return found
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""

@@ -16,6 +16,7 @@ from fedclust_service.http.ui import (
     account_pages,
     overview_pages,
     people_pages,
+    result_pages,
     session_form_pages,
     steward_pages,
 )
@@ -25,6 +26,7 @@ _PAGES = (
     account_pages,
     overview_pages,
     people_pages,
+    result_pages,
     session_form_pages,
     steward_pages,
 )

@@ -1,0 +1,265 @@
+"""The result of a session: its page, and all of it that can be downloaded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from markupsafe import Markup
+from starlette.responses import Response
+
+from fedclust.definition import canonical
+from fedclust.errors import UsageError
+from fedclust.report import Facts, Plots, Section, facts_of_document, report_bytes, sections
+from fedclust.report.tables import centroid_table
+from fedclust.schema.result import Result
+from fedclust.wire import codec
+from fedclust.wire.models import ResultDocument, SessionInfo
+from fedclust.wire.problems import FieldError
+from fedclust.wire.submissions import JSON
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.bodies import CSV
+from fedclust_service.http.ui.page_request import PageRequest, get
+from fedclust_service.http.ui.rendering import HTML
+from fedclust_service.orchestration import results, sessions
+
+_SVG, _PNG = "image/svg+xml", "image/png"
+#: Most clusters of a result: what the HTTP interface takes too.
+_MOST_CLUSTERS = 10_000
+#: For a report that is opened where it was saved: its own style, and nothing else.
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShownResult:
+    """A result with its session, as the reader may see them; ``k`` is one K of a sweep."""
+
+    session: SessionInfo
+    document: ResultDocument
+    whole: Result
+    k: int | None
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        """What its page shows."""
+        shown = self.whole
+        if self.k is not None:
+            try:
+                shown = self.whole.at(self.k)
+            except ValueError as error:
+                raise _other_k(str(error)) from None
+        document = self.document
+        return Facts(
+            shown, self.session.definition, document.provenance, completed_at=document.completed_at
+        )
+
+    @property
+    def query(self) -> str:
+        """What an address needs to lead to the same clustering."""
+        return "" if self.k is None else f"?k={self.k}"
+
+    @property
+    def persons(self) -> int | None:
+        """Persons in all clusters; None where nothing measured them."""
+        return sum(self.facts.result.sizes or ()) or None
+
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """Every K of a sweep."""
+        return tuple(entry.n_clusters for entry in self.whole.sweep or ())
+
+    @property
+    def drawn(self) -> Markup:
+        """The profile, or why there is none."""
+        try:
+            return Markup(Plots(self.facts).profile().svg)  # noqa: S704 - our own SVG
+        except UsageError as error:
+            return Markup("<p>{}.</p>").format(str(error).capitalize())
+
+
+def read_result(page: PageRequest, session: SessionInfo, k: int | None) -> ShownResult:
+    """Read a whole result once, which is one line of the audit trail."""
+    document = results.get_result(page.co, page.actor, session.name)
+    return ShownResult(session, document, Result.model_validate(document.result), k)
+
+
+def number_of_clusters(page: PageRequest, name: str) -> int | None:
+    """Return a K of the address; Refusal ``invalid`` for anything but a number."""
+    given = (page.query(name) or "").strip()
+    if not given:
+        return None
+    if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= _MOST_CLUSTERS):
+        raise _other_k(f"a number from 1 to {_MOST_CLUSTERS:,}")
+    return int(given[:9])
+
+
+def _other_k(message: str) -> Refusal:
+    wrong = FieldError(pointer="/k", rule="sweep", message=message)
+    return Refusal("invalid", "Ask for another number of clusters.", [wrong])
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+class Download(NamedTuple):
+    """A line of the list of downloads: links are pairs of label and file."""
+
+    name: str
+    about: str
+    links: tuple[tuple[str, str], ...]
+
+
+_DOWNLOADS = (
+    Download(
+        "Report",
+        "All that this page shows: to print or keep (HTML), for programs (JSON), or as a table "
+        "with one line for each cluster and column (CSV).",
+        (("HTML", "report.html"), ("JSON", "report.json"), ("CSV", "report.csv")),
+    ),
+    Download(
+        "Result",
+        "As the HTTP interface gives it: everything about the clusters, in scaled and own units.",
+        (("JSON", "result.json"),),
+    ),
+    Download(
+        "Centroids",
+        "One line for each cluster: its size and its centroid in own units.",
+        (("CSV", "centroids.csv"),),
+    ),
+    Download(
+        "Definition",
+        "What the sites consented to, in the form whose SHA-256 they signed.",
+        (("JSON", "definition.json"),),
+    ),
+)
+
+
+def _result(page: PageRequest) -> Response:
+    session = sessions.get_session(page.co, page.actor, page.param("session"))
+    k = number_of_clusters(page, "k")
+    if session.state != "completed":
+        return _absent(page, session)
+    reading = read_result(page, session, k)
+    facts = reading.facts
+    drawn = Plots(facts).drawn()
+    return page.render(
+        "result.html",
+        reading=reading,
+        session=session,
+        facts=facts,
+        sections=[(each.key, each.title, as_markup(each)) for each in sections(facts)],
+        downloads=[*_DOWNLOADS, *_figure_downloads([(n, drawn[n].title) for n in drawn])],
+        own_mapping=facts.result.mapping.get(page.actor.name, ()),
+    )
+
+
+def as_markup(section: Section) -> Markup:
+    """Return what our own code wrote, which escaped all text, with its long lists folded away."""
+    return Markup(section.html.replace("<details open>", "<details>"))  # noqa: S704
+
+
+def _figure_downloads(figures: Sequence[tuple[str, str]]) -> list[Download]:
+    return [
+        Download(
+            f"Figure: {title}",
+            "",
+            (("SVG", f"figures/{name}.svg"), ("PNG", f"figures/{name}.png")),
+        )
+        for name, title in figures
+    ]
+
+
+def _absent(page: PageRequest, session: SessionInfo) -> Response:
+    """Return the page of a session without a result, which says why and what comes next."""
+    return page.render("result_absent.html", status=409, session=session)
+
+
+# --- downloads ------------------------------------------------------------------------------------
+
+
+#: The type of each file, and what follows the session's name in the name that it is saved under.
+_FILES = {
+    "result.json": (JSON, ".json"),
+    "centroids.csv": (CSV, ".csv"),
+    "report.html": (HTML, "-report.html"),
+    "report.json": (JSON, "-report.json"),
+    "report.csv": (CSV, "-report.csv"),
+}
+
+
+def _file(page: PageRequest) -> Response:
+    file = page.param("file")
+    if file not in _FILES:
+        raise Refusal("not-found", "There is no such file of a result.")
+    media, ending = _FILES[file]
+    document, facts, stem = _downloaded(page)
+    if file == "result.json":
+        content = codec.to_json(codec.to_tree(document))
+    elif file == "centroids.csv":
+        content = centroid_table(document)
+    else:
+        content = report_bytes(facts, file)
+    return _attachment(content, media, f"{stem}{ending}")
+
+
+def _definition(page: PageRequest) -> Response:
+    session = sessions.get_session(page.co, page.actor, page.param("session"))
+    return _attachment(canonical(session.definition), JSON, f"{session.name}-definition.json")
+
+
+def _figure(page: PageRequest) -> Response:
+    name, ending = page.param("name"), page.param("ending")
+    _, facts, stem = _downloaded(page)
+    found = Plots(facts).drawn().get(name)
+    if found is None or ending not in ("svg", "png"):
+        raise Refusal("not-found", "This result has no such figure. Its page lists those it has.")
+    if ending == "svg":
+        return _attachment(f"{found.titled_svg}\n".encode(), _SVG, f"{stem}-{name}.svg")
+    try:
+        content = found.png()
+    except UsageError as error:
+        return page.render(
+            "figure_refused.html",
+            status=503,
+            session=facts.definition.name,
+            name=name,
+            title=found.title,
+            why=str(error),
+            query="" if page.query("k") is None else f"?k={number_of_clusters(page, 'k')}",
+        )
+    return _attachment(content, _PNG, f"{stem}-{name}.png")
+
+
+def _downloaded(page: PageRequest) -> tuple[ResultDocument, Facts, str]:
+    """Return what a download is made of, and what its file's name begins with."""
+    k = number_of_clusters(page, "k")
+    session = sessions.get_session(page.co, page.actor, page.param("session"))
+    document = results.get_result(page.co, page.actor, session.name, k)
+    # As it travels, so that reports are those that the SDK writes.
+    received = codec.decode_model(ResultDocument, codec.encode_model(document))
+    stem = session.name if k is None else f"{session.name}-k{k}"
+    return document, facts_of_document(received, session.definition), stem
+
+
+def _attachment(content: bytes, media: str, name: str) -> Response:
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Cache-Control": "no-store",
+        "Vary": "Cookie",
+    }
+    if media == HTML:
+        headers["Content-Security-Policy"] = _REPORT_POLICY
+    return Response(content, headers=headers, media_type=media)
+
+
+ROUTES = (
+    get("/sessions/{session}/result", _result),
+    get("/sessions/{session}/result/definition.json", _definition),
+    get("/sessions/{session}/result/{file}", _file),
+    get("/sessions/{session}/result/figures/{name}.{ending}", _figure),
+)

@@ -1,0 +1,298 @@
+"""Pages of results: the numbers of the API, what each role sees, and every download."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fedclust.errors import UsageError
+from fedclust.report import Facts, Figure, Plots, facts_of_document, report_bytes, sections
+from fedclust.report.drawing import short
+from fedclust.wire import codec
+from fedclust.wire.models import Definition, ResultDocument
+from fedclust.wire.submissions import BINARY
+from support.api_caller import ApiCaller
+from support.local_coordinator import local_coordinator
+from support.reader import Reader
+
+SITES = ["east", "north", "south", "west"]
+MARKUP = "<script>alert(1)</script>&\"'"
+LONG = "n" * 128
+FEATURES = [
+    {"name": MARKUP, "unit": "<u>"},
+    {"name": "שם של מדידה", "unit": "ק"},
+    {"name": LONG},
+    {"name": "sex", "kind": "binary"},
+]
+TITLE = f"{MARKUP} מחקר {'t' * 150}"
+REPORTS = ("report.html", "report.json", "report.csv")
+
+
+class Text(HTMLParser):
+    """The words of each section of a page, its tags, and where its links lead."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: dict[str, list[str]] = {"": []}
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self._section = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        given = dict(attrs)
+        assert not [name for name in given if name.startswith("on") or name == "style"]
+        if tag == "section":
+            self._section = given["id"]
+            self.words[self._section] = []
+        if "href" in given:
+            self.links.append(given["href"])
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "section":
+            self._section = ""
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.words[self._section].append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+    """A sweep, a method with clusters of each site's own, and sessions without a result."""
+    with local_coordinator(tmp_path_factory.mktemp("results"), threads=True) as local:
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.tokens["operator"] = local.operator_token
+        api.register("sites", *SITES)
+        api.register("analysts", "ada", "eve")
+        api.data = {site: _rows(number) for number, site in enumerate(SITES)}
+        given: dict[str, Any] = {"features": FEATURES, "title": TITLE, "purpose": f"Why? {MARKUP}"}
+        api.define("ada", "swept", SITES, algorithm="fkm", config={"n_clusters": [2, 3]}, **given)
+        own = {"n_clusters": 3, "variant": "paper"}
+        api.define("ada", "joined-up", SITES, algorithm="kfed", config=own, features=FEATURES)
+        for session in ("swept", "joined-up"):
+            for site in SITES:
+                api.join(site, session)
+            assert api.finish(session, SITES) == "completed"
+        for session in ("open", "over"):
+            api.define("ada", session, SITES)
+        api.ok("POST", "/v1/sessions/over/cancel", "ada")
+        api.define("eve", "hers", SITES)
+        yield api
+
+
+def _rows(number: int) -> Any:
+    rng = np.random.default_rng(number)
+    of = rng.choice(3, 60, p=[[0.2, 0.3, 0.5], [0.6, 0.2, 0.2], [0.3, 0.4, 0.3]][number % 3])
+    rows = rng.normal(0, 1, (60, 4)) + np.array([[0, 0, 9, 0], [9, 0, 0, 0], [9, 9, 9, 0]])[of]
+    rows[:, 3] = rng.random(60) < 0.3 * of
+    return rows
+
+
+def reader(api: ApiCaller, name: str) -> Reader:
+    return Reader(api.base_url, api.tokens[name])
+
+
+def facts_for(api: ApiCaller, name: str, session: str, query: str = "") -> Facts:
+    """Return what the SDK makes of the API's answer."""
+    path, headers = f"/v1/sessions/{session}/result{query}", {"Accept": BINARY}
+    document = api.request("GET", path, name, headers=headers).content
+    definition = api.ok("GET", f"/v1/sessions/{session}", name)["definition"]
+    return facts_of_document(
+        codec.decode_model(ResultDocument, document),
+        Definition.model_validate_json(json.dumps(definition)),
+    )
+
+
+def reads_of(api: ApiCaller, session: str) -> int:
+    path = f"/v1/admin/audit?action=result.read&session={session}&limit=200"
+    return len(api.ok("GET", path, "operator")["items"])
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "?k=2", "?k=3"])
+def test_every_section_holds_the_numbers_of_the_api(api: ApiCaller, query: str) -> None:
+    facts = facts_for(api, "ada", "swept", query)
+    page = Text(reader(api, "ada").open(f"/ui/sessions/swept/result{query}"))
+    result, words = facts.result, page.words
+    assert {section.key for section in sections(facts)} < set(words)
+    assert [words[key][0] for key in ("sizes", "profile")] == ["Sizes", "Profile"]
+    assert result.sizes is not None
+    assert result.quality is not None
+    for cluster in facts.clusters:
+        assert {str(cluster.size), f"{100 * (cluster.share or 0):.0f} %"} <= set(words["clusters"])
+    counts = {str(count) for sizes in result.site_sizes.values() for count in sizes}
+    assert counts | set(SITES) <= set(words["sizes"])
+    assert {short(result.quality.inertia), short(result.quality.davies_bouldin)} <= set(
+        words["quality"]
+    )
+    assert {short(each.inertia) for each in result.history if each.inertia} <= set(words["quality"])
+    for entry in result.sweep or ():
+        assert {short(entry.inertia), short(entry.stability)} <= set(words["number"])
+    means = {short(each[j].mean) for each in facts.centroids for j in range(3)}
+    assert means <= set(words["centroids"])
+    assert facts.provenance is not None
+    assert facts.provenance.definition_sha256 in words["provenance"]
+    assert {each.sha256 for each in facts.provenance.submissions} <= set(words["provenance"])
+    assert str(sum(result.sizes)) in words[""]
+    assert all(warning in " ".join(words["summary"]) for warning in result.warnings)
+
+
+def test_a_sweep_leads_to_each_of_its_clusterings(api: ApiCaller) -> None:
+    best = facts_for(api, "ada", "swept").result.n_clusters
+    other = {2: 3, 3: 2}[best or 0]
+    me = reader(api, "ada")
+    page = Text(me.open("/ui/sessions/swept/result"))
+    assert f"/ui/sessions/swept/result?k={other}" in page.links
+    assert "recommended" in page.words[""]
+    shown = Text(me.open(f"/ui/sessions/swept/result?k={other}"))
+    # Everything below leads on with the same K.
+    assert f"/ui/sessions/swept/result/report.html?k={other}" in shown.links
+    assert f"--k {other} --out swept.json" in " ".join(shown.words["terminal"])
+    for wrong in ("4", "x", "0", "9" * 40, "٣"):
+        assert "another number" in me.open(f"/ui/sessions/swept/result?k={wrong}", status=422)
+
+
+def test_the_page_is_one_line_of_the_audit_trail_and_each_download_another(api: ApiCaller) -> None:
+    me, before = reader(api, "ada"), reads_of(api, "swept")
+    me.open("/ui/sessions/swept/result?k=2")
+    assert reads_of(api, "swept") == before + 1
+    me.open("/ui/sessions/swept/result/figures/sizes.svg")
+    me.open("/ui/sessions/swept/result/centroids.csv")
+    assert reads_of(api, "swept") == before + 3
+    # What a reader may not see or what is not there was not read.
+    me.open("/ui/sessions/swept/result/labels.csv", status=404)
+    reader(api, "eve").open("/ui/sessions/swept/result", status=404)
+    assert reads_of(api, "swept") == before + 3
+
+
+def test_texts_of_people_are_words_and_nothing_else(api: ApiCaller) -> None:
+    me = reader(api, "ada")
+    html = me.open("/ui/sessions/swept/result")
+    page = Text(html)
+    assert not page.tags & {"u", "style", "iframe", "img"}
+    assert "alert(1)</script>" not in html
+    assert any(MARKUP in words for words in page.words["summary"])
+    assert MARKUP in page.words["profile"]
+    assert {LONG, "שם של מדידה"} <= set(page.words["centroids"])
+    for name in Plots(facts_for(api, "ada", "swept")).drawn():
+        svg = me.open(f"/ui/sessions/swept/result/figures/{name}.svg")
+        drawing = ElementTree.fromstring(svg)  # noqa: S314 - our own
+        assert "script" not in {element.tag.rpartition("}")[2] for element in drawing.iter()}
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+def test_operators_read_what_the_analyst_reads_and_others_nothing(api: ApiCaller) -> None:
+    pages = [
+        Text(reader(api, who).open("/ui/sessions/swept/result")).words
+        for who in ("ada", "operator")
+    ]
+    assert pages[0]["sizes"] == pages[1]["sizes"]
+    eve = reader(api, "eve")
+    for path in ("", "/result.json", "/report.html", "/figures/sizes.svg", "/definition.json"):
+        pages = [
+            Text(eve.open(f"/ui/sessions/{session}/result{path}", status=404)).words[""]
+            for session in ("swept", "nowhere")
+        ]
+        # But for the request's number, identical to what is absent.
+        assert [pages[0][i] == word for i, word in enumerate(pages[1])].count(False) == 1
+
+
+def test_a_site_reads_its_own_part_and_nothing_of_others(api: ApiCaller) -> None:
+    own = facts_for(api, "north", "joined-up")
+    every = facts_for(api, "ada", "joined-up")
+    html = reader(api, "north").open("/ui/sessions/joined-up/result")
+    page = Text(html)
+    assert "your site" in page.words["sizes"]
+    assert not {"east", "south", "west"} & set(page.words["sizes"])
+    assert "You read this as site" in page.words[""]
+    mapping = own.result.mapping["north"]
+    found = [str(cluster) if cluster >= 0 else "not sent" for cluster in mapping]
+    assert page.words["mapping"][-2 * len(found) + 1 :: 2] == found
+    assert every.provenance is not None
+    for submission in every.provenance.submissions:
+        assert (submission.sha256 in html) == (submission.site == "north")
+    assert "mapping" not in Text(reader(api, "ada").open("/ui/sessions/joined-up/result")).words
+    report = reader(api, "north").open("/ui/sessions/joined-up/result/report.json")
+    assert list(json.loads(report)["sizes_by_site"]) == ["north"]
+
+
+@pytest.mark.parametrize(("session", "says"), [("open", "has not started"), ("over", "cancelled")])
+def test_a_session_without_a_result_says_so(api: ApiCaller, session: str, says: str) -> None:
+    for name in ("ada", "north"):
+        html = reader(api, name).open(f"/ui/sessions/{session}/result", status=409)
+        assert says in html
+        assert f"/ui/sessions/{session}" in Text(html).links
+    reader(api, "ada").open(f"/ui/sessions/{session}/result/report.html", status=409)
+
+
+# --- downloads ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "?k=2"])
+@pytest.mark.parametrize("name", ["ada", "north"])
+def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, query: str) -> None:
+    facts, me = facts_for(api, name, "swept", query), reader(api, name)
+    stem = "swept-k2" if query else "swept"
+    expected = {file: report_bytes(facts, file) for file in REPORTS}
+    for media, file in (("application/json", "result.json"), ("text/csv", "centroids.csv")):
+        headers = {"Accept": media}
+        answer = api.request("GET", f"/v1/sessions/swept/result{query}", name, headers=headers)
+        expected[file] = answer.content
+    expected |= {
+        f"figures/{figure}.svg": f"{drawn.titled_svg}\n".encode()
+        for figure, drawn in Plots(facts).drawn().items()
+    }
+    linked = Text(me.open(f"/ui/sessions/swept/result{query}")).links
+    for file, content in expected.items():
+        path = f"/ui/sessions/swept/result/{file}{query}"
+        assert path in linked
+        answer = me.client.get(path)
+        assert answer.status_code == 200
+        assert answer.content == content, file
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        said = answer.headers["Content-Disposition"]
+        assert said.startswith(f'attachment; filename="{stem}')
+        assert said.endswith(f'.{file.rpartition(".")[2]}"')
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert "script" not in answer.headers["Content-Security-Policy"]
+
+
+def test_the_definition_has_the_hash_that_sites_consented_to(api: ApiCaller) -> None:
+    answer = reader(api, "north").client.get("/ui/sessions/swept/result/definition.json")
+    known = api.ok("GET", "/v1/sessions/swept", "ada")
+    assert hashlib.sha256(answer.content).hexdigest() == known["definition_sha256"]
+    assert json.loads(answer.content) == known["definition"]
+
+
+def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
+    api: ApiCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = reader(api, "ada")
+    answer = me.client.get("/ui/sessions/swept/result/figures/sizes.png?k=2")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/png")
+    assert answer.content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="swept-k2-sizes.png"'
+
+    def no_fonts(figure: Figure) -> bytes:
+        raise UsageError("no font found on the machine: install one there, such as DejaVu Sans")
+
+    monkeypatch.setattr(Figure, "png", no_fonts)
+    refused = me.open("/ui/sessions/swept/result/figures/sizes.png?k=2", status=503)
+    assert "No font found on the machine: install one there" in refused
+    assert "/ui/sessions/swept/result/figures/sizes.svg?k=2" in Text(refused).links
+    for wrong in ("bounds.svg", "sizes.pdf", "__init__.svg", "drawn.svg"):
+        me.open(f"/ui/sessions/swept/result/figures/{wrong}", status=404)
