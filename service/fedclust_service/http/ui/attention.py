@@ -8,7 +8,7 @@ from datetime import datetime
 
 from fedclust_service.domain.notification import Channel
 from fedclust_service.http.readiness import REASONS
-from fedclust_service.orchestration.admin import Attention
+from fedclust_service.orchestration.attention import Attention
 
 
 @dataclass(frozen=True)

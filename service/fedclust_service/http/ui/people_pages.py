@@ -24,7 +24,7 @@ from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.filled_form import FilledForm, checked
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.orchestration import principals
-from fedclust_service.orchestration.admin import EXPIRING_IN
+from fedclust_service.orchestration.attention import EXPIRING_IN
 
 _DAYS = str(TokenCreate().expires_in_days)
 
