@@ -1,0 +1,68 @@
+"""Signing in as people do: by keyboard, without JavaScript, after a pause, with a lost token."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Browser, expect
+
+from support.timeouts import TIMEOUT_S
+
+from .conftest import Registered, Watched
+
+
+def test_a_keyboard_is_enough(registered: Registered, watched: Watched) -> None:
+    page, base_url = watched.page, registered.local.base_url
+    page.goto(f"{base_url}/ui/account")
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Your token")).to_be_focused()
+    page.keyboard.type(registered.api.tokens["ada"])
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Analyst ada")).to_be_visible()
+    # Neither the address nor anything the browser keeps holds the token.
+    assert registered.api.tokens["ada"] not in page.url
+    stored = page.evaluate("() => [{...localStorage}, {...sessionStorage}]")
+    assert stored == [{}, {"htmx-current-path-for-history": "/ui/account"}]
+    assert page.evaluate("() => document.cookie") == ""
+    assert watched.elsewhere(base_url) == []
+    assert watched.complaints == []
+
+
+def test_no_script_is_needed(registered: Registered, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    context.set_default_timeout(TIMEOUT_S * 1_000)
+    page = context.new_page()
+    page.goto(f"{registered.local.base_url}/ui/account")
+    page.get_by_label("Your token").fill("fca_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert").filter(has_text="not a complete token")).to_be_visible()
+    page.get_by_label("Your token").fill(registered.api.tokens["north"])
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="site north").click()
+    expect(page.locator("td time").first).to_contain_text("UTC")
+    page.get_by_role("button", name="Sign out", exact=True).click()
+    expect(page.get_by_label("Your token")).to_be_visible()
+    context.close()
+
+
+def test_after_a_pause_the_page_says_why_and_leads_back(
+    registered: Registered, watched: Watched
+) -> None:
+    page, base_url = watched.page, registered.local.base_url
+    page.goto(f"{base_url}/ui/account")
+    page.get_by_label("Your token").fill(registered.api.tokens["ada"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Analyst ada")).to_be_visible()
+    registered.local.coordinator.clock.advance(31 * 60)  # type: ignore[attr-defined]
+    page.reload()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Your token").fill(registered.api.tokens["ada"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Analyst ada")).to_be_visible()
+    # Revoked in between: the next click ends it.
+    owner = registered.api.ok("GET", "/v1/analysts/ada", registered.local.operator_token)
+    path = f"/v1/analysts/ada/tokens/{owner['tokens'][0]['id']}"
+    registered.api.ok("DELETE", path, registered.local.operator_token)
+    page.get_by_role("link", name="analyst ada").click()
+    expect(page.get_by_role("alert").filter(has_text="revoked")).to_be_visible()
