@@ -95,6 +95,12 @@ def read_events(
     return co.store.read("events.read", look)
 
 
+def newest_number(co: Coordinator) -> int:
+    """Return the number of the last sealed entry, of whatever: later events have larger ones."""
+    head = co.store.read("events.newest", lambda tx: tx.chain.recorded())
+    return 0 if head is None else head.number
+
+
 def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
     if entry.number is None or entry.action not in _FOR_ALL:
         return None

@@ -8,13 +8,17 @@ from datetime import datetime
 from fedclust.wire.models import Page, RoundInfo, RoundSite
 from fedclust_service.domain.access import Actor, absent, require, sees_answer_details
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.round import Addressee, Round, RoundState
+from fedclust_service.domain.round import Addressee, Round, RoundState, Wait
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.submission import Submission
 from fedclust_service.orchestration.access_queries import round_numbered, session_for
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
-from fedclust_service.orchestration.round_lifecycle import rules_of, update_round
+from fedclust_service.orchestration.round_lifecycle import (
+    decide_stored_round,
+    rules_of,
+    update_round,
+)
 from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import Tx
 
@@ -69,6 +73,22 @@ def close_round(co: Coordinator, actor: Actor, session: str, number: int) -> Rou
         return _round_info(tx, actor, found, current, uow.now)
 
     return commit(co, "round.close", work)
+
+
+def why_not_closed(co: Coordinator, actor: Actor, session: str, number: int) -> Refusal | None:
+    """Return why :func:`close_round` would refuse now; None if it would end the collecting."""
+    require(actor, "session.manage")
+    now = co.clock.now()
+
+    def work(tx: Tx) -> Refusal | None:
+        found, _ = session_for(tx, actor, session)
+        current = _numbered(tx, found, number)
+        if current.state is not RoundState.COLLECTING:
+            return Refusal("wrong-state", "This round does not collect answers any more.")
+        decision = decide_stored_round(tx, found, current, now, asked=True)
+        return _still_open(tx, found, current) if isinstance(decision, Wait) else None
+
+    return co.store.read("round.may_close", work)
 
 
 def _still_open(tx: Tx, session: Session, current: Round) -> Refusal:

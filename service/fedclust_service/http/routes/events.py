@@ -29,6 +29,8 @@ router = APIRouter(tags=["events"])
 STREAM = "text/event-stream"
 #: Proxies and firewalls close connections that are silent for longer.
 KEEP_ALIVE_SECONDS = 15.0
+#: The first lines of a stream, and those that only keep its connection open.
+RETRY, NOTHING = b"retry: 2000\n\n", b": nothing new\n\n"
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SCHEMA = {
@@ -38,7 +40,7 @@ _SCHEMA = {
 }
 
 
-class _EventStream(StreamingResponse):
+class EventStream(StreamingResponse):
     """A stream of server-sent events."""
 
     def __init__(self, content: AsyncIterator[bytes]) -> None:
@@ -77,7 +79,7 @@ async def events(
         Header(description="The last `id` that was read; the stream continues after it."),
     ] = None,
 ) -> Response:
-    after, token = _number(last_event_id), bearer_token(request)
+    after, token = read_number(last_event_id), bearer_token(request)
 
     def read(after: int) -> EventBatch:
         return read_events(co, lambda tx: authenticate_again(co, tx, token), session, after)
@@ -91,16 +93,28 @@ async def events(
         head = Response(None, 200, _HEADERS, STREAM)
         del head.headers["Content-Length"]
         return head
-    return _EventStream(_event_lines(co, session, read, first))
+    return EventStream(_event_lines(co, session, read, first))
 
 
 async def _event_lines(
     co: Coordinator, session: str, read: Callable[[int], EventBatch], batch: EventBatch
 ) -> AsyncIterator[bytes]:
-    yield b"retry: 2000\n\n"
+    yield RETRY
+    async for each in batches(co, session, read, batch):
+        yield NOTHING if each is None else b"".join(map(_block, each.events))
+
+
+async def batches(
+    co: Coordinator, session: str, read: Callable[[int], EventBatch], batch: EventBatch
+) -> AsyncIterator[EventBatch | None]:
+    """Yield a batch and those that follow, and None when nothing happened for a while.
+
+    It ends with the session, with the coordinator, and when ``read`` refuses: the reader's token
+    is revoked or expired, and a new request says which.
+    """
     while True:
         if batch.events:
-            yield b"".join(map(_block, batch.events))
+            yield batch
         if batch.ended:
             return
         if not batch.more:
@@ -108,10 +122,10 @@ async def _event_lines(
             if co.sealer.streams.closed:
                 return
             if not news:
-                yield b": nothing new\n\n"
+                yield None
         try:
             batch = await run_in_threadpool(read, batch.last)
-        except Refusal:  # revoked or expired since; a new request says which
+        except Refusal:
             return
 
 
@@ -120,7 +134,8 @@ def _block(event: Event) -> bytes:
     return f"id: {event.number}\nevent: {event.action}\ndata: {data}\n\n".encode()
 
 
-def _number(last_event_id: str | None) -> int:
+def read_number(last_event_id: str | None) -> int:
+    """Return the number after which a stream continues: 0 for none."""
     if not last_event_id:
         return 0
     if not _NUMBER.fullmatch(last_event_id):

@@ -27,6 +27,9 @@ function sortRows(table, column, descending) {
   body.append(...rows.map(([, row]) => row));
 }
 
+// How the reader has sorted tables, which a part of the page that comes again keeps.
+const sorted = new Map();
+
 function sortable(root) {
   for (const table of root.querySelectorAll("table.sortable:not([data-sortable])")) {
     table.dataset.sortable = "";
@@ -40,9 +43,16 @@ function sortable(root) {
         const descending = cell.getAttribute("aria-sort") === "ascending";
         for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
         cell.setAttribute("aria-sort", descending ? "descending" : "ascending");
+        sorted.set(table.id, [column, descending]);
         sortRows(table, column, descending);
       });
     });
+    if (table.id !== "" && sorted.has(table.id)) {
+      const [column, descending] = sorted.get(table.id);
+      const cell = table.tHead.rows[0].cells[column];
+      cell?.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      sortRows(table, column, descending);
+    }
   }
 }
 
@@ -86,6 +96,34 @@ function sayFailure() {
 }
 
 document.documentElement.classList.add("scripts");
+
+// A browser opens six connections to a host at most, so a page that nobody looks at holds none. What
+// happened while a stream was away comes first when it begins again.
+let stream = null;
+
+document.addEventListener("htmx:sseOpen", (event) => {
+  stream = event.detail.source;
+  if (document.hidden) stream.close();
+  document.getElementById("failure").hidden = true;
+});
+document.addEventListener("htmx:sseError", (event) => {
+  sayFailure();
+  // Closed by the coordinator's answer: the page's own request says why.
+  const { source } = event.detail;
+  if (source.readyState === EventSource.CLOSED) htmx.trigger(event.target, "sse:changed");
+});
+document.addEventListener("visibilitychange", () => {
+  const element = document.getElementById("stream");
+  if (element === null) return;
+  if (document.hidden) {
+    stream?.close();
+    return;
+  }
+  const again = element.cloneNode();
+  element.replaceWith(again);
+  htmx.process(again);
+});
+
 prepare(document);
 document.addEventListener("htmx:afterSettle", markWrong);
 document.addEventListener("htmx:load", (event) => prepare(event.target));

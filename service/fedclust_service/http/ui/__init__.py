@@ -17,7 +17,10 @@ from fedclust_service.http.ui import (
     overview_pages,
     people_pages,
     result_pages,
+    session_action_pages,
+    session_events,
     session_form_pages,
+    session_pages,
     steward_pages,
 )
 from fedclust_service.http.ui.errors import show_failure, show_http_error, show_refusal
@@ -29,6 +32,9 @@ _PAGES = (
     result_pages,
     session_form_pages,
     steward_pages,
+    session_pages,
+    session_action_pages,
+    session_events,
 )
 
 

@@ -1,0 +1,116 @@
+"""The list of sessions, and the page of one session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from fedclust.definition import canonical
+from fedclust.methods.registry import METHODS
+from fedclust.report.wording import value_text
+from fedclust_service.domain.session import SessionState
+from fedclust_service.http.ui.page_request import PageRequest, get
+from fedclust_service.http.ui.session_view import closed_because, listed, load_view
+from fedclust_service.orchestration import sessions
+from fedclust_service.orchestration.events import newest_number
+from fedclust_service.orchestration.session_rows import ListedSession, list_session_rows
+
+_LIST = "/ui/sessions"
+#: The most names that a line of the list holds.
+_NAMES = 3
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line of the list counts, so that the template has little to do."""
+
+    row: ListedSession
+    joined: int
+    asked: int
+    answered: int
+    late: str
+    own_state: str
+
+
+def _list(page: PageRequest) -> Response:
+    wanted, study = page.query("state"), page.query("study")
+    state = next((each for each in SessionState if each.value == wanted), None)
+    cursor = page.query("cursor")
+    found = list_session_rows(page.co, page.actor, cursor=cursor, state=state, study=study)
+    kept = {"state": state.value if state else "", "study": study or ""}
+    filters = {name: value for name, value in kept.items() if value}
+    further = f"{_LIST}?{urlencode({**filters, 'cursor': found.next})}" if found.next else None
+    first = f"{_LIST}?{urlencode(filters)}".rstrip("?") if cursor else None
+    return page.render(
+        "sessions.html",
+        lines=[_line(page.actor.name, each) for each in found.rows],
+        states=[each.value for each in SessionState],
+        filters=kept,
+        filtered=bool(filters),
+        further=further,
+        first=first,
+    )
+
+
+def _line(reader: str, row: ListedSession) -> _Line:
+    sites = row.entry.sites
+    late = [each.name for each in sites if each.late] if row.late_since else []
+    own = next((each for each in sites if each.name == reader), None)
+    state: str = "" if own is None else own.state
+    if own is not None and own.state == "joined" and row.entry.state == "running":
+        state = "answered" if own.answered else "late" if own.name in late else state
+    return _Line(
+        row,
+        joined=sum(each.state == "joined" for each in sites),
+        asked=sum(each.answered is not None for each in sites),
+        answered=sum(each.answered is True for each in sites),
+        late=listed(late, _NAMES),
+        own_state=state,
+    )
+
+
+def _session(page: PageRequest) -> Response:
+    # Read first: what happens while the page is made is an event that its stream still brings.
+    newest = newest_number(page.co)
+    view = load_view(page)
+    method = METHODS.get(view.info.definition.algorithm)
+    return page.render(
+        "session.html",
+        view=view,
+        newest=newest,
+        method=view.info.definition.algorithm if method is None else method.title,
+        features=view.info.definition.features,
+        value_text=value_text,
+        listed=listed,
+        closed_because=closed_because,
+    )
+
+
+def _live(page: PageRequest) -> Response:
+    return page.render(
+        "session_live.html",
+        view=load_view(page),
+        partial=True,
+        listed=listed,
+        closed_because=closed_because,
+    )
+
+
+def _definition(page: PageRequest) -> Response:
+    """Return the bytes whose hash sites consent to."""
+    info = sessions.get_session(page.co, page.actor, page.param("session"))
+    headers = {
+        "Content-Disposition": f'attachment; filename="{info.name}.json"',
+        "Cache-Control": "no-store",
+    }
+    return Response(canonical(info.definition), 200, headers, "application/json")
+
+
+ROUTES = (
+    get("/sessions", _list),
+    get("/sessions/{session}", _session),
+    get("/sessions/{session}/live", _live),
+    get("/sessions/{session}/definition.json", _definition),
+)

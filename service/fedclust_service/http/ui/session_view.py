@@ -1,0 +1,231 @@
+"""What the pages of one session show, read through the use cases of the API."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from markupsafe import Markup
+
+from fedclust.methods.registry import METHODS
+from fedclust.report.drawing import line_chart, short
+from fedclust.schema.policy import Policy
+from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
+from fedclust_service.domain.access import Actor, Role
+from fedclust_service.http.ui.page_request import PageRequest
+from fedclust_service.http.ui.rendering import duration
+from fedclust_service.orchestration import admin, rounds, sessions
+from fedclust_service.orchestration.admin import AdminSession, AdminSite
+
+#: The most rounds of which the page tells; the latest.
+SHOWN_ROUNDS = 25
+_CLOSED = {
+    "all_answered": "all have answered",
+    "quorum_at_deadline": "deadline, with the quorum",
+    "operator": "closed by hand",
+    "fail_after": "overdue too long",
+    "site_left": "a site left",
+}
+_SCALING = {
+    "none": "Features are not scaled.",
+    "standard": "Features are scaled by their standard deviation over all sites.",
+    "bounds": "Features are scaled by their bounds.",
+}
+_MISSING = {
+    "drop": "Rows with missing values are left out.",
+    "impute": "Missing values are imputed.",
+    "mask": "Sites may lack features.",
+}
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """A line of the table of sites; ``standing`` is for operators alone."""
+
+    site: SitePresence
+    standing: AdminSite | None
+    own: bool
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """One session with its latest rounds, as the reader may see it."""
+
+    info: SessionInfo
+    rounds: tuple[RoundInfo, ...]
+    standing: AdminSession | None
+    actor: Actor
+    now: datetime
+
+    @property
+    def address(self) -> str:
+        """The page of the session."""
+        return f"/ui/sessions/{self.info.name}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing happens any more."""
+        return self.info.state not in ("recruiting", "running")
+
+    @property
+    def manages(self) -> bool:
+        """Whether the reader may start, close, cancel and so on."""
+        return self.actor.role is not Role.SITE
+
+    @property
+    def current(self) -> RoundInfo | None:
+        """The latest round."""
+        return self.rounds[-1] if self.rounds else None
+
+    @property
+    def collecting(self) -> RoundInfo | None:
+        """The round that collects answers now."""
+        current = self.current
+        return current if current is not None and current.state == "collecting" else None
+
+    @property
+    def late_since(self) -> datetime | None:
+        """The deadline of the open round, if it has passed."""
+        open_ = self.collecting
+        return open_.deadline if open_ is not None and self.now >= open_.deadline else None
+
+    @property
+    def fails_at(self) -> datetime | None:
+        """When an overdue round fails the session at the latest."""
+        open_ = self.collecting
+        if open_ is None or not open_.overdue:
+            return None
+        return open_.deadline + timedelta(seconds=self.info.definition.policy.fail_after_s)
+
+    @property
+    def own(self) -> SitePresence | None:
+        """The reader's own site."""
+        if self.actor.role is not Role.SITE:
+            return None
+        return next((each for each in self.info.sites if each.name == self.actor.name), None)
+
+    @property
+    def can_join(self) -> bool:
+        """Whether the reader's site may join now."""
+        method = METHODS.get(self.info.definition.algorithm)
+        expires = self.info.definition.expires
+        late = method is not None and method.joins_late
+        opened = self.info.state == "recruiting" or (self.info.state == "running" and late)
+        return opened and (expires is None or self.now < expires)
+
+    @property
+    def needed(self) -> int:
+        """How many sites the session needs to start and to go on."""
+        policy = self.info.definition.policy
+        return max(policy.min_sites, policy.quorum or 0)
+
+    @property
+    def never_joined(self) -> bool:
+        """Whether no site takes part, so that the session may be deleted."""
+        return self.info.started_at is None and not self.names("joined")
+
+    @property
+    def site_rows(self) -> list[SiteRow]:
+        """The table of sites."""
+        standing = {} if self.standing is None else {s.name: s for s in self.standing.sites}
+        return [
+            SiteRow(each, standing.get(each.name), self.own == each) for each in self.info.sites
+        ]
+
+    @cached_property
+    def chart(self) -> Markup | None:
+        """Inertia by round, from two rounds on."""
+        points = [
+            (each.number, each.metrics["inertia"])
+            for each in self.rounds
+            if math.isfinite(each.metrics.get("inertia", math.nan))
+        ]
+        if len(points) < 2:
+            return None
+        (first, begin), (last, end) = points[0], points[-1]
+        described = f"From {short(begin)} in round {first} to {short(end)} in round {last}."
+        figure = line_chart(
+            "Inertia by round", "round", "inertia", {"inertia": points}, description=described
+        )
+        return Markup(figure.svg)  # noqa: S704 - drawn by our own code, which escapes
+
+    @property
+    def policy(self) -> list[str]:
+        """The session's rules in words."""
+        return policy_in_words(self.info.definition.policy, self.info.definition.start)
+
+    def names(self, *states: str) -> list[str]:
+        """Return the sites in these states."""
+        return [each.name for each in self.info.sites if each.state in states]
+
+    def answered(self, shown: RoundInfo) -> list[str]:
+        """Return the sites that have answered a round."""
+        return [each.name for each in shown.sites if each.answered]
+
+    def late(self, shown: RoundInfo) -> list[str]:
+        """Return the sites that a round waits for, or did in vain, after its deadline."""
+        return [each.name for each in shown.sites if each.late]
+
+    def pending(self, shown: RoundInfo) -> list[str]:
+        """Return the sites that take part and have not answered a round."""
+        joined = set(self.names("joined"))
+        return [each.name for each in shown.sites if not each.answered and each.name in joined]
+
+
+def load_view(page: PageRequest) -> SessionView:
+    """Return the session that the address names; Refusal ``not-found``."""
+    co, actor, name = page.co, page.actor, page.param("session")
+    info = sessions.get_session(co, actor, name)
+    shown: tuple[RoundInfo, ...] = ()
+    if info.round is not None:
+        after = str(max(0, info.round - SHOWN_ROUNDS))
+        shown = rounds.list_rounds(co, actor, name, SHOWN_ROUNDS, after).items
+    standing = None
+    if actor.role is Role.OPERATOR:
+        found = admin.list_all_sessions(co, actor, 1, name=name).items
+        standing = found[0] if found else None
+    return SessionView(info, shown, standing, actor, co.clock.now())
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Return names as a sentence lists them; of many, the first and how many more."""
+    shown = list(names[:most]) if len(names) > most + 1 else list(names)
+    rest = len(names) - len(shown)
+    last = f"{rest} more" if rest else shown.pop() if shown else ""
+    return f"{', '.join(shown)} and {last}" if shown else last
+
+
+def closed_because(reason: str | None) -> str:
+    """Return why a round closed or failed, in words."""
+    return "–" if reason is None else _CLOSED.get(reason, reason.replace("_", " "))
+
+
+def policy_in_words(policy: Policy, start: str) -> list[str]:
+    """Return what a session's policy means, a sentence each."""
+    groups = policy.protection == "groups"
+    closes = (
+        "A round closes when all its sites have answered."
+        if policy.quorum is None
+        else "A round closes when all its sites have answered, or at its deadline with "
+        f"{max(policy.quorum, policy.min_sites)} answers."
+    )
+    starts = (
+        "It starts when all invited sites have joined or declined."
+        if start == "when_all_joined"
+        else "It starts when its analyst or an operator starts it."
+    )
+    rounds_ = "" if policy.max_rounds is None else f"It ends after {policy.max_rounds} rounds."
+    lines = [
+        f"At least {policy.min_sites} sites take part. {starts}",
+        f"Behind every number that leaves a site are at least {policy.min_group_size} persons."
+        if groups
+        else "Sites compute with exact rows: each has to consent to this.",
+        f"{closes} Sites have {duration(policy.round_timeout_s)} for a round.",
+        f"The session fails when a round is overdue for {duration(policy.fail_after_s)}.",
+        rounds_,
+        f"{_SCALING[policy.scaling]} {_MISSING[policy.missing]}",
+    ]
+    return [line for line in lines if line]

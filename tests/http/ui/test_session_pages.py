@@ -1,0 +1,286 @@
+"""The pages of sessions: who sees what, what they say, what can be done, and the live view."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from fedclust.wire import codec
+from fedclust_service.http.ui.session_view import listed
+from support.api_caller import ApiCaller
+from support.clock import ManualClock
+from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.reader import Reader
+from support.timeouts import TIMEOUT_S
+
+SITES = ["north", "south", "west"]
+MARKUP = "<script>alert(1)</script>\"'{{ 7 * 7 }}"
+HOSTILE = {"title": MARKUP, "purpose": f"אשכולות {MARKUP} {'x' * 200}", "contact": "y" * 200}
+
+
+class Place:
+    """A coordinator with sites and analysts; a session of each kind is made where it is needed."""
+
+    def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
+        self.local, self.clock = local, clock
+        self.api = ApiCaller(local.base_url, local.operator_token)
+        self.api.tokens["operator"] = local.operator_token
+        self.api.register("sites", *SITES, "east")
+        self.api.register("analysts", "ada", "ben")
+        self.readers = {
+            name: Reader(local.base_url, self.api.tokens[name])
+            for name in ("operator", "ada", "ben", "north", "east")
+        }
+
+    def open(self, who: str, path: str, *, status: int = 200) -> str:
+        """Return a page below the sessions as words: one space where it has any white space."""
+        return " ".join(self.readers[who].open(f"/ui/sessions{path}", status=status).split())
+
+    def post(self, who: str, path: str, *fields: tuple[str, str]) -> httpx.Response:
+        return self.readers[who].post(f"/ui/sessions{path}", fields)
+
+    def running(self, name: str, *answered: str, **policy: int) -> None:
+        """Make a session whose round 1 has these answers."""
+        self.api.define("ada", name, SITES, policy=policy)
+        for site in SITES:
+            self.api.join(site, name)
+        for site in answered:
+            assert self.api.put(site, name, 1, self.api.answer(site, name)).is_success
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    clock = ManualClock()
+    with local_coordinator(tmp_path_factory.mktemp("sessions"), clock=clock) as local:
+        yield Place(local, clock)
+
+
+def test_empty_lists_say_what_to_do_next(place: Place) -> None:
+    for who, words in (
+        ("operator", "Register"),
+        ("ben", "Define a session"),
+        ("east", "fedclust participate"),
+    ):
+        assert words in place.open(who, ""), who
+
+
+def test_everybody_lists_the_sessions_that_concern_them(place: Place) -> None:
+    place.api.define("ada", "listed", SITES, title="Heart failure")
+    place.running("listed-live", "north", round_timeout_s=60)
+    for who, seen in (("operator", 1), ("ada", 1), ("north", 1), ("ben", 0), ("east", 0)):
+        assert place.open(who, "").count('href="/ui/sessions/listed"') == seen, who
+    place.clock.advance(61)
+    assert "south and west" in place.open("ada", "?state=running")
+    assert "Heart failure" not in place.open("ada", "?state=running")
+    assert "No session matches" in place.open("ada", "?study=none")
+    own = place.open("north", "")
+    assert '<span class="badge answered">' in own
+    assert place.api.definition("x", SITES)["purpose"] in own
+
+
+def test_another_analysts_session_is_as_one_that_is_not_there(place: Place) -> None:
+    place.running("secret")
+    round_, site = "/rounds/1/close", "/sites/north/exclude"
+    ends = ("", "/live", "/definition.json", "/events", "/start", "/cancel", "/delete")
+    for end in (*ends, round_, "/deadline", site, "/invite"):
+        for who in ("ben", "east") if end in ends[:4] else ("ben",):
+            there, absent = (
+                re.sub(r"<code>[0-9a-f]{16}</code>", "", place.open(who, name + end, status=404))
+                for name in ("/secret", "/absent")
+            )
+            assert _without_csrf(there) == _without_csrf(absent), end
+    for end in (*ends[4:], round_, "/deadline", site, "/invite"):
+        assert place.post("ben", f"/secret{end}").status_code == 404, end
+        assert place.post("north", f"/secret{end}").status_code == 403, end
+        place.open("north", f"/secret{end}", status=403)
+    assert "running" in place.open("ada", "/secret")
+
+
+def _without_csrf(text: str) -> str:
+    return re.sub(r"[0-9a-f]{64}", "", text)
+
+
+def test_a_session_that_recruits_says_who_is_missing_and_starts(place: Place) -> None:
+    place.api.define("ada", "spring", [*SITES, "east"], start="manual")
+    page = place.open("ada", "/spring")
+    assert "0 of 4 sites have joined. Waiting for north, south, west and 1 more" not in page
+    assert "Waiting for east, north, south and west" in page
+    assert "0 of the 3 sites" in place.open("ada", "/spring/start")
+    refused = place.post("ada", "/spring/start")
+    assert (refused.status_code, "0 of the 3 sites" in refused.text) == (409, True)
+    for site in SITES:
+        place.api.join(site, "spring")
+    confirm = place.open("ada", "/spring/start")
+    assert "starts with the 3 sites that have joined: north, south and west" in confirm
+    assert "east has not joined. The method lets sites join later" in confirm
+    started = place.post("ada", "/spring/start")
+    assert started.headers["Location"] == "/ui/sessions/spring?notice=session-started"
+    assert "The session has started." in place.open("ada", "/spring?notice=session-started")
+    assert "Round 1 collects: 0 of 3 sites" in place.open("ada", "/spring")
+
+
+def test_closing_a_round_says_what_happens_to_those_that_have_not_answered(place: Place) -> None:
+    place.api.register("sites", "delta")
+    place.api.define("ada", "closing", [*SITES, "delta"], policy={"quorum": 3})
+    for site in (*SITES, "delta"):
+        place.api.join(site, "closing")
+    for site in SITES[:2]:
+        place.api.put(site, "closing", 1, place.api.answer(site, "closing"))
+    too_early = place.open("operator", "/closing/rounds/1/close")
+    assert "2 of the 3 answers" in too_early
+    assert "<form method" not in too_early[too_early.index("<h1>") :]
+    assert place.post("operator", "/closing/rounds/1/close").status_code == 409
+    place.api.put("west", "closing", 1, place.api.answer("west", "closing"))
+    confirm = place.open("operator", "/closing/rounds/1/close")
+    assert "closes with the answers of 3 of 4 sites. delta has not answered" in confirm
+    assert "In the next round it is asked again" in confirm
+    assert place.post("operator", "/closing/rounds/1/close").status_code == 303
+    assert "has its answers" in place.open("ada", "/closing")
+    assert "closed by hand" in place.open("ada", "/closing")
+    assert "does not collect" in place.open("ada", "/closing/rounds/1/close")
+    assert "There is no round" in place.open("ada", f"/closing/rounds/{10**12}/close", status=404)
+
+
+def test_a_deadline_moves_by_a_button_or_to_a_time_in_utc(place: Place) -> None:
+    place.running("slow", "north", round_timeout_s=600)
+    place.clock.advance(601)
+    late = place.open("operator", "/slow")
+    assert "<b>south and west</b> are late since" in late
+    choice = re.search(r'name="at" value="([^"]+)">1 day', place.open("ada", "/slow/deadline"))
+    assert choice is not None
+    for _ in range(2):  # pressed twice, it moves once
+        assert place.post("ada", "/slow/deadline", ("at", choice.group(1))).status_code == 303
+    assert choice.group(1)[:16] in place.open("ada", "/slow")
+    assert "are late" not in place.open("ada", "/slow")
+    other = ("deadline", "2026-03-01T12:30")
+    assert place.post("ada", "/slow/deadline", other).status_code == 303
+    assert 'datetime="2026-03-01T12:30:00Z"' in place.open("ada", "/slow")
+    for wrong in ("2020-01-01T00:00", "soon", "", "9999-12-31T23:59-23:00"):
+        refused = place.post("ada", "/slow/deadline", ("deadline", wrong))
+        assert (refused.status_code, "Give more time" in refused.text) == (422, True)
+
+
+def test_excluding_says_how_many_sites_are_left(place: Place) -> None:
+    place.running("smaller", "north")
+    confirm = place.open("ada", "/smaller/sites/west/exclude")
+    assert "2 sites would be left: north and south. <b>The session needs 3.</b>" in confirm
+    assert place.post("ada", "/smaller/sites/west/exclude").status_code == 303
+    assert '<span class="badge excluded">' in place.open("ada", "/smaller")
+    assert "takes no part" in place.open("ada", "/smaller/sites/west/exclude")
+    assert "no site" in place.open("ada", "/smaller/sites/x/exclude", status=404)
+
+
+def test_inviting_cancelling_and_deleting(place: Place) -> None:
+    place.api.define("ada", "short", SITES)
+    assert 'value="east"' in place.open("ada", "/short/invite")
+    assert place.post("ada", "/short/invite").status_code == 422
+    assert place.post("ada", "/short/invite", ("site", "<b>")).status_code == 422
+    assert place.post("ada", "/short/invite", ("site", "east")).status_code == 303
+    assert 'value="east"' not in place.open("ada", "/short/invite")
+    assert "its 4 invitations" in place.open("ada", "/short/delete")
+    assert place.post("ada", "/short/delete").headers["Location"].startswith("/ui/sessions?")
+    place.open("ada", "/short", status=404)
+    place.running("over", "north")
+    assert "so it stays" in place.open("ada", "/over/delete")
+    assert place.post("ada", "/over/delete").status_code == 409
+    assert "the answers of 1 of 3 sites are not used" in place.open("ada", "/over/cancel")
+    assert place.post("ada", "/over/cancel").status_code == 303
+    page = place.open("ada", "/over")
+    assert "The session was cancelled" in page
+    assert "sse-connect" not in page
+    assert "/cancel" not in page
+    assert place.post("ada", "/over/sites/north/exclude").status_code == 409
+
+
+def test_a_site_sees_of_others_only_whether_they_answered(place: Place) -> None:
+    place.running("private", "north", "south")
+    own, all_ = place.open("north", "/private"), place.open("operator", "/private")
+    sites = own[own.index('id="sites"') : own.index('id="rounds"')]
+    assert sites.count("answered</span>") == 2
+    for word in ("<time", "bytes", "Last seen", "/exclude", "0.1.0"):
+        assert word not in sites, word
+    assert "Last seen" in all_
+    assert "bytes" in all_
+    for word in ("/start", "/cancel", "/invite", "/deadline", "/close"):
+        assert f'private{word}"' not in own, word
+    assert "/ui/sessions/private/consent" in own
+    assert "fedclust participate" in own
+
+
+def test_text_of_other_people_stays_text(place: Place) -> None:
+    place.api.define("ada", "hostile", SITES, **HOSTILE, start="manual")
+    for who in ("operator", "ada", "north"):
+        for page in (place.open(who, "/hostile"), place.open(who, "")):
+            assert "<script>alert" not in page
+            assert "{{ 7 * 7 }}" in page
+        assert "y" * 200 in place.open(who, "/hostile")
+
+
+def test_the_definition_is_the_one_that_sites_consent_to(place: Place) -> None:
+    place.api.define("ada", "frozen", SITES)
+    sha256 = place.api.ok("GET", "/v1/sessions/frozen", "ada")["definition_sha256"]
+    got = place.readers["north"].client.get("/ui/sessions/frozen/definition.json")
+    assert codec.sha256(got.content) == sha256
+    assert got.headers["Content-Disposition"] == 'attachment; filename="frozen.json"'
+    assert sha256 in place.open("ada", "/frozen")
+
+
+def test_an_open_page_learns_of_changes_until_its_sign_in_ends(place: Place) -> None:
+    place.running("live", "north")
+    place.local.coordinator.sealer.run_once()
+    reader = Reader(place.local.base_url, place.api.tokens["ada"])
+    found = re.search(r'sse-connect="([^"]+)"', reader.open("/ui/sessions/live"))
+    assert found is not None
+    headers = {"Cookie": "; ".join(f"{k}={v}" for k, v in reader.client.cookies.items())}
+    with (
+        httpx.Client(base_url=place.local.base_url, trust_env=False, timeout=TIMEOUT_S) as client,
+        client.stream("GET", found.group(1), headers=headers) as stream,
+    ):
+        assert stream.headers["Content-Type"].startswith("text/event-stream")
+        lines = (line for line in stream.iter_lines() if line.startswith("event"))
+        for site in ("south", "west"):
+            place.api.put(site, "live", 1, place.api.answer(site, "live"))
+        place.local.coordinator.sealer.run_once()
+        assert next(lines) == "event: changed"
+        reader.post("/ui/sign-out")
+        place.api.ok("POST", "/v1/sessions/live/cancel", "operator")
+        place.local.coordinator.sealer.run_once()
+        # The page is told once more: what it asks for then leads its reader to the sign-in.
+        assert list(lines) == ["event: changed"]
+    assert reader.client.get("/ui/sessions/live/events").status_code == 303
+
+
+def test_the_stream_of_a_session_says_that_it_ended(place: Place) -> None:
+    place.running("done")
+    place.api.ok("POST", "/v1/sessions/done/cancel", "ada")
+    place.local.coordinator.sealer.run_once()
+    got = place.readers["north"].client.get("/ui/sessions/done/events")
+    assert re.findall(r"event: (\w+)\nid|event: (\w+)", got.text)[-1][1] == "ended"
+    number = re.findall(r"id: (\d+)", got.text)[-1]
+    again = place.readers["north"].client.get(f"/ui/sessions/done/events?after={number}")
+    assert again.status_code == 204
+    live = place.open("north", "/done/live")
+    assert 'id="stream" hx-swap-oob="delete"' in live
+    assert "The session was cancelled" in live
+
+
+def test_a_result_is_offered_when_there_is_one(place: Place) -> None:
+    place.api.define("ada", "whole", SITES, config={"n_clusters": 2})
+    for site in SITES:
+        place.api.join(site, "whole")
+    place.local.coordinator.start()
+    assert place.api.finish("whole", SITES) == "completed"
+    page = place.open("ada", "/whole")
+    assert "The session completed" in page
+    assert 'href="/ui/sessions/whole/result"' in page
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, ""), (1, "a"), (2, "a and b"), (4, "a, b, c and d"), (6, "a, b, c and 3 more")],
+)
+def test_long_lists_of_names_are_cut(count: int, text: str) -> None:
+    assert listed(list("abcdef")[:count]) == text
