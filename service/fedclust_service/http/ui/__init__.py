@@ -30,11 +30,11 @@ _PAGES = (
     overview_pages,
     people_pages,
     result_pages,
-    session_form_pages,
-    steward_pages,
-    session_pages,
     session_action_pages,
     session_events,
+    session_form_pages,
+    session_pages,
+    steward_pages,
 )
 
 
