@@ -97,8 +97,8 @@ function sayFailure() {
 
 document.documentElement.classList.add("scripts");
 
-// A browser opens six connections to a host at most, so a page that nobody looks at holds none. What
-// happened while a stream was away comes first when it begins again.
+// A browser opens six connections to a host at most, so a page that nobody looks at holds none.
+// What happened while a stream was away comes first when it begins again.
 let stream = null;
 
 document.addEventListener("htmx:sseOpen", (event) => {
