@@ -14,9 +14,9 @@ from fedclust_service.store import Store, tables
 
 
 def change_stored(
-    store: Store, table: str, column: str, change: Callable[[bytes], bytes], **where: Any
+    store: Store, table: str, column: str, change: Callable[[Any], Any], **where: Any
 ) -> None:
-    """Put something else in the place of one row's stored bytes."""
+    """Put something else in the place of one row's stored value."""
     rows = tables.metadata.tables[table]
     chosen = [rows.c[name] == value for name, value in where.items()]
     with store._engines.write.begin() as connection:

@@ -8,6 +8,7 @@ PAGES: dict[str, dict[str, str]] = {
     "operator": {
         "account": "/ui/account",
         "overview": "/ui/overview",
+        "audit": "/ui/audit",
         "sites": "/ui/sites",
         "site": "/ui/sites/basel",
         "analysts": "/ui/analysts",

@@ -1,19 +1,23 @@
-"""The pages of operators: the overview, and sites, analysts, operators with their tokens."""
+"""The pages of operators: the overview, people with their tokens, and the audit trail."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from html import unescape
 
 import pytest
 
 from fedclust_service.domain.overview import Concern
+from fedclust_service.http.ui import audit_pages
 from fedclust_service.http.ui.attention import concerns
 from fedclust_service.orchestration.admin import Attention
+from fedclust_service.orchestration.audit.trail import verify_audit
 from fedclust_service.orchestration.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
+from support.damage import change_stored
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.reader import Reader
 from support.showcase import HEBREW, LONG, MARKUP
@@ -67,6 +71,7 @@ def token_in(page: str) -> str:
 
 OPERATORS_ONLY = (
     "/ui/overview",
+    "/ui/audit",
     "/ui/analysts",
     "/ui/analysts/ada",
     "/ui/operators",
@@ -104,6 +109,7 @@ def test_posts_of_others_are_refused(place: Place) -> None:
             "/ui/sites/north",
             "/ui/sites/north/disable",
             "/ui/sites/north/tokens",
+            "/ui/audit/verification",
             f"/ui/sites/north/tokens/{info['tokens'][0]['id']}/revoke",
         ):
             assert place.readers[name].post(path).status_code == 403, path
@@ -154,7 +160,7 @@ def test_a_token_is_revoked_after_a_confirmation_that_says_the_consequence(
     reader.open("/ui/account")
     answer = operator.post(path)
     assert answer.headers["Location"] == "/ui/analysts/ada?notice=token-revoked"
-    assert "Your token" in reader.open("/ui/account")
+    assert "has been revoked" in reader.open("/ui/account", status=401)
     assert path not in operator.open("/ui/analysts/ada")
 
 
@@ -266,3 +272,80 @@ def test_every_kind_of_attention_has_a_sentence() -> None:
         assert concern.to_do, kind
         assert concern.where is not None or kind == "notifications-waiting"
     assert concerns([], []) == ()
+
+
+# --- the audit trail ------------------------------------------------------------------------------
+
+
+def rows(page: str) -> list[str]:
+    """Return the text of each entry on the page."""
+    found = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)[1:]
+    return [" ".join(unescape(re.sub(r"<[^>]*>", " ", row)).split()) for row in found]
+
+
+def test_the_trail_is_searched_by_address(operator: Reader) -> None:
+    operator.post("/ui/sites/north", [("title", "North"), ("email", "")])
+    assert 'href="/ui/sites/north"' in operator.open("/ui/audit")
+    assert 'href="/ui/sessions/heart"' in operator.open("/ui/audit?subject=heart")
+    (titled,) = rows(operator.open("/ui/audit?action=site.titled&subject=site:north"))
+    assert "operator:operator page site.titled site:north –" in titled
+    joined = rows(operator.open("/ui/audit?text=JOINED&actor=site:west&subject=heart"))
+    assert len(joined) == 1
+    assert " API site.joined heart " in joined[0]
+    assert rows(operator.open("/ui/audit?until=2000-01-01T00:00")) == []
+    assert "No entry matches" in operator.open("/ui/audit?since=2100-01-01T00:00")
+    assert len(rows(operator.open("/ui/audit?since=2000-01-01&actor=site:north"))) > 0
+
+
+@pytest.mark.parametrize("name", ["subject", "actor", "action", "text", "since", "until"])
+def test_a_search_that_cannot_be_is_refused_at_its_field(operator: Reader, name: str) -> None:
+    for wrong in ('"><script>', "א", "%00"):
+        page = operator.open(f"/ui/audit?{name}={wrong}", status=422)
+        assert f'id="{name}-wrong"' in page
+        assert "><script>" not in page
+
+
+def test_the_trail_is_paged(operator: Reader) -> None:
+    first = operator.open("/ui/audit?actor=operator:operator")
+    (older,) = re.findall(r'href="([^"]*cursor=[^"]*)">Older', first)
+    assert not set(rows(first)) & set(rows(operator.open(unescape(older))))
+
+
+def test_a_whole_trail_is_verified_in_steps(
+    place: Place, operator: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place.local.coordinator.sealer.run_once()
+    whole = operator.post("/ui/audit/verification")
+    (head,) = re.findall(r'<code class="secret">(\d+:[0-9a-f]{64})</code>', whole.text)
+    count = int(head.partition(":")[0])
+    assert f"{count} entries verified" in whole.text
+    monkeypatch.setattr(audit_pages, "verify_audit", partial(verify_audit, most=count // 2 + 1))
+    fields = [("noted", head)]
+    page = operator.post("/ui/audit/verification", fields).text
+    assert 'hx-trigger="load, submit"' in page
+    fields = re.findall(r'<input type="hidden" name="(after|noted)" value="([^"]*)">', page)
+    assert [name for name, _ in fields] == ["after", "noted"]
+    body = {"csrf": operator.csrf(), **dict(fields)}
+    part = operator.client.post(
+        "/ui/audit/verification", data=body, headers={"HX-Request": "true"}
+    ).text
+    assert "<html" not in part
+    assert head in part
+    assert "It holds the head that you gave" in part
+
+
+def test_a_head_that_is_none_is_refused_at_its_field(operator: Reader) -> None:
+    refused = operator.post("/ui/audit/verification", [("noted", "12")])
+    assert refused.status_code == 422
+    assert 'id="noted-wrong"' in refused.text
+    other = operator.post("/ui/audit/verification", [("noted", "0f" * 32)])
+    assert "No entry has the noted hash" in other.text
+
+
+# The last test: nobody repairs the trail.
+def test_a_damaged_trail_is_named(place: Place, operator: Reader) -> None:
+    store = place.local.coordinator.store
+    change_stored(store, "audit", "action", lambda action: f"{action}x", number=3)
+    found = operator.post("/ui/audit/verification").text
+    assert "The trail was changed" in found
+    assert "Entry 3: it or its place in the chain was changed" in found

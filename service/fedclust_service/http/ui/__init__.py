@@ -14,6 +14,7 @@ from starlette.routing import Mount, Router
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui import (
     account_pages,
+    audit_pages,
     overview_pages,
     people_pages,
     result_pages,
@@ -27,6 +28,7 @@ from fedclust_service.http.ui.errors import show_failure, show_http_error, show_
 
 _PAGES = (
     account_pages,
+    audit_pages,
     overview_pages,
     people_pages,
     result_pages,

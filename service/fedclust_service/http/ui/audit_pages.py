@@ -1,0 +1,142 @@
+"""The audit trail: its entries, and whether its chain is whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+from starlette.responses import Response
+
+from fedclust_service.domain.access import AuditSearch, require
+from fedclust_service.domain.audit_chain import Head
+from fedclust_service.http.ui.address import address
+from fedclust_service.http.ui.attention import account_path
+from fedclust_service.http.ui.filled_form import FilledForm
+from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.orchestration.admin import AdminAuditEntry, list_audit
+from fedclust_service.orchestration.audit.trail import verify_audit
+
+_WORDS = ("subject", "actor", "action", "text")
+_TIMES = ("since", "until")
+#: What names, actors, actions and subjects consist of; the database is not asked about the rest.
+_KNOWN = re.compile(r"[a-z0-9:._-]{1,200}")
+_NOT_A_WORD = "Names and actions consist of a-z, 0-9 and . : _ -"
+_NOT_A_TIME = "Write a date such as 2026-01-31, or 2026-01-31T12:00."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry as the page shows it; ``about`` is the address of its subject's page."""
+
+    info: AdminAuditEntry
+    about: str | None
+    by: str | None
+
+    @property
+    def via(self) -> str:
+        """Whether somebody acted on a page or through the API; empty for the coordinator."""
+        return {"page": "page", "api": "API"}.get(str(self.info.details.get("via")), "")
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The other details."""
+        return {name: value for name, value in self.info.details.items() if name != "via"}
+
+
+def _entry(info: AdminAuditEntry) -> Entry:
+    return Entry(info, _subject_path(info), account_path(info.actor))
+
+
+def _subject_path(info: AdminAuditEntry) -> str | None:
+    kind, _, name = info.subject.partition(":")
+    if kind == "study":
+        return f"/ui/studies/{name}"
+    if not name and info.subject != "database":
+        return f"/ui/sessions/{kind}"
+    return account_path(info.subject)
+
+
+# --- the search -----------------------------------------------------------------------------------
+
+
+def _audit(page: PageRequest) -> Response:
+    require(page.actor, "admin.read")
+    return _shown(page, FilledForm())
+
+
+def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
+    form = _asked(page)
+    cursor, more = page.query("cursor"), None
+    found: tuple[Entry, ...] = ()
+    if not form.errors:
+        listed = list_audit(page.co, page.actor, cursor=cursor, search=_search(form))
+        found = tuple(_entry(cast(AdminAuditEntry, each)) for each in listed.items)
+        more = listed.next and address("/ui/audit", **form.texts, cursor=listed.next)
+    return page.render(
+        "audit.html",
+        status=422 if form.errors else status,
+        form=form,
+        searching=any(form.texts.values()),
+        noted=noted,
+        entries_found=found,
+        older=more,
+        newest=address("/ui/audit", **form.texts) if cursor else None,
+    )
+
+
+def _asked(page: PageRequest) -> FilledForm:
+    texts = {name: (page.query(name) or "").strip() for name in (*_WORDS, *_TIMES)}
+    wrong = {
+        name: _NOT_A_WORD
+        for name in _WORDS
+        if texts[name] and not _KNOWN.fullmatch(texts[name].lower())
+    }
+    wrong |= {name: _NOT_A_TIME for name in _TIMES if texts[name] and _time(texts[name]) is None}
+    return FilledForm(texts, wrong)
+
+
+def _search(form: FilledForm) -> AuditSearch:
+    said = {name: form.text(name).lower() or None for name in _WORDS}
+    return AuditSearch(
+        subject=said["subject"],
+        actor=said["actor"],
+        action=said["action"],
+        part=said["text"],
+        since=_time(form.text("since")),
+        until=_time(form.text("until")),
+    )
+
+
+def _time(text: str) -> datetime | None:
+    """Read a time as a browser's input writes it, which has no zone: it is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+# --- the verification -----------------------------------------------------------------------------
+
+
+def _verify(page: PageRequest) -> Response:
+    """Verify one step; the answer's form asks for the next one, by itself where scripts run."""
+    require(page.actor, "admin.read")
+    texts = {name: page.form.get(name, "").strip() for name in ("noted", "after")}
+    noted = Head.noted(texts["noted"]) if texts["noted"] else None
+    if texts["noted"] and noted is None:
+        said = "This is no head: it is 64 characters of 0-9 and a-f, or NUMBER:HASH."
+        return _shown(page, FilledForm(texts, {"noted": said}), status=422)
+    after = Head.noted(texts["after"])
+    step = verify_audit(page.co, page.actor, after if isinstance(after, Head) else None, noted)
+    template = "audit_step.html" if page.partial else "audit_verification.html"
+    return page.render(template, step=step, noted=texts["noted"])
+
+
+ROUTES = (
+    get("/audit", _audit),
+    post("/audit/verification", _verify),
+)
