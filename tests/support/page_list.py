@@ -41,6 +41,7 @@ PAGES: dict[str, dict[str, str]] = {
         "new-session-hostile": "/ui/new-session?from=hostile",
         "result": "/ui/sessions/tumours-2026/result",
         "result-of-k": "/ui/sessions/tumours-2026/result?k=3",
+        "compare": "/ui/compare?first=tumours-2026&second=tumours-lloyd",
     },
     "basel": {
         "account": "/ui/account",

@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from fedclust.errors import UsageError
-from fedclust.report import Facts, Figure, Plots, facts_of_document, report_bytes, sections
+from fedclust.report import (
+    Facts,
+    Figure,
+    Plots,
+    comparison_sections,
+    facts_of_document,
+    report_bytes,
+    sections,
+)
 from fedclust.report.drawing import short
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
@@ -43,6 +51,7 @@ class Text(HTMLParser):
         self.words: dict[str, list[str]] = {"": []}
         self.tags: set[str] = set()
         self.links: list[str] = []
+        self.ids: list[str] = []
         self._section = ""
         self.feed(html)
 
@@ -50,9 +59,10 @@ class Text(HTMLParser):
         self.tags.add(tag)
         given = dict(attrs)
         assert not [name for name in given if name.startswith("on") or name == "style"]
+        self.ids += [given["id"]] if "id" in given else []
         if tag == "section":
-            self._section = given["id"]
-            self.words[self._section] = []
+            self._section = given.get("id") or ""
+            self.words.setdefault(self._section, [])
         if "href" in given:
             self.links.append(given["href"])
 
@@ -296,3 +306,79 @@ def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
     assert "/ui/sessions/swept/result/figures/sizes.svg?k=2" in Text(refused).links
     for wrong in ("bounds.svg", "sizes.pdf", "__init__.svg", "drawn.svg"):
         me.open(f"/ui/sessions/swept/result/figures/{wrong}", status=404)
+
+
+# --- two results ----------------------------------------------------------------------------------
+
+
+def test_two_results_stand_side_by_side(api: ApiCaller) -> None:
+    first, second = facts_for(api, "ada", "swept"), facts_for(api, "ada", "joined-up")
+    me, before = reader(api, "ada"), reads_of(api, "swept")
+    html = me.open("/ui/compare?first=swept&second=joined-up")
+    page = Text(html)
+    expected = comparison_sections(first, second)
+    assert [key for key in page.words if key in {each.key for each in expected}] == [
+        each.key for each in expected
+    ]
+    for section in expected:
+        assert (
+            Text(f'<section id="x">{section.html}</section>').words["x"]
+            == (page.words[section.key][1:])
+        )
+    assert html.count(Plots(first).profile().svg) == html.count(Plots(second).profile().svg) == 1
+    assert not page.tags & {"u", "style", "iframe", "img"}
+    assert len(page.ids) == len(set(page.ids))
+    assert {TITLE, str(sum(first.result.sizes or ()))} <= set(page.words[""])
+    assert reads_of(api, "swept") == before + 1
+
+
+def test_each_k_of_a_sweep_can_be_compared_with_the_others(api: ApiCaller) -> None:
+    best = facts_for(api, "ada", "swept").result.n_clusters or 0
+    other = {2: 3, 3: 2}[best]
+    me, before = reader(api, "ada"), reads_of(api, "swept")
+    page = Text(me.open("/ui/compare?first=swept&second=swept"))
+    assert "The two results describe the same clusters" in " ".join(page.words["agreement"])
+    assert reads_of(api, "swept") == before + 1
+    address = f"/ui/compare?first=swept&second=swept&second_k={other}"
+    assert address in page.links
+    shown = Text(me.open(address))
+    assert {"2", "3"} <= set(shown.words["agreement"])
+    # From there the first can change, too, and the second keeps its K.
+    assert f"/ui/compare?first=swept&first_k={other}&second=swept&second_k={other}" in shown.links
+    assert "another number" in me.open(
+        "/ui/compare?first=joined-up&second=swept&first_k=2", status=422
+    )
+
+
+def test_a_comparison_reads_only_what_its_reader_may_see(api: ApiCaller) -> None:
+    eve = reader(api, "eve")
+    assert "No session has completed yet" in eve.open("/ui/compare")
+    eve.open("/ui/compare?first=hers&second=swept", status=404)
+    eve.open("/ui/compare?first=swept", status=404)
+    assert "has not started" in eve.open("/ui/compare?first=hers", status=409)
+    page = Text(reader(api, "north").open("/ui/compare?first=swept&second=joined-up"))
+    assert "your site" in page.words["sites"]
+    assert not {"east", "south", "west"} & set(page.words["sites"])
+
+
+def test_the_form_offers_what_has_completed(api: ApiCaller) -> None:
+    html = reader(api, "ada").open("/ui/compare?first=joined-up")
+    assert '<option value="joined-up" selected>' in html
+    assert '<option value="swept">' in html
+    assert 'value="open"' not in html
+    assert "Choose two results" in html
+    assert "/ui/compare?first=joined-up" in reader(api, "ada").open("/ui/sessions/joined-up/result")
+
+
+def test_results_that_share_no_feature_are_refused_in_words(api: ApiCaller) -> None:
+    api.define("ada", "other-columns", SITES, features=[{"name": "bmi"}, {"name": "height"}])
+    rows = dict(api.data)
+    api.data |= {site: values[:, :2] for site, values in rows.items()}
+    for site in SITES:
+        api.join(site, "other-columns")
+    assert api.finish("other-columns", SITES) == "completed"
+    api.data |= rows
+    page = Text(reader(api, "ada").open("/ui/compare?first=other-columns&second=swept"))
+    assert "The two results share no feature" in " ".join(page.words[""])
+    assert "agreement" not in page.words
+    assert "Both profiles" in page.words["profiles"]

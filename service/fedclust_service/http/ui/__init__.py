@@ -15,6 +15,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui import (
     account_pages,
     audit_pages,
+    comparison_pages,
     overview_pages,
     people_pages,
     result_pages,
@@ -29,6 +30,7 @@ from fedclust_service.http.ui.errors import show_failure, show_http_error, show_
 _PAGES = (
     account_pages,
     audit_pages,
+    comparison_pages,
     overview_pages,
     people_pages,
     result_pages,

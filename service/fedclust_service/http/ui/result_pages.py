@@ -74,12 +74,12 @@ class ShownResult:
         return tuple(entry.n_clusters for entry in self.whole.sweep or ())
 
     @property
-    def drawn(self) -> Markup:
-        """The profile, or why there is none."""
+    def profile(self) -> Markup:
+        """The figure of the profile, or why there is none."""
         try:
-            return Markup(Plots(self.facts).profile().svg)  # noqa: S704 - our own SVG
+            return Markup(Plots(self.facts).profile().svg)  # noqa: S704 - our own code wrote it
         except UsageError as error:
-            return Markup("<p>{}.</p>").format(str(error).capitalize())
+            return Markup("<p>There is no profile: {}.</p>").format(str(error))
 
 
 def read_result(page: PageRequest, session: SessionInfo, k: int | None) -> ShownResult:
@@ -143,7 +143,7 @@ def _result(page: PageRequest) -> Response:
     session = sessions.get_session(page.co, page.actor, page.param("session"))
     k = number_of_clusters(page, "k")
     if session.state != "completed":
-        return _absent(page, session)
+        return absent_result(page, session)
     reading = read_result(page, session, k)
     facts = reading.facts
     drawn = Plots(facts).drawn()
@@ -160,7 +160,7 @@ def _result(page: PageRequest) -> Response:
 
 def as_markup(section: Section) -> Markup:
     """Return what our own code wrote, which escaped all text, with its long lists folded away."""
-    return Markup(section.html.replace("<details open>", "<details>"))  # noqa: S704
+    return Markup(section.html.replace("<details open>", "<details>"))  # noqa: S704 - escaped there
 
 
 def _figure_downloads(figures: Sequence[tuple[str, str]]) -> list[Download]:
@@ -174,7 +174,7 @@ def _figure_downloads(figures: Sequence[tuple[str, str]]) -> list[Download]:
     ]
 
 
-def _absent(page: PageRequest, session: SessionInfo) -> Response:
+def absent_result(page: PageRequest, session: SessionInfo) -> Response:
     """Return the page of a session without a result, which says why and what comes next."""
     return page.render("result_absent.html", status=409, session=session)
 

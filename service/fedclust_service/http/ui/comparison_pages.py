@@ -1,0 +1,104 @@
+"""Two results side by side, and how far they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from fedclust.errors import UsageError
+from fedclust.report import Section, comparison_sections
+from fedclust.wire.models import SessionInfo
+from fedclust_service.domain.session import SessionState
+from fedclust_service.http.ui.page_request import PageRequest, get
+from fedclust_service.http.ui.result_pages import (
+    ShownResult,
+    absent_result,
+    as_markup,
+    number_of_clusters,
+    read_result,
+)
+from fedclust_service.orchestration import sessions
+
+#: Sessions that the form offers, the newest; an address may name any.
+_MOST_OFFERED = 200
+_SIDES = ("first", "second")
+
+
+class Side(NamedTuple):
+    """One of the two results; ``tried`` leads to each K of its sweep."""
+
+    name: str
+    shown: ShownResult
+    tried: list[tuple[int, str]]
+
+
+def _compare(page: PageRequest) -> Response:
+    chosen = {side: page.query(side) for side in _SIDES}
+    infos = [sessions.get_session(page.co, page.actor, name) for name in chosen.values() if name]
+    absent = next((info for info in infos if info.state != "completed"), None)
+    if absent is not None:
+        return absent_result(page, absent)
+    sides = _sides(page, infos) if len(infos) == len(_SIDES) else []
+    found, refused = _compared(sides) if sides else ((), None)
+    return page.render(
+        "compare.html",
+        offered=_offered(page, infos),
+        chosen=chosen,
+        sides=sides,
+        sections=[(each.key, each.title, as_markup(each)) for each in found],
+        refused=refused,
+    )
+
+
+def _offered(page: PageRequest, chosen: Sequence[SessionInfo]) -> dict[str, str]:
+    """Return the names and titles of the sessions that can be chosen, newest first."""
+    listed = sessions.list_sessions(
+        page.co, page.actor, _MOST_OFFERED, state=SessionState.COMPLETED
+    )
+    found = {
+        each.name: "" if each.definition is None else each.definition.title for each in listed.items
+    }
+    return found | {info.name: info.definition.title for info in chosen}
+
+
+def _sides(page: PageRequest, infos: Sequence[SessionInfo]) -> list[Side]:
+    """Read both results; one that is compared with itself is read once."""
+    given = [number_of_clusters(page, f"{side}_k") for side in _SIDES]
+    named = {info.name: info for info in infos}
+    read = {name: read_result(page, info, None) for name, info in named.items()}
+    shown = [replace(read[info.name], k=k) for info, k in zip(infos, given, strict=True)]
+    return [
+        Side(
+            side,
+            shown[place],
+            [(k, _address(shown, place, k)) for k in shown[place].tried],
+        )
+        for place, side in enumerate(_SIDES)
+    ]
+
+
+def _address(shown: Sequence[ShownResult], place: int, k: int) -> str:
+    """Return the address of this comparison with another K at one side."""
+    fields: dict[str, object] = {}
+    for i, (side, each) in enumerate(zip(_SIDES, shown, strict=True)):
+        fields[side] = each.session.name
+        number = k if i == place else each.k
+        if number is not None and number != each.whole.n_clusters:
+            fields[f"{side}_k"] = number
+    return f"/ui/compare?{urlencode(fields)}"
+
+
+def _compared(sides: Sequence[Side]) -> tuple[tuple[Section, ...], str | None]:
+    """Return what there is to say, or why the two cannot be compared."""
+    first, second = (side.shown.facts for side in sides)
+    try:
+        return comparison_sections(first, second), None
+    except UsageError as error:
+        return (), str(error)
+
+
+ROUTES = (get("/compare", _compare),)
