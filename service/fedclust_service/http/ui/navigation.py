@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedclust_service.domain.access import PERMISSIONS, Role
 
 
-class Entry(NamedTuple):
+class PageLink(NamedTuple):
     """A line of the navigation; ``action`` is what a reader must be allowed to do to see it."""
 
     path: str
@@ -16,16 +16,16 @@ class Entry(NamedTuple):
 
 
 _ENTRIES = (
-    Entry("/ui/overview", "Overview", "admin.read"),
-    Entry("/ui/sessions", "Sessions", "session.read"),
-    Entry("/ui/studies", "Studies", "study.read"),
-    Entry("/ui/sites", "Sites", "site.read"),
-    Entry("/ui/analysts", "Analysts", "analyst.read"),
-    Entry("/ui/operators", "Operators", "operator.read"),
-    Entry("/ui/audit", "Audit trail", "admin.read"),
+    PageLink("/ui/overview", "Overview", "admin.read"),
+    PageLink("/ui/sessions", "Sessions", "session.read"),
+    PageLink("/ui/studies", "Studies", "study.read"),
+    PageLink("/ui/sites", "Sites", "site.read"),
+    PageLink("/ui/analysts", "Analysts", "analyst.read"),
+    PageLink("/ui/operators", "Operators", "operator.read"),
+    PageLink("/ui/audit", "Audit trail", "admin.read"),
 )
 
 
-def entries_for(role: Role) -> tuple[Entry, ...]:
+def entries_for(role: Role) -> tuple[PageLink, ...]:
     """Return the lines of a role's navigation; the first is where its readers begin."""
     return tuple(entry for entry in _ENTRIES if role in PERMISSIONS[entry.action])
