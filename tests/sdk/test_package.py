@@ -31,8 +31,9 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "('sklearn', 'scipy', 'httpx', 'pandas', 'threadpoolctl', 'fastapi', 'fedclust_service')"
     )
     code = f"import sys, fedclust; print([name for name in {heavy} if name in sys.modules])"
+    command = "import fedclust.cli.main; print({'sklearn', 'scipy', 'pandas'} & {*sys.modules})"
 
-    assert _python(code) == "[]"
+    assert _python(f"{code}; {command}").split() == ["[]", "set()"]
 
 
 def test_simulate_is_the_function_whoever_imports_its_module_first() -> None:
