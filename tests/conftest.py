@@ -97,7 +97,7 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """Return the address of a migrated PostgreSQL database."""
     name = postgres_server.create()
     yield postgres_server.url(name)
-    postgres_server.drop(name)
+    postgres_server.give_back(name)
 
 
 @pytest.fixture(params=DATABASES)
