@@ -19,7 +19,7 @@ import pytest
 from support.consortium import Consortium
 from support.processes import clean_environment
 from support.server import running_server
-from support.timeouts import TIMEOUT_S
+from support.timeouts import TIMEOUT_S, eventually
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 SITES = ("budapest", "cleveland", "zurich")
@@ -35,10 +35,9 @@ def block(language: str, containing: str) -> str:
 
 
 def _await_session(consortium: Consortium) -> None:
-    """Return once the session exists; the coordinator is asked, nothing is slept through."""
+    """Return once the session exists."""
     with consortium.analyst() as analyst:
-        while not [each.name for each in analyst.sessions()]:
-            continue
+        eventually(lambda: [each.name for each in analyst.sessions()])
 
 
 def _shell(script: str, directory: Path) -> subprocess.Popen[str]:
