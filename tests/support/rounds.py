@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,19 @@ def plan_for(
     return Plan(lloyd.METHOD, options, features, Policy(**(policy or {})), seed)
 
 
+#: By features, policy and rows: sites of tests have the same rows in many sessions and rounds.
+_POINTS: dict[Any, Points] = {}
+
+
 def data_of(plan: Plan, rows: ArrayLike) -> Points:
     """Return what a site with these rows (n, d), every row a person, hands to the engine."""
-    table = load(rows, plan.features)
-    return site_data(plan, rows, table, plan.policy.min_group_size)[0]
+    rows = np.asarray(rows, dtype=np.float64)
+    key = (plan.features, plan.policy, rows.shape, rows.tobytes())
+    if key not in _POINTS:
+        table = load(rows, plan.features)
+        _POINTS[key] = site_data(plan, rows, table, plan.policy.min_group_size)[0]
+    # Without what a session has derived from them.
+    return replace(_POINTS[key])
 
 
 @dataclass
