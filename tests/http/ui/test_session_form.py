@@ -123,7 +123,7 @@ def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
     empty, _ = new_form("fkm").checked(check)
     assert set(empty.errors) == {"/name", "/features", "/sites"}
     assert empty.while_typing().errors == {}
-    assert empty.open == ("Name", "Features", "Sites")
+    assert empty.open == ("Name", "Purpose", "Number of clusters", "Features", "Sites")
     unknown = [*typed(new_form("fkm")), ("/sites", "Delta 4")]
     form, _ = read_form(unknown, None).checked(check)
     assert form.wrong("/sites")[0].startswith("Delta 4: a name is")

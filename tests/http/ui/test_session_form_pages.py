@@ -119,7 +119,9 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
 def test_a_check_while_typing_answers_with_parts_alone(place: Place) -> None:
     empty = place.post(place.form().fields, f"{PAGE}/check")
     assert empty.messages == {}
-    assert "Still needed: name, features, sites." in "".join(empty.texts)
+    assert "Still needed: name, purpose, number of clusters, features, sites." in "".join(
+        empty.texts
+    )
     assert "<html" not in empty.html
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
     part = place.post(sent, f"{PAGE}/check")
@@ -152,7 +154,8 @@ def test_every_input_has_its_label_and_ids_are_unique(place: Place) -> None:
     assert len(set(page.ids)) == len(page.ids)
     inputs = [each for each in page.ids if each.startswith("f-") and each[-5:] not in _PARTS]
     lacking = {each for each in inputs if each not in page.labelled}
-    assert lacking == {"f-features-0", "f-sites"}, "these are groups with a legend"
+    groups = {"f-config", "f-features", "f-features-0", "f-policy", "f-sites"}
+    assert lacking == groups, "sections and groups have a heading"
 
 
 _PARTS = ("-help", "wrong", "words")

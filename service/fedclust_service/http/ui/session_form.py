@@ -211,9 +211,10 @@ class SessionForm:
             given = self.study.model_dump(mode="json", include=set(_ABOUT) - {"name"})
             defaults = self.study.defaults
             given |= {} if defaults is None else defaults.model_dump(exclude_unset=True)
+        fields = [replace(found[name], required=name in ("name", "purpose")) for name in names]
         return tuple(
-            with_defaults(found[name], given[name]) if given.get(name) is not None else found[name]
-            for name in names
+            each if given.get(each.name) is None else with_defaults(each, given[each.name])
+            for each in fields
         )
 
     # --- what it makes ----------------------------------------------------------------------------
@@ -324,8 +325,15 @@ class SessionForm:
     @property
     def open(self) -> tuple[str, ...]:
         """The labels of what is still empty and has to be filled in."""
-        labels = {each.pointer: each.label for each in (*self.about, *self.shown_options)}
-        return tuple(labels.get(name, name[1:].capitalize()) for name in self._empty_and_wrong)
+        inputs = [*self.about, *self.shown_options]
+        labels = {
+            each.pointer: each.label
+            for each in inputs
+            if each.pointer in self.errors or (each.required and self.errors)
+            if not self.text(each).strip()
+        }
+        rest = [name for name in self._empty_and_wrong if name not in labels]
+        return (*labels.values(), *(name[1:].capitalize() for name in rest))
 
     def while_typing(self) -> SessionForm:
         """Return the form without the messages about inputs that nobody has filled in yet."""
@@ -337,8 +345,8 @@ class SessionForm:
     @property
     def _empty_and_wrong(self) -> tuple[str, ...]:
         """The pointers of inputs that have a message and are empty."""
-        inputs = {each.pointer: each for each in (*self.about, *self.shown_options)}
-        empty = {name for name, each in inputs.items() if not self.text(each).strip()}
+        inputs = [*self.about, *self.shown_options]
+        empty = {each.pointer for each in inputs if not self.text(each).strip()}
         if self.study is None and not self.sites:
             empty.add("/sites")
         if not self._features:
