@@ -36,6 +36,9 @@ PAGES: dict[str, dict[str, str]] = {
         "consent": "/ui/sessions/tumours-2026/consent?site=turku",
         "sites": "/ui/sites",
         "site": "/ui/sites/basel",
+        "studies": "/ui/studies",
+        "study": "/ui/studies/tumour-types",
+        "new-study": "/ui/new-study",
         "new-session": "/ui/new-session",
         "new-session-copied": "/ui/new-session?from=tumours-2026",
         "new-session-hostile": "/ui/new-session?from=hostile",
@@ -45,6 +48,8 @@ PAGES: dict[str, dict[str, str]] = {
     },
     "basel": {
         "account": "/ui/account",
+        "studies": "/ui/studies",
+        "study": "/ui/studies/tumour-types",
         "sessions": "/ui/sessions",
         "session-live": "/ui/sessions/tumours-live",
         "session-invited": "/ui/sessions/hostile",

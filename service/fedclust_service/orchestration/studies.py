@@ -28,11 +28,7 @@ _CHANGE = "Change the fields that are named here and send it again."
 
 def create_study(co: Coordinator, actor: Actor, body: StudyCreate) -> tuple[StudyInfo, bool]:
     """Create a study (analysts, operators). False if the same request created it before."""
-    require(actor, "study.create")
-    try:
-        check_study(body)
-    except DefinitionError as error:
-        raise Refusal("invalid", _CHANGE, error.errors) from None
+    _require_valid(actor, body)
     # Only what was sent: later versions may have other defaults.
     stored = codec.canonical_json(body.model_dump(mode="json", exclude_unset=True))
 
@@ -41,12 +37,7 @@ def create_study(co: Coordinator, actor: Actor, body: StudyCreate) -> tuple[Stud
         there = tx.studies.get(body.name)
         if there is not None:
             if there.created_by != actor.key or there.definition != stored:
-                raise Refusal(
-                    "name-taken",
-                    "A study of this name was created with other contents or by somebody else. "
-                    "Choose another name; a study without sessions can be deleted by its creator, "
-                    "and its name used again.",
-                )
+                raise _name_taken()
             return _info(tx, actor, there), False
         require_registered(tx, body.sites, "/sites")
         added = tx.studies.add(
@@ -64,6 +55,34 @@ def create_study(co: Coordinator, actor: Actor, body: StudyCreate) -> tuple[Stud
         return _info(tx, actor, added), True
 
     return commit(co, "study.create", work)
+
+
+def check_new_study(co: Coordinator, actor: Actor, body: StudyCreate) -> None:
+    """Raise the refusal of :func:`create_study`; create nothing."""
+    _require_valid(actor, body)
+
+    def work(tx: Tx) -> None:
+        if tx.studies.get(body.name) is not None:
+            raise _name_taken()
+        require_registered(tx, body.sites, "/sites")
+
+    co.store.read("study.check", work)
+
+
+def _require_valid(actor: Actor, body: StudyCreate) -> None:
+    require(actor, "study.create")
+    try:
+        check_study(body)
+    except DefinitionError as error:
+        raise Refusal("invalid", _CHANGE, error.errors) from None
+
+
+def _name_taken() -> Refusal:
+    return Refusal(
+        "name-taken",
+        "A study of this name was created with other contents or by somebody else. Choose another "
+        "name; a study without sessions can be deleted by its creator, and its name used again.",
+    )
 
 
 def list_studies(co: Coordinator, actor: Actor, limit: int = 50, cursor: str | None = None) -> Page:

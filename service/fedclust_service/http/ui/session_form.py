@@ -11,14 +11,14 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from fedclust.methods.registry import METHODS
 from fedclust.report.session_terms import feature_text
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.study import StudyInfo
-from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.models import SessionCreate
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.form_field import (
@@ -33,6 +33,7 @@ from fedclust_service.http.ui.form_field import (
 )
 from fedclust_service.http.ui.schema_fields import model_field, options_field
 
+T = TypeVar("T")
 #: Rows of features in one form; a page with more is slow to fill in.
 MOST_ROWS = 500
 _ABOUT = ("name", "title", "purpose", "contact", "approval", "expires")
@@ -221,7 +222,10 @@ class SessionForm:
 
     @functools.cached_property
     def body(self) -> dict[str, Any]:
-        """The body that creates the session, without what equals a default."""
+        """The body that creates what the form is about, without what equals a default."""
+        return self._session_body()
+
+    def _session_body(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         study = self.study
         for each in self.about:
@@ -270,10 +274,8 @@ class SessionForm:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def checked(
-        self, check: Callable[[bytes], Definition]
-    ) -> tuple[SessionForm, Definition | None]:
-        """Return the form with the messages of a check, and the definition if there are none.
+    def checked(self, check: Callable[[bytes], T]) -> tuple[Self, T | None]:
+        """Return the form with the messages of a check, and what it returns if there are none.
 
         ``check`` takes the body as the API does, and raises Refusal.
         """
@@ -282,7 +284,7 @@ class SessionForm:
         except Refusal as refusal:
             return self.refused(refusal), None
 
-    def refused(self, refusal: Refusal) -> SessionForm:
+    def refused(self, refusal: Refusal) -> Self:
         """Return the form with the messages of a refusal at their inputs."""
         if refusal.slug == "name-taken":
             return replace(self, errors={"/name": (refusal.detail,)})
@@ -335,7 +337,7 @@ class SessionForm:
         rest = [name for name in self._empty_and_wrong if name not in labels]
         return (*labels.values(), *(name[1:].capitalize() for name in rest))
 
-    def while_typing(self) -> SessionForm:
+    def while_typing(self) -> Self:
         """Return the form without the messages about inputs that nobody has filled in yet."""
         waiting = set(self._empty_and_wrong)
         return replace(
@@ -355,7 +357,7 @@ class SessionForm:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def add_row(self, texts: Mapping[str, str] | None = None) -> SessionForm:
+    def add_row(self, texts: Mapping[str, str] | None = None) -> Self:
         """Return the form with one more row of features, which shows these texts by column."""
         if len(self.rows) >= MOST_ROWS:
             note = (
@@ -367,7 +369,7 @@ class SessionForm:
         added = {f"/features/{number}/{name}": text for name, text in (texts or {}).items()}
         return replace(self, rows=(*self.rows, number), texts={**self.texts, **added})
 
-    def remove_row(self, number: int) -> SessionForm:
+    def remove_row(self, number: int) -> Self:
         """Return the form without a row of features."""
         start = f"/features/{number}/"
         return replace(
@@ -376,7 +378,7 @@ class SessionForm:
             texts={name: text for name, text in self.texts.items() if not name.startswith(start)},
         )
 
-    def add_names(self, line: str) -> SessionForm:
+    def add_names(self, line: str) -> Self:
         """Return the form with a row for each name in the first line of a CSV file."""
         first = next((each for each in line.lstrip("\ufeff").splitlines() if each.strip()), "")
         separator = max(",;\t", key=first.count)
@@ -394,6 +396,8 @@ class SessionForm:
 
 def options_in_study(method: str, study: StudyInfo | None) -> FormField:
     """Return the field of a method's options, with the defaults of a study that has them."""
+    if not method:
+        return FormField("/config", "Options", "group")
     defaults = study and study.defaults
     if not defaults or defaults.algorithm not in ("", method):
         return _options(method)

@@ -21,18 +21,23 @@ from fedclust_service.domain.access import Role, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
+from fedclust_service.http.ui.form_field import SHOWN
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.session_form import SessionForm
-from fedclust_service.http.ui.session_form_sources import form_of, new_form, read_form
+from fedclust_service.http.ui.session_form_sources import (
+    after_button,
+    form_of,
+    new_form,
+    read_form,
+)
 from fedclust_service.orchestration import principals, sessions, studies
 from fedclust_service.orchestration.paging import MAX_PAGE
 
 _PATH: Final = "/new-session"
-_REMOVE: Final = "remove_feature:"
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
 _NOT_YET: Final = frozenset({"seed", "definition"})
 #: Refusals that no change of the form can lift.
-_FINAL: Final = frozenset({401, 403, 404})
+FINAL: Final = frozenset({401, 403, 404})
 
 
 def _open(page: PageRequest) -> Response:
@@ -62,14 +67,9 @@ def _act(page: PageRequest) -> Response:
     """Create the session, or show the form again, changed as the pressed button says."""
     require(page.actor, "session.create")
     form, pressed = _read(page), page.form
-    if "add_feature" in pressed:
-        return _show(page, form.add_row())
-    if "add_names" in pressed:
-        return _show(page, form.add_names(pressed.get("feature_names", "")))
-    for name in pressed:
-        number = name.removeprefix(_REMOVE)
-        if name.startswith(_REMOVE) and number.isdecimal() and len(number) < 7:
-            return _show(page, form.remove_row(int(number)))
+    changed = after_button(form, pressed)
+    if changed is not None:
+        return _show(page, changed)
     if "load_json" in pressed:
         return _show(page, _pasted(page, form, pressed.get("definition_json", "")))
     if "create" not in pressed:
@@ -77,7 +77,7 @@ def _act(page: PageRequest) -> Response:
     try:
         info, _ = sessions.create_session(page.co, page.actor, _request(form.json.encode()))
     except Refusal as refusal:
-        if refusal.status in _FINAL:
+        if refusal.status in FINAL:
             raise
         return _show(page, form.refused(refusal), status=refusal.status)
     return page.redirect(f"/ui/sessions/{info.name}", "session-created")
@@ -114,20 +114,27 @@ def _check_typed(page: PageRequest) -> Response:
     require(page.actor, "session.create")
     form = _read(page)
     form, definition = form.checked(_check(page))
-    shown = page.form.get("shown_method", "")
-    chosen = dict(page.form.multi_items())
-    changed = shown != form.method or any(
-        name.startswith("shown:") and chosen.get(name) != text for name, text in form.hidden
-    )
     values = _values(page, form, definition)
-    values |= {"form": form.while_typing(), "options_changed": changed}
+    values |= {"form": form.while_typing(), "options_changed": options_changed(page, form)}
     return page.render("session_form_check.html", **values)
+
+
+def options_changed(page: PageRequest, form: SessionForm) -> bool:
+    """Return whether the page shows the options of another method or variant than is chosen."""
+    posted = dict(page.form.multi_items())
+    return page.form.get("shown_method", "") != form.method or any(
+        name.startswith(SHOWN) and posted.get(name) != text for name, text in form.hidden
+    )
 
 
 def _download(page: PageRequest) -> Response:
     """Return the definition as a file for ``fedclust session create --file``."""
     require(page.actor, "session.create")
-    form = _read(page)
+    return as_file(_read(page))
+
+
+def as_file(form: SessionForm) -> Response:
+    """Return what a form makes as a file to download."""
     name = form.body.get("name")
     safe = isinstance(name, str) and name.replace("-", "").isalnum() and name.isascii()
     file = name if safe and len(str(name)) < 64 else "definition"
@@ -151,7 +158,7 @@ def _study(page: PageRequest, name: str | None) -> StudyInfo | None:
     return studies.get_study(page.co, page.actor, name) if name else None
 
 
-def _sites(page: PageRequest) -> list[PrincipalInfo]:
+def enabled_sites(page: PageRequest) -> list[PrincipalInfo]:
     """Return the registered sites that are not disabled, by name."""
     found: list[PrincipalInfo] = []
     cursor: str | None = None
@@ -166,6 +173,7 @@ def _sites(page: PageRequest) -> list[PrincipalInfo]:
 def _values(page: PageRequest, form: SessionForm, definition: Definition | None) -> dict[str, Any]:
     return {
         "form": form,
+        "kind": "session",
         "complete": definition is not None,
         "open": form.open,
         "wrong": len(form.while_typing().errors) + len(form.general),
@@ -194,7 +202,7 @@ def _show(page: PageRequest, form: SessionForm, *, status: int = 200) -> Respons
     values = _values(page, form, definition)
     if status == 200:
         values["form"] = form.while_typing()
-    registered = [] if form.study is not None else _sites(page)
+    registered = [] if form.study is not None else enabled_sites(page)
     names = {each.name for each in registered}
     return page.render(
         "session_form.html",
@@ -202,7 +210,6 @@ def _show(page: PageRequest, form: SessionForm, *, status: int = 200) -> Respons
         **values,
         refused=status != 200,
         methods=[METHODS[name] for name in METHODS],
-        method=METHODS[form.method],
         sites=registered,
         further=[name for name in form.sites if name not in names],
     )

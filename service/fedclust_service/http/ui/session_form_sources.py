@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fedclust.methods.registry import KMEANS, METHODS
 from fedclust.study import StudyInfo
@@ -19,6 +19,8 @@ from fedclust_service.http.ui.session_form import (
     session_fields,
 )
 
+FormT = TypeVar("FormT", bound=SessionForm)
+_REMOVE = re.compile(r"remove_feature:([0-9]{1,6})")
 _LEFT_OUT = frozenset({"method_version"})
 _FEATURE_INPUT = re.compile(r"/features/([0-9]{1,6})/(\w+)")
 
@@ -64,6 +66,19 @@ def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> Sess
         tuple(sites),
         tuple(taken),
     )
+
+
+def after_button(form: FormT, pressed: Mapping[str, str]) -> FormT | None:
+    """Return the form after a button that changes its rows; None if it was another one."""
+    if "add_feature" in pressed:
+        return form.add_row()
+    if "add_names" in pressed:
+        return form.add_names(pressed.get("feature_names", ""))
+    for name in pressed:
+        found = _REMOVE.fullmatch(name)
+        if found is not None:
+            return form.remove_row(int(found[1]))
+    return None
 
 
 def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:

@@ -1,0 +1,87 @@
+"""Studies: the list, one study with its sessions, and its deletion."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from fedclust.report.session_terms import feature_text
+from fedclust.report.wording import named_values
+from fedclust.study import StudyInfo
+from fedclust_service.domain.access import Role, require
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.orchestration import sessions, studies
+
+_PATH = "/studies"
+#: Sessions of a study on its page; the list of all sessions has the others.
+_MOST_SESSIONS = 100
+
+
+def _list(page: PageRequest) -> Response:
+    cursor = page.query("cursor")
+    found = studies.list_studies(page.co, page.actor, cursor=cursor)
+    older = f"/ui{_PATH}?{urlencode({'cursor': found.next})}" if found.next else None
+    return page.render(
+        "studies.html",
+        studies=found.items,
+        older=older,
+        first=f"/ui{_PATH}" if cursor else None,
+        may_create=page.actor.role is not Role.SITE,
+    )
+
+
+def _read(page: PageRequest) -> Response:
+    study = studies.get_study(page.co, page.actor, page.param("study"))
+    found = sessions.list_sessions(page.co, page.actor, _MOST_SESSIONS, study=study.name)
+    return page.render(
+        "study.html",
+        study=study,
+        agreed=_agreed(study),
+        features=[feature_text(each) for each in study.features or ()],
+        sessions=found.items,
+        more=len(study.sessions) - len(found.items),
+        may_manage=page.actor.role is not Role.SITE,
+    )
+
+
+def _agreed(study: StudyInfo) -> list[tuple[str, str]]:
+    """Return what all sessions of a study start with, as far as the reader may see it."""
+    if study.defaults is None:
+        return []
+    given = study.defaults.model_dump(mode="json", exclude_unset=True)
+    names = {"algorithm": "Method", "config": "Options", "policy": "Policy", "start": "Start"}
+    return [
+        (label, named_values(given[name]) if isinstance(given[name], dict) else str(given[name]))
+        for name, label in names.items()
+        if given.get(name)
+    ]
+
+
+def _confirm(page: PageRequest) -> Response:
+    require(page.actor, "study.manage")
+    study = studies.get_study(page.co, page.actor, page.param("study"))
+    return page.render("study_delete.html", study=study, refused=None)
+
+
+def _delete(page: PageRequest) -> Response:
+    require(page.actor, "study.manage")
+    name = page.param("study")
+    try:
+        studies.delete_study(page.co, page.actor, name)
+    except Refusal as refusal:
+        if refusal.status != 409:
+            raise
+        study = studies.get_study(page.co, page.actor, name)
+        values = {"study": study, "refused": refusal.detail}
+        return page.render("study_delete.html", status=409, **values)
+    return page.redirect(f"/ui{_PATH}", "study-deleted")
+
+
+ROUTES = (
+    get(_PATH, _list),
+    get(f"{_PATH}/{{study}}", _read),
+    get(f"{_PATH}/{{study}}/delete", _confirm),
+    post(f"{_PATH}/{{study}}/delete", _delete),
+)

@@ -1,0 +1,104 @@
+"""Studies in the browser: made in a form, listed, read, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.api_caller import ApiCaller
+from support.clock import ManualClock
+from support.html_forms import PageForm
+from support.local_coordinator import local_coordinator
+from support.purpose import PURPOSE
+from support.reader import Reader
+
+SITES = ["north", "south", "west"]
+HOSTILE = '<b onload="x">\u05d1\u05d3\u05d9\u05e7\u05d4</b>&amp;' + "x" * 160
+Readers = dict[str, Reader]
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+    place: Path = tmp_path_factory.mktemp("studies")
+    with local_coordinator(place, clock=ManualClock()) as local:
+        made = ApiCaller(local.base_url, local.operator_token)
+        made.register("sites", *SITES, "east")
+        made.register("analysts", "ada", "bob")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def readers(api: ApiCaller) -> Readers:
+    return {name: Reader(api.base_url, api.tokens[name]) for name in ("ada", "bob", *SITES, "east")}
+
+
+def post(reader: Reader, path: str, fields: list[tuple[str, str]], status: int) -> PageForm:
+    answer = reader.post(path, [each for each in fields if each[0] != "csrf"])
+    assert answer.status_code == status, answer.text
+    return PageForm(answer.text)
+
+
+def filled(
+    form: PageForm, name: str, *more: tuple[str, str], **texts: str
+) -> list[tuple[str, str]]:
+    sites = [("/sites", site) for site in SITES]
+    return form.changed(*sites, *more, name=name, purpose=PURPOSE, **texts)
+
+
+def test_a_form_makes_the_study_that_the_api_makes(api: ApiCaller, readers: Readers) -> None:
+    ada = readers["ada"]
+    form = PageForm(ada.open("/ui/new-study"))
+    assert form.value("/algorithm") == ""
+    sent = [each for each in filled(form, "hearts") if each[0] != "/algorithm"]
+    form = post(ada, "/ui/new-study", [*sent, ("/algorithm", "kfed"), ("update", "1")], 200)
+    create = ("create", "1")
+    sent = form.changed(create, features__0__name="age", config__refine="2", policy__quorum="3")
+    wrong = form.changed(create, config__refine="x", policy__quorum="9")
+    refused = post(ada, "/ui/new-study", wrong, 422)
+    assert refused.messages.keys() == {"f-config-refine", "f-policy-quorum"}
+    part = post(ada, "/ui/new-study/check", sent, 200)
+    assert "Complete: the study can be created." in "".join(part.texts)
+    post(ada, "/ui/new-study", sent, 303)
+    body = {
+        "name": "hearts",
+        "purpose": PURPOSE,
+        "sites": SITES,
+        "features": [{"name": "age"}],
+        "defaults": {"algorithm": "kfed", "config": {"refine": 2}, "policy": {"quorum": 3}},
+    }
+    there = api.request("POST", "/v1/studies", "ada", json=body)
+    assert there.status_code == 200, there.text
+    page = ada.open("/ui/studies/hearts")
+    assert "refine: 2" in page
+    assert 'href="/ui/new-session?study=hearts"' in page
+    assert PageForm(ada.open("/ui/new-session?study=hearts")).value("/config/refine") == "2"
+
+
+def test_who_sees_which_study(api: ApiCaller, readers: Readers) -> None:
+    api.study("ada", "private", SITES, title=HOSTILE)
+    for name in ("ada", "north"):
+        assert "private" in readers[name].open("/ui/studies")
+        page = readers[name].open("/ui/studies/private")
+        assert "<b onload" not in page
+        assert HOSTILE[14:19] in page
+    assert "south" not in readers["north"].open("/ui/studies/private")
+    for name in ("bob", "east"):
+        assert "private" not in readers[name].open("/ui/studies")
+        readers[name].open("/ui/studies/private", status=404)
+    readers["north"].open("/ui/new-study", status=403)
+    readers["north"].open("/ui/studies/private/delete", status=403)
+
+
+def test_only_a_study_without_sessions_is_deleted(api: ApiCaller, readers: Readers) -> None:
+    ada = readers["ada"]
+    api.study("ada", "old", SITES)
+    api.define("ada", "of-old", SITES, study="old")
+    assert "/ui/sessions/of-old" in ada.open("/ui/studies/old")
+    refused = post(ada, "/ui/studies/old/delete", [], 409)
+    assert "The study has sessions: of-old." in "".join(refused.texts)
+    api.study("ada", "empty", SITES)
+    assert "its name can be used again" in ada.open("/ui/studies/empty/delete")
+    post(ada, "/ui/studies/empty/delete", [], 303)
+    ada.open("/ui/studies/empty", status=404)
