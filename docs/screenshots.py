@@ -20,8 +20,12 @@ from support.page_list import PAGES  # noqa: E402
 from support.showcase import Showcase, showcase  # noqa: E402
 
 TARGET, FIGURES = ROOT / "build" / "screenshots", ROOT / "docs" / "figures"
-#: Pictures that the documentation shows, each with its name there.
-KEPT: dict[str, str] = {}
+#: Pictures that the documentation shows, each with its name there and where it begins.
+KEPT = {
+    ("operator", "overview"): ("page_overview", "body"),
+    ("ada", "result"): ("page_result", "#clusters"),
+    ("basel", "consent"): ("page_consent", "body"),
+}
 _WIDE, _PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 812}
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -41,8 +45,6 @@ def main() -> None:
             for name in PAGES:
                 _take(browser, shown, name)
         browser.close()
-    for picture, kept in KEPT.items():
-        shutil.copyfile(TARGET / f"{picture}.png", FIGURES / f"{kept}.png")
     print(f"{len(list(TARGET.iterdir()))} pictures in {TARGET.relative_to(ROOT)}")
 
 
@@ -60,6 +62,10 @@ def _take(browser: Browser, shown: Showcase, name: str) -> None:
         page.emulate_media(color_scheme="light")
         page.set_viewport_size(_WIDE)
         page.goto(path)
+        if (name, page_name) in KEPT:
+            kept, begin = KEPT[name, page_name]
+            page.locator(begin).evaluate("element => element.scrollIntoView()")
+            page.screenshot(path=FIGURES / f"{kept}.png")
         for kind in ("light", "dark", "phone"):
             page.emulate_media(color_scheme="dark" if kind == "dark" else "light")
             page.set_viewport_size(_PHONE if kind == "phone" else _WIDE)
