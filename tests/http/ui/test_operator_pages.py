@@ -12,7 +12,7 @@ import pytest
 from fedclust_service.domain.overview import Concern
 from fedclust_service.http.ui import audit_pages
 from fedclust_service.http.ui.attention import concerns
-from fedclust_service.orchestration.admin import Attention
+from fedclust_service.orchestration.attention import Attention
 from fedclust_service.orchestration.audit.trail import verify_audit
 from fedclust_service.orchestration.sweeper import sweep
 from support.api_caller import ApiCaller
@@ -257,6 +257,7 @@ def test_the_overview_says_what_needs_attention_and_where_to_solve_it(
 ) -> None:
     shown = operator.open("/ui/overview")
     assert "Round 1 of session heart is past its deadline." in shown
+    assert "Waits for north, south, west</bdi>." in shown
     assert 'href="/ui/sessions/heart"' in shown
     assert 'href="/ui/sessions?state=running"' in shown
     # The test's coordinator runs no threads.
@@ -265,12 +266,13 @@ def test_the_overview_says_what_needs_attention_and_where_to_solve_it(
 
 
 def test_every_kind_of_attention_has_a_sentence() -> None:
+    elsewhere = {"notifications-waiting", "backup-old", "disk-low"}
     for kind in Attention.model_fields["kind"].annotation.__args__:  # type: ignore[union-attr]
-        found = vars(Concern(kind, "site:north", ManualClock().now(), 3))
-        (concern,) = concerns([Attention.model_validate(found)], [])
-        assert concern.what.endswith(".")
-        assert concern.to_do, kind
-        assert concern.where is not None or kind == "notifications-waiting"
+        found = vars(Concern(kind, "site:north", ManualClock().now(), 3, "why"))
+        (matter,) = concerns([Attention.model_validate(found)], [])
+        assert matter.what.endswith(".")
+        assert matter.to_do, kind
+        assert (matter.where is None) == (kind in elsewhere)
     assert concerns([], []) == ()
 
 
@@ -292,6 +294,7 @@ def test_the_trail_is_searched_by_address(operator: Reader) -> None:
     joined = rows(operator.open("/ui/audit?text=JOINED&actor=site:west&subject=heart"))
     assert len(joined) == 1
     assert " API site.joined heart " in joined[0]
+    assert "late no , separate groups no ," in joined[0]
     assert rows(operator.open("/ui/audit?until=2000-01-01T00:00")) == []
     assert "No entry matches" in operator.open("/ui/audit?since=2100-01-01T00:00")
     assert len(rows(operator.open("/ui/audit?since=2000-01-01&actor=site:north"))) > 0

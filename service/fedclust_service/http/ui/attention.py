@@ -17,7 +17,8 @@ class Matter:
 
     ``badge`` is how urgent it is, as a badge's class, and ``label`` its word. ``at`` is when it
     began, or for what is still to come, when it will happen: ``when`` says which. ``where`` is the
-    address of the page where it is solved, ``link`` that link's text.
+    address of the page where it is solved, ``link`` that link's text. ``detail_is`` are words in
+    front of the detail.
     """
 
     badge: str
@@ -27,7 +28,7 @@ class Matter:
     when: str = "Since"
     at: datetime | None = None
     detail: str | None = None
-    sites: tuple[str, ...] = ()
+    detail_is: str = ""
     where: str | None = None
     link: str = "Open"
 
@@ -60,6 +61,7 @@ def _round_late(each: Attention) -> Matter:
         "the answers that are there, or exclude a site.",
         at=each.at,
         detail=each.detail,
+        detail_is="Waits for",
         where=_session(each),
         link="Open session",
     )
@@ -75,6 +77,40 @@ def _round_stuck(each: Attention) -> Matter:
         at=each.at,
         where=_session(each),
         link="Open session",
+    )
+
+
+def _cannot_start(each: Attention) -> Matter:
+    return Matter(
+        "late",
+        "cannot start",
+        f"Session {each.subject} cannot start with the sites that joined.",
+        "Its analyst can invite another site, or create the session again with another method.",
+        at=each.at,
+        detail=each.detail,
+        where=_session(each),
+        link="Open session",
+    )
+
+
+def _backup_old(each: Attention) -> Matter:
+    return Matter(
+        "late",
+        "backup",
+        "The database has no new backup.",
+        "Run fedclust-service backup on the coordinator's machine, and have it run every day.",
+        at=each.at,
+        detail=each.detail,
+    )
+
+
+def _disk_low(each: Attention) -> Matter:
+    return Matter(
+        "failed",
+        "disk",
+        "The coordinator's disk is almost full.",
+        "Make space before it is full: then no answer of a site can be stored.",
+        detail=each.detail,
     )
 
 
@@ -135,14 +171,18 @@ def _notification_failed(each: Attention) -> Matter:
 
 def _unknown(each: Attention) -> Matter:
     words = each.kind.replace("-", " ")
-    return Matter("late", words, f"{words.capitalize()}: {each.subject}.", "", at=each.at)
+    what = f"{words.capitalize()}: {each.subject}."
+    return Matter("late", words, what, "", at=each.at, detail=each.detail)
 
 
 _WORDS: dict[str, Callable[[Attention], Matter]] = {
     "round-late": _round_late,
     "round-stuck": _round_stuck,
+    "cannot-start": _cannot_start,
     "session-failed": _session_failed,
     "token-expiring": _token_expiring,
     "notifications-waiting": _notifications_waiting,
     "notification-failed": _notification_failed,
+    "backup-old": _backup_old,
+    "disk-low": _disk_low,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
@@ -23,12 +22,21 @@ _WORDS = ("subject", "actor", "action", "text")
 _TIMES = ("since", "until")
 #: What names, actors, actions and subjects consist of; the database is not asked about the rest.
 _KNOWN = re.compile(r"[a-z0-9:._-]{1,200}")
+_HASH = re.compile(r"[0-9a-f]{32,64}")
 _NOT_A_WORD = "Names and actions consist of a-z, 0-9 and . : _ -"
 _NOT_A_TIME = "Write a date such as 2026-01-31, or 2026-01-31T12:00."
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShownDetail:
+    """A detail's text; ``long``: a hash, of which the page shows the start."""
+
+    text: str
+    long: bool = False
+
+
+@dataclass(frozen=True)
+class ShownEntry:
     """An entry as the page shows it; ``about`` is the address of its subject's page."""
 
     info: AdminAuditEntry
@@ -41,13 +49,24 @@ class Entry:
         return {"page": "page", "api": "API"}.get(str(self.info.details.get("via")), "")
 
     @property
-    def details(self) -> Mapping[str, object]:
-        """The other details."""
-        return {name: value for name, value in self.info.details.items() if name != "via"}
+    def details(self) -> tuple[tuple[str, ShownDetail], ...]:
+        """The other details, with the words of their names."""
+        return tuple(
+            (name.replace("_", " "), _detail(value))
+            for name, value in self.info.details.items()
+            if name != "via"
+        )
 
 
-def _entry(info: AdminAuditEntry) -> Entry:
-    return Entry(info, _subject_path(info), account_path(info.actor))
+def _detail(value: object) -> ShownDetail:
+    if isinstance(value, bool) or value is None:
+        return ShownDetail({True: "yes", False: "no", None: "none"}[value])
+    text = str(value)
+    return ShownDetail(text, _HASH.fullmatch(text) is not None)
+
+
+def _entry(info: AdminAuditEntry) -> ShownEntry:
+    return ShownEntry(info, _subject_path(info), account_path(info.actor))
 
 
 def _subject_path(info: AdminAuditEntry) -> str | None:
@@ -70,7 +89,7 @@ def _audit(page: PageRequest) -> Response:
 def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
     form = _asked(page)
     cursor, more = page.query("cursor"), None
-    found: tuple[Entry, ...] = ()
+    found: tuple[ShownEntry, ...] = ()
     if not form.errors:
         listed = list_audit(page.co, page.actor, cursor=cursor, search=_search(form))
         found = tuple(_entry(cast(AdminAuditEntry, each)) for each in listed.items)
