@@ -53,6 +53,7 @@ def test_a_form_makes_the_study_that_the_api_makes(api: ApiCaller, readers: Read
     assert form.value("/algorithm") == ""
     sent = [each for each in filled(form, "hearts") if each[0] != "/algorithm"]
     form = post(ada, "/ui/new-study", [*sent, ("/algorithm", "kfed"), ("update", "1")], 200)
+    assert "Number of clusters</label>" in form.html, "a study may leave it to its sessions"
     create = ("create", "1")
     sent = form.changed(create, features__0__name="age", config__refine="2", policy__quorum="3")
     wrong = form.changed(create, config__refine="x", policy__quorum="9")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Self
 
 from fedclust_service.domain.refusal import Refusal
@@ -20,6 +20,18 @@ class StudyForm(SessionForm):
         """Return the form of a study with what was typed into a session's."""
         known = {each.name: getattr(form, each.name) for each in fields(form)}
         return cls(**{**known, "method": method})
+
+    @property
+    def about(self) -> tuple[FormField, ...]:
+        """What the people at the sites read first."""
+        return tuple(
+            replace(each, help=each.help.replace("session", "study")) for each in super().about
+        )
+
+    @property
+    def options(self) -> FormField:
+        """The options of the method, of which a study may leave out any."""
+        return _optional(super().options)
 
     @property
     def running(self) -> tuple[FormField, ...]:
@@ -44,3 +56,13 @@ class StudyForm(SessionForm):
             for each in refusal.errors
         ]
         return super().refused(Refusal(refusal.slug, refusal.detail, errors))
+
+
+def _optional(field: FormField) -> FormField:
+    """Return a field without inputs that are required, but for the choice of a variant."""
+    return replace(
+        field,
+        required=False,
+        fields=tuple(map(_optional, field.fields)),
+        variants=tuple(tuple(map(_optional, each)) for each in field.variants),
+    )
