@@ -72,6 +72,13 @@ function filters(root) {
   }
 }
 
+// Of a pasted table only the line with the names stays: rows must not leave the browser.
+function firstLine(event) {
+  if (!event.target.matches("textarea[data-first-line]")) return;
+  const [first, ...rest] = event.target.value.trimStart().split("\n");
+  if (rest.length > 0) event.target.value = first;
+}
+
 // An input is invalid as long as there is a message about it.
 function markWrong() {
   for (const message of document.querySelectorAll("[data-wrong]")) {
@@ -126,6 +133,7 @@ document.addEventListener("visibilitychange", () => {
 
 prepare(document);
 document.addEventListener("htmx:afterSettle", markWrong);
+document.addEventListener("input", firstLine, true);
 document.addEventListener("htmx:load", (event) => prepare(event.target));
 document.addEventListener("htmx:sendError", sayFailure);
 document.addEventListener("htmx:responseError", (event) => {
