@@ -80,6 +80,9 @@ def own_token_expiring(role: str, name: str, ends: datetime) -> str:
     )
 
 
-def with_address(text: str, public_url: str | None) -> str:
-    """Add the coordinator's address to a text, if it is known."""
-    return text if public_url is None else f"{text}\nCoordinator: {public_url}\n"
+def with_address(text: str, public_url: str | None, page: str | None = None) -> str:
+    """Add the coordinator's address to a text, if it is known, and that of a page about it."""
+    if public_url is None:
+        return text
+    shown = "" if page is None else f"In the browser: {page}\n"
+    return f"{text}\nCoordinator: {public_url}\n{shown}"

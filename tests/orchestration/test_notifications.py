@@ -141,7 +141,7 @@ def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
         "state": "running",
     }
     assert post["time"] == "2026-01-05T09:00:01.000Z"
-    assert post["link"] == "https://coordinator.example/v1/sessions/heart"
+    assert post["link"] == "https://coordinator.example/ui/sessions/heart"
     texts = {to: str(body["text"]) for body, (to,) in mails.got}
     assert texts[OPS].startswith("Round 1 of the session heart is overdue: 2 sites are late\n")
     assert "Late: north, west" in texts[OPS]
@@ -149,7 +149,10 @@ def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
     assert texts["ada@x.example"] == texts[OPS]
     assert texts["north@x.example"].startswith("The session heart waits for the site north\n")
     assert "west" not in texts["north@x.example"]
-    assert texts[OPS].endswith("\nCoordinator: https://coordinator.example\n")
+    assert texts[OPS].endswith(
+        "\nCoordinator: https://coordinator.example\n"
+        "In the browser: https://coordinator.example/ui/sessions/heart\n"
+    )
 
 
 def test_another_deadline_that_passes_is_another_cause(

@@ -235,7 +235,7 @@ def _outbox_row(
     uow: UnitOfWork, event: _Event, recipient: str, channel: Channel, text: str
 ) -> Notification:
     new, url = secrets.token_hex(16), uow.outgoing.public_url
-    link = None if url is None or event.session is None else f"{url}/v1/sessions/{event.session}"
+    link = None if url is None or event.session is None else f"{url}/ui/sessions/{event.session}"
     ends = event.expires_at
     return Notification(
         id=new,
@@ -254,7 +254,7 @@ def _outbox_row(
             "state": event.state,
             "account": event.account,
             "expires_at": None if ends is None else _rfc3339(ends),
-            "text": sdk_texts.with_address(text, url),
+            "text": sdk_texts.with_address(text, url, link),
             "link": link,
         },
         created_at=uow.now,
