@@ -6,6 +6,7 @@ What only tests with a database or a clock need is imported in its fixture: othe
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from typer import main as typer
 
 from fedclust.site import cohorts
 
@@ -43,6 +45,9 @@ with contextlib.suppress(ImportError):
     # Otherwise it draws constants of all modules imported so far, which differ with the order of
     # the tests.
     providers._get_local_constants = lambda: providers._local_constants
+
+# Typer builds all commands of a program at each call: 25 ms, and tests make many hundred calls.
+typer.get_command = functools.cache(typer.get_command)
 
 
 @pytest.fixture(autouse=True)

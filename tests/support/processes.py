@@ -46,6 +46,7 @@ _IMPORTED_ONCE = [
     *("alembic.command", "alembic.config", "alembic.ddl.impl"),
     "sqlalchemy.dialects.sqlite.pysqlite",
     *("sqlalchemy.dialects.postgresql.psycopg", "support.processes"),
+    "support.forked_commands",
 ]
 
 
