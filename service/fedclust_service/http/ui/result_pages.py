@@ -133,7 +133,7 @@ _DOWNLOADS = (
     ),
     Download(
         "Definition",
-        "What the sites consented to, in the form whose SHA-256 they signed.",
+        "What the sites consented to, byte for byte: the file has the SHA-256 of their consent.",
         (("JSON", "definition.json"),),
     ),
 )
