@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedclust import simulate
 from fedclust.report import Facts, sections
-from fedclust.report.drawing import PALETTE, Figure, ink_on, tag
+from fedclust.report.drawing import PALETTE, Figure, ink_on, labels, line_chart, tag, ticks
 from fedclust.report.figures import difference_colour
 from support.method_variants import TRIED
 from support.site_rows import blobs
@@ -109,3 +109,23 @@ def test_a_file_has_the_title_above_the_drawing() -> None:
     assert ">a &lt; b</text>" in figure.titled_svg
     assert mark in figure.titled_svg
     assert 'aria-label="a &lt; b. 9 &amp; more"' in figure.svg
+
+
+@pytest.mark.parametrize("low", [0.0, -3.0, 2088.3, 1e-9, 5e11])
+@pytest.mark.parametrize("span", [1e-6, 0.02, 1.0, 1e4])
+def test_no_two_marks_of_an_axis_have_the_same_number(low: float, span: float) -> None:
+    marks = ticks(low, low + span)
+    shown = labels(marks)
+    assert len(set(shown)) == len(marks)
+    assert np.allclose([float(label) for label in shown], marks, rtol=1e-3, atol=span / 5)
+
+
+def test_what_differs_by_rounding_is_a_flat_line() -> None:
+    values = [2088.3, np.nextafter(2088.3, 3000.0), 2088.3 * (1 + 1e-12)]
+
+    def heights(ys: list[float]) -> set[str]:
+        drawn = line_chart("t", "round", "inertia", {"a": list(enumerate(ys))}).svg
+        return set(re.findall(r' cy="([0-9.]+)"', drawn))
+
+    assert len(heights(values)) == 1
+    assert len(heights([2088.3, 2088.31, 2088.32])) == 3

@@ -18,6 +18,7 @@ __all__ = [
     "Figure",
     "frame",
     "ink_on",
+    "labels",
     "line_chart",
     "ruler",
     "short",
@@ -42,6 +43,8 @@ LEFT, RIGHT, TOP, BOTTOM = 78.0, 16.0, 12.0, 44.0
 _LEGEND = 170.0
 #: Height of the title in a file.
 _HEADING = 36
+#: Values whose difference is a smaller share of them differ by rounding.
+_ROUNDING = 1e-9
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
 #: A line with more points is drawn without marks.
 _MOST_MARKS = 40
@@ -159,7 +162,9 @@ class Axis:
     def around(cls, values: Sequence[float], low: float, high: float, share: float = 0.06) -> Axis:
         """Return an axis with some room at both ends of ``values``."""
         least, most = min(values), max(values)
-        room = (most - least) * share or max(abs(most), 1.0) * 0.1
+        size = max(abs(least), abs(most))
+        # What differs by rounding alone is drawn as one value.
+        room = (most - least) * share if most - least > _ROUNDING * size else max(size, 1.0) * 0.1
         return cls(least - room, most + room, low, high)
 
     def __call__(self, value: float) -> float:
@@ -221,9 +226,10 @@ def line_chart(
 def frame(x: Axis, y: Axis, x_name: str, y_name: str, across: Sequence[float]) -> list[str]:
     """Return grid, numbers and names of two axes; ``across`` are the marks of the first."""
     parts = []
-    for mark in ticks(min(y.least, y.most), max(y.least, y.most)):
+    upward = ticks(min(y.least, y.most), max(y.least, y.most))
+    for mark, label in zip(upward, labels(upward), strict=True):
         parts.append(line(x.low, y(mark), x.high, y(mark)))
-        parts.append(text(x.low - 6, y(mark) + 4, short(mark), "end", size=11))
+        parts.append(text(x.low - 6, y(mark) + 4, label, "end", size=11))
     parts += _marks(x, y.low, x_name, across)
     middle = (y.low + y.high) / 2
     turn = f"translate(14 {middle:.1f}) rotate(-90)"
@@ -237,9 +243,9 @@ def ruler(x: Axis, at: float, low: float, name: str, marks: Sequence[float]) -> 
 
 def _marks(x: Axis, low: float, name: str, marks: Sequence[float]) -> list[str]:
     parts = []
-    for mark in marks:
+    for mark, label in zip(marks, labels(marks), strict=True):
         parts.append(line(x(mark), low, x(mark), low + 4))
-        parts.append(text(x(mark), low + 16, short(mark), "middle", size=11))
+        parts.append(text(x(mark), low + 16, label, "middle", size=11))
     return [*parts, text((x.low + x.high) / 2, low + BOTTOM - 8, name, "middle")]
 
 
@@ -284,6 +290,16 @@ def short(value: float | None) -> str:
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
     shown = f"{value:.{digits}f}"
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def labels(marks: Sequence[float]) -> list[str]:
+    """Return the numbers of an axis, in as many digits as tell them apart."""
+    shown = [short(mark) for mark in marks]
+    for digits in range(5, 18):
+        if len(set(shown)) == len(marks):
+            break
+        shown = [f"{mark:.{digits}g}" for mark in marks]
+    return shown
 
 
 def ticks(low: float, high: float) -> list[float]:
