@@ -91,7 +91,7 @@ def run(directory: Path, keep_running: bool | None = None, out: Console | None =
     """Run the demo and return its exit code.
 
     An earlier demo's folder is emptied; any other must be empty. With ``keep_running`` the
-    coordinator runs until Ctrl-C, so that you can open ``/docs``; by default only on a terminal and
+    coordinator runs until Ctrl-C, so that you can open its pages; by default only on a terminal and
     not in CI.
     """
     out = out or Console(highlight=False)
@@ -153,16 +153,18 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
     for line in place.left():
         out.print(line, soft_wrap=True)
     again = f"fedclust-service serve --data-dir {place.shown / 'coordinator'}"
-    address = f"{server.url}/docs"
     if keep_running:
-        out.print(f"to try out the API, open:  {address}", soft_wrap=True)
-        out.print(f"with the analyst's token:  {token}", soft_wrap=True)
+        out.print(f"see the results in a browser:  {server.url}", soft_wrap=True)
+        out.print(f"with the analyst's token:      {token}", soft_wrap=True)
+        out.print(f"or with the operator's:        {server.operator_token}", soft_wrap=True)
         out.print("[bold]press Ctrl-C to stop[/bold]")
         with contextlib.suppress(KeyboardInterrupt):
             code = server.process.wait()
             raise DemoFailure(f"the coordinator ended unexpectedly with {code}: see {server.log}")
     else:
-        out.print(f"the API was at {address}; the coordinator stops now, and starts again with:")
+        out.print(
+            f"the pages were at {server.url}; the coordinator stops now, and starts again with:"
+        )
         out.print(f"  {again}", soft_wrap=True)
 
 

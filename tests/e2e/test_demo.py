@@ -41,7 +41,7 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
         # Where whole cells are labelled, in one shot, it is less than row by row.
         assert float(line[3]) > (0.7 if SESSIONS[session] == "kfed" else 0.9)
     assert "ARI with diagnosis" in out
-    assert re.search(r"http://127\.0\.0\.1:\d+/docs", out)
+    assert re.search(r"pages were at http://127\.0\.0\.1:\d+;", out)
     assert out.count("4 of 4 answered") >= 3
     for name in SHARES:
         assert name in out
