@@ -12,7 +12,12 @@ RUN python -m venv /opt/fedclust \
     && /opt/fedclust/bin/python -m pip install --no-cache-dir ".[service,postgres]"
 
 FROM python:3.12-slim-bookworm
-RUN groupadd --system --gid 10001 fedclust \
+# The font is for figures as PNG. Its version is that of the image's Debian.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends fonts-dejavu-core \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --system --gid 10001 fedclust \
     && useradd --system --uid 10001 --gid fedclust --shell /usr/sbin/nologin \
         --home-dir /var/lib/fedclust --create-home fedclust \
     && chmod 0700 /var/lib/fedclust
