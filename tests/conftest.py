@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,15 @@ with contextlib.suppress(ImportError):
     # Otherwise it draws constants of all modules imported so far, which differ with the order of
     # the tests.
     providers._get_local_constants = lambda: providers._local_constants
+
+# Collecting the tests makes a million objects that stay. No collection of garbage looks at them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 # Typer builds all commands of a program at each call: 25 ms, and tests make many hundred calls.
 typer.get_command = functools.cache(typer.get_command)
