@@ -135,8 +135,14 @@ def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
     reader = Reader(place.local.base_url, issued["token"])
     reader.open("/ui/account")
     place.api.ok("DELETE", f"/v1/analysts/ada/tokens/{issued['id']}", "operator")
-    part = reader.client.get("/ui/account", headers={"HX-Request": "true"})
-    assert part.headers["HX-Redirect"] == "/ui/sign-in"
+    for here, leads_to in (
+        (f"{place.local.base_url}/ui/sites?limit=2", "/ui/sites"),
+        ("https://elsewhere.example//elsewhere.example/ui/sites", "/ui/sign-in"),
+        (None, "/ui/sign-in"),
+    ):
+        said = {"HX-Request": "true"} | ({"HX-Current-URL": here} if here else {})
+        part = reader.client.get("/ui/account", headers=said)
+        assert part.headers["HX-Redirect"] == leads_to
     posted = reader.client.post("/ui/sign-out", data={"csrf": "x"})
     assert (posted.status_code, "revoked" in posted.text) == (401, True)
     # The browser forgets the cookie, so the next page leads to the form.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import cast
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -51,8 +51,11 @@ def show_failure(request: Request, error: Exception) -> Response:
 def _to_sign_in(request: Request, refusal: Refusal) -> Response:
     path = request.url.path
     if request.headers.get("HX-Request") == "true":
-        # The reader's page asks for a part of itself: the whole page has to go.
-        return Response(status_code=401, headers={"HX-Redirect": _SIGN_IN})
+        # The reader's page asks for a part of itself: the whole page has to go. Asked for again it
+        # says why, and leads back.
+        here = urlsplit(request.headers.get("HX-Current-URL", "")).path
+        again = here if OWN_PAGE.fullmatch(here) else _SIGN_IN
+        return Response(status_code=401, headers={"HX-Redirect": again})
     own = OWN_PAGE.fullmatch(path) is not None
     if own and request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}:
         # A browser withholds the cookie when a link elsewhere, as in an e-mail, leads here. The
