@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from operation_bodies import SITES
 from support.api_caller import ApiCaller
@@ -18,6 +18,7 @@ from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.timeouts import TIMEOUT_S
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDE = {"width": 1280, "height": 900}
 
 
 @dataclass
@@ -44,6 +45,19 @@ class Watched:
         """Return the addresses that are not of this coordinator, or made by the page itself."""
         own = (f"{base_url}/", f"blob:{base_url}/", "data:")
         return [url for url in self.asked if not url.startswith(own)]
+
+
+def signed_in(browser: Browser, base_url: str, token: str) -> BrowserContext:
+    """Return a browser of its own in which somebody has signed in."""
+    context = browser.new_context(base_url=base_url, viewport=WIDE)
+    context.set_default_timeout(TIMEOUT_S * 1_000)
+    expect.set_options(timeout=TIMEOUT_S * 1_000)
+    headers = {"Origin": base_url}
+    answer = context.request.post(
+        "/ui/sign-in", form={"token": token}, headers=headers, max_redirects=0
+    )
+    assert answer.status == 303, answer.text()
+    return context
 
 
 @dataclass
@@ -75,7 +89,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def watched(browser: Browser) -> Iterator[Watched]:
     """Return a fresh page."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport=WIDE)
     context.set_default_timeout(TIMEOUT_S * 1_000)
     expect.set_options(timeout=TIMEOUT_S * 1_000)
     yield Watched(context.new_page())

@@ -1,0 +1,89 @@
+"""The page of a session keeps up with it, without being loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from operation_bodies import SITES
+
+from .conftest import Registered, Watched, signed_in
+
+SESSION = "heart"
+
+
+@pytest.fixture
+def watching(registered: Registered, browser: Browser) -> Iterator[Watched]:
+    """The analyst looks at a session whose first round collects answers."""
+    api, base_url = registered.api, registered.local.base_url
+    api.define("ada", SESSION, list(SITES))
+    for site in SITES:
+        api.join(site, SESSION)
+    context = signed_in(browser, base_url, api.tokens["ada"])
+    watched = Watched(context.new_page())
+    with watched.page.expect_response(lambda answer: "/events" in answer.url):
+        watched.page.goto(f"/ui/sessions/{SESSION}")
+    # Loading the page again would lose it.
+    watched.page.evaluate("() => { window.loadedOnce = true; }")
+    yield watched
+    context.close()
+
+
+def answer(registered: Registered, *sites: str) -> None:
+    """Let sites answer round 1."""
+    for site in sites:
+        body = registered.api.answer(site, SESSION)
+        assert registered.api.put(site, SESSION, 1, body).status_code == 201
+
+
+def site_row(page: Page, site: str) -> Locator:
+    """Return the row of the table of sites."""
+    return page.locator("#sites tbody tr").filter(has=page.get_by_role("rowheader", name=site))
+
+
+def test_a_page_follows_the_rounds_to_the_result(registered: Registered, watching: Watched) -> None:
+    page = watching.page
+    first, second, last = SITES
+    expect(page.locator("#now")).to_contain_text("Round 1 collects: 0 of 3")
+    answer(registered, first)
+    expect(site_row(page, first)).to_contain_text("answered")
+    expect(page.locator("#now")).to_contain_text("1 of 3")
+    answer(registered, second)
+    expect(site_row(page, second)).to_contain_text("answered")
+    expect(site_row(page, last)).to_contain_text("waiting")
+    expect(page.locator("#now")).to_contain_text(f"{last} has until")
+    answer(registered, last)
+    expect(page.locator("#now")).to_contain_text("Round 2 collects: 0 of 3")
+    expect(page.locator("#rounds tbody tr")).to_have_count(2)
+    assert registered.api.finish(SESSION, SITES) == "completed"
+    expect(page.locator("#state")).to_have_text("completed")
+    expect(page.get_by_role("link", name="Result", exact=True)).to_be_visible()
+    # The stream has ended, and nothing opens it again.
+    expect(page.locator("#stream")).to_have_count(0)
+    assert page.evaluate("() => stream.readyState === EventSource.CLOSED")
+    assert page.evaluate("() => window.loadedOnce")
+    assert len([url for url in watching.asked if "/events" in url]) == 1
+    assert watching.elsewhere(registered.local.base_url) == []
+    assert watching.complaints == []
+
+
+def test_a_page_whose_sign_in_is_revoked_leads_to_the_form(
+    registered: Registered, watching: Watched
+) -> None:
+    page, operator = watching.page, registered.local.operator_token
+    first, second, _ = SITES
+    answer(registered, first)
+    expect(site_row(page, first)).to_contain_text("answered")
+    (token,) = registered.api.ok("GET", "/v1/analysts/ada", operator)["tokens"]
+    registered.api.ok("DELETE", f"/v1/analysts/ada/tokens/{token['id']}", operator)
+    answer(registered, second)
+    expect(page.get_by_role("alert").filter(has_text="revoked")).to_be_visible()
+    expect(page.get_by_text(first)).to_have_count(0)
+    page.get_by_label("Your token").fill(registered.api.tokens[first])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="This site")).to_be_visible()
+    # The browser itself notes every answer of 400 and more, and htmx a stream that ended.
+    noted = ("401 (Unauthorized)", "[object Event]")
+    assert all(complaint.endswith(noted) for complaint in watching.complaints)
