@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -175,6 +176,27 @@ def test_defaults_are_left_out_whatever_the_kind() -> None:
 def test_typed_text_becomes_json_and_nothing_raises(name: str, text: str, value: Any) -> None:
     found = model_field(Everything, "/config", "Options")
     assert take(found, {f"/config/{name}": text}) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("number", "1" * 200_000 + "x"),
+        ("text", "a" + " " * 200_000 + "b"),
+        ("words", '"" ' * 100_000 + '"'),
+        ("numbers", "[1; " * 100_000 + "x"),
+        ("time", "2026-01-01T00:00" + ".0" * 100_000 + "x"),
+        ("json", "[" * 200_000),
+    ],
+)
+def test_a_long_text_takes_no_longer_than_its_length(kind: Any, text: str) -> None:
+    """A regular expression that goes back and forth would stop the coordinator for hours."""
+    field = FormField("/a", "A", kind)
+    began = time.process_time()
+    value = field.value(text)
+    assert field.text(value) is not None
+    assert field.text([text[:2]] * 50_000) is not None
+    assert time.process_time() - began < 2
 
 
 def test_a_group_whose_defaults_are_its_own_is_written_out_once_it_differs() -> None:

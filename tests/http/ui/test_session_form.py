@@ -173,6 +173,17 @@ def test_rows_of_features_come_and_go() -> None:
     assert len(full.notes) == 1
 
 
+def test_a_form_holds_so_many_features_however_many_are_given() -> None:
+    names = [f"n{i}" for i in range(100_000)]
+    for form in (
+        new_form("lloyd").add_names(",".join(names)),
+        form_of({"features": names}, None),
+    ):
+        assert len(form.rows) == MOST_ROWS
+        assert len(form.notes) == 1
+        assert [each["name"] for each in form.body["features"]] == names[:MOST_ROWS]
+
+
 def test_a_study_gives_what_the_form_leaves_alone() -> None:
     form = new_form(None, STUDY)
     assert (form.method, form.taken, form.rows) == ("kfed", ("age", "chol"), ())

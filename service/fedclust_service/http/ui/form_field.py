@@ -55,7 +55,7 @@ UNSET: Final[Any] = object()
 #: The prefix of hidden fields that say which variant's options a page showed.
 SHOWN: Final = "shown:"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,400}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class FormField:
         """
         text = text.strip()
         if self.kind in ("text", "long_text"):
-            text = re.sub(r"\s*[\r\n]\s*", " ", text)
+            text = " ".join(filter(None, map(str.strip, re.split(r"[\r\n]", text))))
             return None if self.nullable and not text else text
         if not text:
             return None if self.nullable else UNSET
@@ -338,9 +338,13 @@ def split_words(text: str, separator: str = ",") -> list[str]:
 
 
 def _join_words(words: Iterable[Any]) -> str:
+    return ", ".join(_quoted(plain_text(word)) for word in words)
+
+
+def _quoted(word: str) -> str:
     written = io.StringIO()
-    csv.writer(written, lineterminator="").writerow([plain_text(word) for word in words])
-    return re.sub(r',(?=(?:[^"]*"[^"]*")*[^"]*$)', ", ", written.getvalue())
+    csv.writer(written, lineterminator="").writerow([word])
+    return written.getvalue()
 
 
 def pointer_part(name: str) -> str:

@@ -58,12 +58,19 @@ def _policy() -> FormField:
     return model_field(Policy, "/policy", "Policy")
 
 
+@functools.lru_cache(maxsize=1)
+def _first_row() -> FormField:
+    group = model_field(Feature, "/features/0", "Feature 1")
+    columns = {each.name: each for each in group.fields}
+    return replace(group, fields=tuple(columns[name] for name in _COLUMNS))
+
+
 @functools.lru_cache(maxsize=2 * MOST_ROWS)
 def row_field(number: int) -> FormField:
     """Return the inputs of a row of the table of features."""
-    group = model_field(Feature, f"/features/{number}", f"Feature {number + 1}")
-    columns = {each.name: each for each in group.fields}
-    return replace(group, fields=tuple(columns[name] for name in _COLUMNS))
+    place = f"/features/{number}"
+    fields = (replace(each, pointer=f"{place}/{each.name}") for each in _first_row().fields)
+    return replace(_first_row(), pointer=place, label=f"Feature {number + 1}", fields=tuple(fields))
 
 
 @dataclass(frozen=True)
@@ -385,13 +392,17 @@ class SessionForm:
         names = split_words(first, separator)
         known = {feature.get("name") for _, feature in self._features}
         new = [name for name in dict.fromkeys(names) if name not in known]
-        form = self
-        for row in self.feature_rows:
-            if take(row, self.texts) is UNSET:
-                form = form.remove_row(int(row.pointer.rpartition("/")[2]))
-        for name in new:
+        form = self._without_empty_rows()
+        # One more than fit: adding it says so.
+        for name in new[: MOST_ROWS - len(form.rows) + 1]:
             form = form.add_row({"name": name})
         return form
+
+    def _without_empty_rows(self) -> Self:
+        kept = tuple(
+            number for number in self.rows if take(row_field(number), self.texts) is not UNSET
+        )
+        return replace(self, rows=kept)
 
 
 def options_in_study(method: str, study: StudyInfo | None) -> FormField:

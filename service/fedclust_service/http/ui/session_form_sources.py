@@ -112,7 +112,7 @@ def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:
 def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
     """Return the form with these features: those of the study are chosen, others get a row."""
     known = {} if form.study is None else {each.name: each for each in form.study.features or ()}
-    taken = []
+    taken, rest = [], False
     form = replace(form, rows=())
     for each in features:
         declared = {"name": each} if isinstance(each, str) else each
@@ -122,9 +122,13 @@ def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
         if isinstance(name, str) and name in known:
             taken.append(name)
             continue
+        if len(form.rows) == MOST_ROWS:
+            rest = True
+            continue
         texts = fill(row_field(0), declared)
         form = form.add_row({pointer.rpartition("/")[2]: text for pointer, text in texts.items()})
-    return replace(form, taken=tuple(taken))
+    form = replace(form, taken=tuple(taken))
+    return form.add_row() if rest else form  # one more than fit: adding it says so
 
 
 def _string(value: Any) -> str | None:
