@@ -52,7 +52,7 @@ _OF_ANY_ROLE = {
 
 def test_sites_manage_nothing_and_others_never_act_for_a_site() -> None:
     for action, roles in PERMISSIONS.items():
-        if action in {"session.join", "task.read", "submission.put", "own.read"}:
+        if action in {"session.join", "task.read", "submission.put", "receipt.read"}:
             assert roles == {Role.SITE}
         elif action not in _OF_ANY_ROLE:
             assert Role.SITE not in roles

@@ -105,6 +105,17 @@ def test_idle_and_absolute_end(direct: DirectApi, clock: ManualClock) -> None:
     assert "12 hours ago" in refused(direct, cookie)
 
 
+def test_what_a_page_loads_by_itself_keeps_no_sign_in_open(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+    for _ in range(2):
+        clock.advance(14 * MINUTE)
+        assert use.signed_in(direct.co, cookie, used=False).idle_until == signed.idle_until
+    clock.advance(3 * MINUTE)
+    refused(direct, cookie)
+
+
 def test_it_ends_with_its_token(direct: DirectApi, clock: ManualClock) -> None:
     direct.co.limits = Limits(sign_in_s=3 * DAY, sign_in_idle_s=3 * DAY)
     token = issue(direct, days=1)

@@ -127,7 +127,7 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "study.manage": frozenset({Role.OPERATOR, Role.ANALYST}),
     "task.read": frozenset({Role.SITE}),
     "submission.put": frozenset({Role.SITE}),
-    "own.read": frozenset({Role.SITE}),
+    "receipt.read": frozenset({Role.SITE}),
     "round.read": frozenset(Role),
     "event.read": frozenset(Role),
     "audit.head": frozenset(Role),

@@ -76,11 +76,16 @@ def sign_in(co: Coordinator, token: str) -> tuple[str, SignedIn]:
     return cookie.reveal(), _signed_in(co, cookie, commit(co, "sign_in", work), actor)
 
 
-def signed_in(co: Coordinator, cookie: str) -> SignedIn:
-    """Return who shows a cookie; Refusal ``unauthenticated``."""
+def signed_in(co: Coordinator, cookie: str, *, used: bool = True) -> SignedIn:
+    """Return who shows a cookie; Refusal ``unauthenticated``.
+
+    ``used``: whether this counts as use of the sign-in, which then stays open longer.
+    """
     text, now = _parsed(cookie), co.clock.now()
     found = co.store.read("sign_in.check", lambda tx: tx.sign_ins.with_owner(text.id))
     row, token, principal = _valid(co, text, found, now)
+    if not used:
+        return _signed_in(co, text, row, _actor(token, principal))
 
     def write(uow: UnitOfWork) -> None:
         uow.tx.sign_ins.touch_used(row.id, now)

@@ -81,11 +81,14 @@ class PageRequest:
 Show: TypeAlias = Callable[[PageRequest], Response]
 
 
-def get(path: str, show: Show) -> Route:
-    """Return the route of a page, below ``/ui``; ``show`` runs in a thread."""
+def get(path: str, show: Show, *, used: bool = True) -> Route:
+    """Return the route of a page, below ``/ui``; ``show`` runs in a thread.
+
+    ``used``: whether it counts as use of the sign-in. What an open page loads by itself does not.
+    """
 
     async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(_answer, request, show, None)
+        return await run_in_threadpool(_answer, request, show, None, used)
 
     return open_route(path, endpoint, "GET")
 
@@ -113,8 +116,8 @@ def open_route(path: str, endpoint: Callable[[Request], Awaitable[Response]], me
     return Route(path, named, methods=[method])
 
 
-def _answer(request: Request, show: Show, form: Form | None) -> Response:
-    page = authenticated(request, form)
+def _answer(request: Request, show: Show, form: Form | None, used: bool = True) -> Response:
+    page = authenticated(request, form, used=used)
     if form is not None:
         sent = form.get(CSRF) or request.headers.get(CSRF_HEADER, "")
         require_same_origin(request)
@@ -127,12 +130,12 @@ def _answer(request: Request, show: Show, form: Form | None) -> Response:
     return show(page)
 
 
-def authenticated(request: Request, form: Form | None = None) -> PageRequest:
+def authenticated(request: Request, form: Form | None = None, *, used: bool = True) -> PageRequest:
     """Return the request of a reader who has signed in; Refusal ``unauthenticated``."""
     cookie, service = cookie_of(request), service_of(request)
     if cookie is None:
         raise Refusal("unauthenticated", "Sign in to see this page.")
-    signed = signed_in(service.coordinator, cookie)
+    signed = signed_in(service.coordinator, cookie, used=used)
     context_of(request).identify(signed.actor)
     request.state.signed = signed
     return PageRequest(request, service, signed, cookie, Form() if form is None else form)

@@ -111,6 +111,6 @@ def _definition(page: PageRequest) -> Response:
 ROUTES = (
     get("/sessions", _list),
     get("/sessions/{session}", _session),
-    get("/sessions/{session}/live", _live),
+    get("/sessions/{session}/live", _live, used=False),
     get("/sessions/{session}/definition.json", _definition),
 )

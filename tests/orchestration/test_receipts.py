@@ -1,4 +1,4 @@
-"""What a site reads of its own part, on both databases."""
+"""A site's receipts, on both databases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration.own_sessions import list_own_sessions, list_receipts
+from fedclust_service.orchestration.receipts import list_receipts
 from fedclust_service.orchestration.sweeper import sweep
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 
@@ -45,37 +45,10 @@ def test_a_site_reads_its_receipts(direct_on_both: DirectApi) -> None:
 def test_nobody_else_reads_receipts(direct: DirectApi) -> None:
     direct.session()
     direct.register("elsewhere")
-    for who, problem in ((OPERATOR, "forbidden"), (ANALYST, "forbidden")):
-        for read in (list_own_sessions, lambda co, who: list_receipts(co, who, "heart")):
-            with pytest.raises(Refusal) as caught:
-                read(direct.co, who)
-            assert caught.value.slug == problem
+    for who in (OPERATOR, ANALYST):
+        with pytest.raises(Refusal) as caught:
+            list_receipts(direct.co, who, "heart")
+        assert caught.value.slug == "forbidden"
     with pytest.raises(Refusal) as caught:
         list_receipts(direct.co, site("elsewhere"), "heart")
     assert caught.value.slug == "not-found"
-
-
-def test_a_site_reads_the_sessions_that_name_it(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    direct.session("heart", rounds=2)
-    direct.define("liver")
-    direct.define("lung", sites=("south", "west"), policy={"min_sites": 2})
-
-    def read(who: str = "north") -> list[Any]:
-        return list(list_own_sessions(direct.co, site(who)).items)
-
-    assert [each.session.name for each in read("south")] == ["lung", "liver", "heart"]
-    liver, heart = read()
-    assert (liver.state, liver.answered, liver.late, liver.deadline) == ("invited",) + (None,) * 3
-    assert (heart.state, heart.answered, heart.late) == ("joined", False, False)
-    assert heart.session.definition.purpose
-    direct.clock.advance(30 * 86_400)
-    assert heart.deadline < direct.clock.now()
-    assert read()[1].late
-    direct.answer("heart", "north")
-    assert (read()[1].answered, read()[1].late) == (True, False)
-    first = list_own_sessions(direct.co, site("north"), 1)
-    rest = list_own_sessions(direct.co, site("north"), 1, first.next)
-    assert [*first.items, *rest.items] == read()
-    direct.finish("heart")
-    assert read()[1].deadline is None
