@@ -182,7 +182,7 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
 
 
 def test_the_sdks_of_sites_are_known_after_their_sessions_have_ended(watched: Watched) -> None:
-    """Each site counts once, with what it said when it last joined."""
+    """Each site counts once, with what it said in the newest session that it joined."""
     api = watched.api
     _start(watched, "heart")
     api.ok("POST", "/v1/sessions/heart/cancel", "ada")

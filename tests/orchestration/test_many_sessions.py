@@ -7,6 +7,7 @@ from pathlib import Path
 from fedclust_service.domain.access import AuditSearch
 from fedclust_service.orchestration import admin, sessions, studies
 from fedclust_service.orchestration.audit.trail import verify_audit
+from fedclust_service.orchestration.session_rows import list_completed
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.many_sessions import SITES, fill, session_name
 
@@ -20,6 +21,10 @@ def test_what_each_role_reads(direct_on_both: DirectApi, tmp_path: Path) -> None
         assert found[-1].name == session_name(0)
         assert all(each.definition.name == each.name for each in found)
         assert {len(each.sites) for each in found} == {SITES}
+        completed = {
+            each.name: each.definition.title for each in found if each.state == "completed"
+        }
+        assert [*list_completed(co, reader).items()] == [*completed.items()]
         assert len(studies.list_studies(co, reader).items) in (25, 50)
     first = admin.list_all_sessions(co, OPERATOR, 15)
     rest = admin.list_all_sessions(co, OPERATOR, 15, first.next)

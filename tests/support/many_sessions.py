@@ -1,6 +1,6 @@
 """A coordinator after some years: 1,000 sessions of 20 sites, written straight into its tables.
 
-    fill(store, store.now())    # about 4 s
+    fill(store, store.clock.now())    # about 4 s
 
 For pages and lists. The rows are as the coordinator writes them, but tasks and payloads are made
 up and results are missing: no session can go on, and no result can be opened.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from dataclasses import dataclass
 from datetime import datetime
 
 from fedclust.wire.models import SessionEntry
 from fedclust_service.domain.access import Actor, Role, require
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import SessionState
+from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
 from fedclust_service.orchestration.sessions import session_entry
@@ -69,3 +71,30 @@ def list_session_rows(
         return SessionListPage(tuple(rows), more)
 
     return co.store.read("session.rows", work)
+
+
+def list_completed(co: Coordinator, actor: Actor, limit: int = 50) -> dict[str, str]:
+    """Return the newest completed sessions that the actor may see: the title by the name.
+
+    Nothing but the title is read of a definition, which is not verified: this names sessions.
+    """
+    require(actor, "session.read")
+    size = page_size(limit)
+    found = co.store.read(
+        "session.completed",
+        lambda tx: tx.sessions.list(
+            limit=size,
+            created_by=actor.key if actor.role is Role.ANALYST else None,
+            site=actor.name if actor.role is Role.SITE else None,
+            state=SessionState.COMPLETED,
+        ),
+    )
+    return {each.name: _title(each) for each in found}
+
+
+def _title(session: Session) -> str:
+    with contextlib.suppress(ValueError):
+        read = json.loads(session.definition)
+        if isinstance(read, dict):
+            return str(read.get("title") or "")
+    return ""

@@ -239,21 +239,23 @@ class OverviewQueries(Repository):
         return found
 
     def sdk_versions(self) -> dict[str, int]:
-        """Return for each SDK version how many sites used it when they last joined a session.
+        """Return for each SDK version how many sites use it in the newest session they joined.
 
         Ended sessions count too.
         """
-        p = tables.participations
-        order = (p.c.joined_at.desc(), p.c.session_id.desc())
-        latest = select(
-            p.c.sdk_version,
-            func.row_number().over(partition_by=p.c.site, order_by=order).label("nth"),
+        known, p = tables.principals, tables.participations
+        newest = (
+            select(p.c.sdk_version)
+            .where(p.c.site == known.c.name, p.c.sdk_version.is_not(None))
+            .order_by(p.c.session_id.desc())
+            .limit(1)
+            .scalar_subquery()
         )
-        joins = latest.where(p.c.sdk_version.is_not(None)).subquery()
+        sites = select(newest.label("version")).where(known.c.role == Role.SITE.value).subquery()
         query = (
-            select(joins.c.sdk_version, func.count())
-            .where(joins.c.nth == 1)
-            .group_by(joins.c.sdk_version)
+            select(sites.c.version, func.count())
+            .where(sites.c.version.is_not(None))
+            .group_by(sites.c.version)
         )
         return {row[0]: row[1] for row in self._all(query)}
 

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from fedclust.errors import UsageError
 from fedclust.report import Section, comparison_sections
 from fedclust.wire.models import SessionInfo
-from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.result_pages import (
     ShownResult,
@@ -22,6 +21,7 @@ from fedclust_service.http.ui.result_pages import (
     read_result,
 )
 from fedclust_service.orchestration import sessions
+from fedclust_service.orchestration.session_rows import list_completed
 
 #: Sessions that the form offers, the newest; an address may name any.
 _MOST_OFFERED = 200
@@ -56,12 +56,7 @@ def _compare(page: PageRequest) -> Response:
 
 def _offered(page: PageRequest, chosen: Sequence[SessionInfo]) -> dict[str, str]:
     """Return the names and titles of the sessions that can be chosen, newest first."""
-    listed = sessions.list_sessions(
-        page.co, page.actor, _MOST_OFFERED, state=SessionState.COMPLETED
-    )
-    found = {
-        each.name: "" if each.definition is None else each.definition.title for each in listed.items
-    }
+    found = list_completed(page.co, page.actor, _MOST_OFFERED)
     return found | {info.name: info.definition.title for info in chosen}
 
 
