@@ -78,6 +78,7 @@ ORDER: tuple[tuple[str, str | None], ...] = (
     ("Several workers on PostgreSQL", "workers"),
     ("Three workers under faults", "history"),
     ("One flooding client", "floods"),
+    ("Pages of a coordinator with 1,000 sessions", "pages"),
     ("Aggregating 1,000 sites", "aggregate"),
     ("Requests while it aggregates", "aggregate_beside"),
     ("What protection costs", "protection"),
