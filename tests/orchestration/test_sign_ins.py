@@ -165,6 +165,20 @@ def test_signing_out_everywhere(direct: DirectApi, clock: ManualClock) -> None:
     ]
 
 
+def test_the_oldest_end_when_there_are_too_many(direct: DirectApi, clock: ManualClock) -> None:
+    token, other = issue(direct), issue(direct, "bob")
+    cookies = []
+    for _ in range(use.MOST_OPEN + 2):
+        cookies.append(use.sign_in(direct.co, token)[0])
+        clock.advance(1)
+    bystander = use.sign_in(direct.co, other)[0]
+    assert "signed out" in refused(direct, cookies[0])
+    assert "signed out" in refused(direct, cookies[1])
+    signed = use.signed_in(direct.co, cookies[2])
+    assert len(use.list_sign_ins(direct.co, signed.actor)) == use.MOST_OPEN
+    use.signed_in(direct.co, bystander)
+
+
 def test_all_end_after_a_restore(direct: DirectApi) -> None:
     use.end_every(direct.co)
     cookies = [use.sign_in(direct.co, issue(direct, each))[0] for each in ("ada", "eve")]

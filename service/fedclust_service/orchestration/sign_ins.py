@@ -24,8 +24,9 @@ from fedclust_service.orchestration.principals import (
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.store import Tx
 
-#: The most sign-ins that are listed.
-_LISTED = 100
+#: The most open sign-ins of a principal; a further one ends the oldest. Each has a budget of open
+#: requests of its own, so with more of them one token could take all connections.
+MOST_OPEN = 32
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def sign_in(co: Coordinator, token: str) -> tuple[str, SignedIn]:
     def work(uow: UnitOfWork) -> SignIn:
         ends_at = uow.now + timedelta(seconds=co.limits.sign_in_s)
         new = SignIn(cookie.id, actor.token_id, co.keys.sign(cookie), uow.now, uow.now, ends_at)
+        for oldest in _open(co, uow.tx, actor, uow.now)[MOST_OPEN - 1 :]:
+            uow.tx.sign_ins.end(oldest.id, uow.now)
         uow.tx.sign_ins.add(new)
         uow.audit(actor, "sign_in.created", actor.key, token_id=actor.token_id)
         return new
@@ -151,9 +154,7 @@ def list_sign_ins(co: Coordinator, actor: Actor) -> tuple[SignInInfo, ...]:
     """Return the actor's own open sign-ins, newest first."""
     now = co.clock.now()
     rows = co.store.read("sign_in.list", lambda tx: _open(co, tx, actor, now))
-    return tuple(
-        SignInInfo(row.id, row.token_id, row.created_at, row.last_used_at) for row in rows[:_LISTED]
-    )
+    return tuple(SignInInfo(row.id, row.token_id, row.created_at, row.last_used_at) for row in rows)
 
 
 def _open(co: Coordinator, tx: Tx, actor: Actor, now: datetime) -> Sequence[SignIn]:
