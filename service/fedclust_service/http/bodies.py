@@ -42,16 +42,20 @@ def media_type(request: Request, accepted: Sequence[str]) -> str:
     return value
 
 
-async def read_bytes(request: Request) -> bytes:
-    """Return the request's body; Refusal if it is too large or arrives too slowly."""
+async def read_bytes(request: Request, most: int | None = None) -> bytes:
+    """Return the request's body; Refusal if it is too large or arrives too slowly.
+
+    ``most`` bytes, and not more than any body.
+    """
     settings = service_of(request).settings
+    limit = settings.body_limit if most is None else min(most, settings.body_limit)
     chunks, size = [], 0
     try:
         async with asyncio.timeout(settings.body_timeout_s):
             async for chunk in request.stream():
                 size += len(chunk)
-                if size > settings.body_limit:
-                    raise too_large(settings.body_limit)
+                if size > limit:
+                    raise too_large(limit)
                 chunks.append(chunk)
     except TimeoutError:
         raise Refusal(

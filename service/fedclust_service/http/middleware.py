@@ -218,7 +218,7 @@ class _Exchange:
             headers["Connection"] = "close"
         for name, value in _HEADERS.items():
             headers.setdefault(name, value)
-        if self.scope["path"].startswith("/v1/"):
+        if self.scope["path"].startswith(("/v1/", "/ui/")):
             headers.setdefault("Cache-Control", "no-store")
         if self.scope.get("scheme") == "https":
             headers.setdefault("Strict-Transport-Security", _HSTS)

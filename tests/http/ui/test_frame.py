@@ -169,11 +169,64 @@ def test_errors_are_pages_and_name_nothing_that_was_sent(place: Place) -> None:
     assert (upload.status_code, "<h1>" in upload.text) == (415, True)
 
 
+def test_no_database_is_asked_about_odd_addresses(place: Place) -> None:
+    reader = place.reader("operator")
+    name = "n" * 65
+    for path in ("/ui/sites/%00", f"/ui/sites/{name}", "/ui/sites/%F0%9F%98%80/disable"):
+        assert reader.client.get(path).status_code == 404, path
+    for number in ("9" * 5_000, "9" * 25, "-1", "%D9%A3"):
+        for act in (reader.client.get, reader.post):
+            answer = act(f"/ui/sessions/heart/rounds/{number}/close")
+            assert answer.status_code == 404, number
+    for query in ("name=%00", f"cursor={'x' * 1_001}"):
+        assert reader.client.get(f"/ui/sites?{query}").status_code == 400, query
+    assert reader.post("/ui/sites/north", [("title", "\0")]).status_code == 400
+
+
+def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> None:
+    visitor, reader = place.visitor(), place.reader("ada")
+    large = {"token": "x" * 20_000}
+    assert visitor.post("/ui/sign-in", data=large).status_code == 413
+    # What an unknown caller sends is not even looked at.
+    assert visitor.post("/ui/new-session", content=b"\xff").status_code == 401
+    answer = reader.post("/ui/new-session", [("/title", "x" * (4 << 20))])
+    assert answer.status_code == 413
+
+
+def test_a_form_from_elsewhere_signs_nobody_out(place: Place) -> None:
+    """The browser sends no cookie with it, but would take an answer that deletes it."""
+    for headers in ({}, {"Sec-Fetch-Site": "cross-site"}):
+        answer = place.visitor().post("/ui/sign-out", data={"csrf": "x"}, headers=headers)
+        assert answer.status_code == 401
+        assert "not done" in answer.text
+        assert not {"set-cookie", "refresh"} & set(answer.headers)
+
+
+def test_nothing_below_ui_is_kept_by_a_browser(place: Place) -> None:
+    visitor, reader = place.visitor(), place.reader("ada")
+    away = {"Sec-Fetch-Site": "cross-site"}
+    answers = [
+        visitor.get("/ui/account"),
+        visitor.get("/ui/account", headers=away),
+        visitor.get("/ui/account", headers={"HX-Request": "true"}),
+        visitor.post("/ui/sign-in", data={"token": place.api.tokens["ada"]}),
+        reader.client.get("/ui/"),
+        reader.post("/ui/new-session/file"),
+        reader.post("/ui/sign-out"),
+    ]
+    for answer in answers:
+        assert answer.headers["Cache-Control"] == "no-store", answer.request.url
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
 def test_failed_attempts_are_limited_by_address(place: Place) -> None:
     visitor = place.visitor()
     answers = [visitor.post("/ui/sign-in", data={"token": "x"}) for _ in range(12)]
     assert {answer.status_code for answer in answers} == {401, 429}
     assert int(answers[-1].headers["Retry-After"]) > 0
+    assert "Too many attempts" in answers[-1].text
+    assert "Your token" in answers[-1].text
     # Not even the right token, until the time is over.
     right = {"token": place.api.tokens["ada"]}
     assert visitor.post("/ui/sign-in", data=right).status_code == 429

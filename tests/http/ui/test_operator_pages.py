@@ -245,7 +245,7 @@ def test_a_list_is_searched_and_paged(place: Place, operator: Reader) -> None:
     assert "/ui/sites/north" not in found
     (older,) = re.findall(r'href="(/ui/sites\?name=clinic-&amp;cursor=[^"]+)"', found)
     assert "clinic-50" in operator.open(unescape(older))
-    for nothing in ("zzz", "%25", "_", "%00", "%D7%90"):
+    for nothing in ("zzz", "%25", "_", "%D7%90"):
         assert "No site has" in operator.open(f"/ui/sites?name={nothing}")
 
 
@@ -302,7 +302,7 @@ def test_the_trail_is_searched_by_address(operator: Reader) -> None:
 
 @pytest.mark.parametrize("name", ["subject", "actor", "action", "text", "since", "until"])
 def test_a_search_that_cannot_be_is_refused_at_its_field(operator: Reader, name: str) -> None:
-    for wrong in ('"><script>', "א", "%00"):
+    for wrong in ('"><script>', "א"):
         page = operator.open(f"/ui/audit?{name}={wrong}", status=422)
         assert f'id="{name}-wrong"' in page
         assert "><script>" not in page

@@ -25,6 +25,9 @@ from fedclust_service.http.ui.page_request import (
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.orchestration import sign_ins
 
+#: Nobody is known yet, so little is read.
+_MOST_BYTES = 1 << 14
+
 
 def _begin(page: PageRequest) -> Response:
     """Lead a reader to the first page of the role."""
@@ -41,26 +44,30 @@ async def _sign_in_form(request: Request) -> Response:
 
 
 async def _sign_in(request: Request) -> Response:
-    form = await read_form(request)
+    require_same_origin(request)
+    form = await read_form(request, _MOST_BYTES)
     return await run_in_threadpool(_exchange, request, form)
 
 
 def _exchange(request: Request, form: Form) -> Response:
-    require_same_origin(request)
     rate: SignInRate = request.app.state.sign_in_rate
     address = "" if request.client is None else request.client.host
     wanted = _own_page(form.get("next", ""))
-    rate.check(address)
     try:
+        rate.check(address)
         cookie, signed = sign_ins.sign_in(
             service_of(request).coordinator, form.get("token", "").strip()
         )
     except Refusal as refusal:
-        if refusal.status != 401:
+        if refusal.status not in (401, 429):
             raise
-        rate.failed(address)
+        headers = {}
+        if refusal.retry_after_s is None:
+            rate.failed(address)
+        else:
+            headers["Retry-After"] = str(refusal.retry_after_s)
         values = {"next": wanted, "failure": refusal.detail}
-        return render(request, "sign_in.html", values, status=401)
+        return render(request, "sign_in.html", values, status=refusal.status, headers=headers)
     context_of(request).identify(signed.actor)
     response = RedirectResponse(wanted or entries_for(signed.actor.role)[0].path, 303)
     set_cookie(request, response, cookie)

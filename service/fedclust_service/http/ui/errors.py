@@ -57,17 +57,20 @@ def _to_sign_in(request: Request, refusal: Refusal) -> Response:
         again = here if OWN_PAGE.fullmatch(here) else _SIGN_IN
         return Response(status_code=401, headers={"HX-Redirect": again})
     own = OWN_PAGE.fullmatch(path) is not None
-    if own and request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}:
+    reads = request.method == "GET"
+    if own and reads and request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}:
         # A browser withholds the cookie when a link elsewhere, as in an e-mail, leads here. The
         # same address, asked for by a page of this coordinator, comes with it.
         headers = {"Refresh": f"0;url={path}", "Content-Security-Policy": POLICY}
         return Response("", headers=headers, media_type=HTML)
-    if cookie_of(request) is not None or request.method != "GET":
+    sent = cookie_of(request) is not None
+    if sent or not reads:
         # Say why the sign-in ended.
-        wanted = path if own and request.method == "GET" else ""
-        values = {"next": wanted, "failure": refusal.detail}
+        lost = "" if reads else " What you sent was not done."
+        values = {"next": path if own and reads else "", "failure": f"{refusal.detail}{lost}"}
         response = render(request, "sign_in.html", values, status=401)
-        delete_cookie(request, response)
+        if sent:  # a form from elsewhere comes without it, and must not sign anybody out
+            delete_cookie(request, response)
         return response
     said = f"?{urlencode({'next': path})}" if own and path != "/ui/" else ""
     return RedirectResponse(f"{_SIGN_IN}{said}", 303)

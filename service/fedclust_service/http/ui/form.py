@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
@@ -15,13 +16,20 @@ Form = ImmutableMultiDict[str, str]
 _FORM = "application/x-www-form-urlencoded"
 #: A session of a thousand sites and a thousand features has some 10,000 fields.
 _MOST_FIELDS = 50_000
+_MOST_BYTES = 4 << 20
 
 
-async def read_form(request: Request) -> Form:
-    """Return the posted form; Refusal for another body or too many fields."""
+async def read_form(request: Request, most: int = _MOST_BYTES) -> Form:
+    """Return the posted form; Refusal for another body, or more than ``most`` bytes or fields."""
     media_type(request, [_FORM])
-    body = await read_bytes(request)
+    body = await read_bytes(request, most)
+    return await run_in_threadpool(_parsed, body)
+
+
+def _parsed(body: bytes) -> Form:
     try:
+        if b"\0" in body or b"%00" in body:  # no database takes it
+            raise ValueError
         fields = parse_qsl(
             body.decode("utf-8"),
             keep_blank_values=True,

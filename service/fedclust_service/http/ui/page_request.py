@@ -6,8 +6,9 @@ routes of the API call, with the reader as their actor, so the same rules of acc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from urllib.parse import urlencode
 
@@ -30,6 +31,10 @@ from fedclust_service.orchestration.sign_ins import SignedIn, signed_in
 CSRF = "csrf"
 #: Requests of htmx have no form of their own to carry the token.
 CSRF_HEADER = "Fedclust-Csrf"
+#: What names, ids and files in addresses consist of.
+_PART = re.compile(r"[A-Za-z0-9._-]{1,64}")
+#: Of one value in the query of an address.
+_MOST_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def get(path: str, show: Show, *, used: bool = True) -> Route:
     """
 
     async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(_answer, request, show, None, used)
+        return await run_in_threadpool(lambda: show(authenticated(request, used=used)))
 
     return open_route(path, endpoint, "GET")
 
@@ -96,12 +101,15 @@ def get(path: str, show: Show, *, used: bool = True) -> Route:
 def post(path: str, act: Show) -> Route:
     """Return the route of a form, below ``/ui``; ``act`` runs in a thread.
 
-    It refuses forms that were not made by a page of the reader's own sign-in.
+    It refuses forms that were not made by a page of the reader's own sign-in. The body of an
+    unknown caller is not read.
     """
 
     async def endpoint(request: Request) -> Response:
+        page = await run_in_threadpool(authenticated, request)
+        require_same_origin(request)
         form = await read_form(request)
-        return await run_in_threadpool(_answer, request, act, form)
+        return await run_in_threadpool(_act, replace(page, form=form), act)
 
     return open_route(path, endpoint, "POST")
 
@@ -111,26 +119,28 @@ def open_route(path: str, endpoint: Callable[[Request], Awaitable[Response]], me
 
     async def named(request: Request) -> Response:
         context_of(request).page = f"/ui{path}"
+        if not all(map(_PART.fullmatch, request.path_params.values())):
+            raise Refusal("not-found", "There is no page at this address.")
+        given = request.query_params.values()
+        if any("\0" in text or len(text) > _MOST_CHARACTERS for text in given):
+            raise Refusal("malformed-request", "This address cannot be read.")
         return await endpoint(request)
 
     return Route(path, named, methods=[method])
 
 
-def _answer(request: Request, show: Show, form: Form | None, used: bool = True) -> Response:
-    page = authenticated(request, form, used=used)
-    if form is not None:
-        sent = form.get(CSRF) or request.headers.get(CSRF_HEADER, "")
-        require_same_origin(request)
-        if not page.signed.sent_form(sent):
-            raise Refusal(
-                "forbidden",
-                "This form belongs to an earlier sign-in. Nothing was done: open the page again "
-                "and repeat what you did.",
-            )
-    return show(page)
+def _act(page: PageRequest, act: Show) -> Response:
+    sent = page.form.get(CSRF) or page.request.headers.get(CSRF_HEADER, "")
+    if not page.signed.sent_form(sent):
+        raise Refusal(
+            "forbidden",
+            "This form belongs to an earlier sign-in. Nothing was done: open the page again "
+            "and repeat what you did.",
+        )
+    return act(page)
 
 
-def authenticated(request: Request, form: Form | None = None, *, used: bool = True) -> PageRequest:
+def authenticated(request: Request, *, used: bool = True) -> PageRequest:
     """Return the request of a reader who has signed in; Refusal ``unauthenticated``."""
     cookie, service = cookie_of(request), service_of(request)
     if cookie is None:
@@ -138,7 +148,7 @@ def authenticated(request: Request, form: Form | None = None, *, used: bool = Tr
     signed = signed_in(service.coordinator, cookie, used=used)
     context_of(request).identify(signed.actor)
     request.state.signed = signed
-    return PageRequest(request, service, signed, cookie, Form() if form is None else form)
+    return PageRequest(request, service, signed, cookie)
 
 
 def require_same_origin(request: Request) -> None:

@@ -119,7 +119,9 @@ def _delete(page: PageRequest) -> Response:
 
 
 def _number(page: PageRequest) -> int:
-    number = page.request.path_params["number"]
+    number = page.param("number")
+    if not (number.isascii() and number.isdigit() and len(number) < 10):
+        raise absent("round")
     return int(number)
 
 
@@ -242,7 +244,7 @@ def _invite(page: PageRequest) -> Response:
 
 
 _SESSION = "/sessions/{session}"
-_ROUND = f"{_SESSION}/rounds/{{number:int}}/close"
+_ROUND = f"{_SESSION}/rounds/{{number}}/close"
 _SITE = f"{_SESSION}/sites/{{site}}/exclude"
 
 ROUTES = (

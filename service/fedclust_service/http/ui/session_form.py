@@ -277,7 +277,9 @@ class SessionForm:
     def json(self) -> str:
         """The body as people read it, and as ``fedclust session create --file`` takes it."""
         lines = [f"  {_json(name)}: {_on_lines(value)}" for name, value in self.body.items()]
-        return "{\n" + ",\n".join(lines) + "\n}"
+        text = "{\n" + ",\n".join(lines) + "\n}"
+        # An escape in a value that is itself JSON may be half of a pair of characters.
+        return text.encode("utf-8", "replace").decode()
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -287,7 +289,7 @@ class SessionForm:
         ``check`` takes the body as the API does, and raises Refusal.
         """
         try:
-            return self, check(self.json.encode("utf-8", "replace"))
+            return self, check(self.json.encode())
         except Refusal as refusal:
             return self.refused(refusal), None
 

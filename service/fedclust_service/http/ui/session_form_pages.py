@@ -91,6 +91,8 @@ def _pasted(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
     """Return the form of a definition that was pasted; what is no object changes nothing."""
     try:
         found = json.loads(text)
+        # Half of a pair of characters can neither be shown nor stored.
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         found = None
     if isinstance(found, dict) and isinstance(found.get("definition"), dict):
