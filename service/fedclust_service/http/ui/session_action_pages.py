@@ -11,6 +11,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.wire.models import PrincipalInfo, SessionPatch, write_time
 from fedclust_service.domain.access import Role, absent, require
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.filled_form import checked
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.session_view import SessionView, listed, load_view
 from fedclust_service.orchestration import participation, principals, rounds, sessions
@@ -226,7 +227,7 @@ def _sites(page: PageRequest) -> list[PrincipalInfo]:
 
 
 def _chosen(page: PageRequest) -> list[str]:
-    return page.form.getlist("site")
+    return list(dict.fromkeys(page.form.getlist("site")))
 
 
 def _invite(page: PageRequest) -> Response:
@@ -236,7 +237,7 @@ def _invite(page: PageRequest) -> Response:
             raise Refusal("invalid", "Choose a site at least.")
         if not set(chosen) <= {each.name for each in _sites(page)}:
             raise Refusal("invalid", "One of these sites is not registered any more.")
-        body = SessionPatch(invite=tuple(chosen))
+        body = checked(SessionPatch, {"invite": chosen})
         sessions.patch_session(page.co, page.actor, page.param("session"), body)
 
     require(page.actor, "session.manage")
