@@ -69,8 +69,9 @@ def _summary(facts: Facts) -> str:
     rows = "" if facts.result.quality is None else f" over {facts.result.quality.n_rows} rows"
     when = "" if facts.completed_at is None else f", completed {facts.completed_at:%Y-%m-%d}"
     count = len(facts.clusters)
+    sites = definition.sites if facts.provenance is None else facts.provenance.sites
     lead = (
-        f"{count} cluster{'' if count == 1 else 's'}{rows} at {len(definition.sites)} sites, by "
+        f"{count} cluster{'' if count == 1 else 's'}{rows} at {len(sites)} sites, by "
         f"{escape(definition.algorithm)}{when}. "
         + ("A simulation." if facts.provenance is None else "The sites' rows never left them.")
     )
