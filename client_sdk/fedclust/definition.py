@@ -251,7 +251,8 @@ def _check_sites(policy: Policy, n: int, simulated: bool) -> list[FieldError]:
             message += ', or set {"policy": {"min_sites": 2}}, which each of two has to consent to'
         errors.append(_error("/policy/min_sites", "min-sites", message))
     if policy.quorum is not None and not policy.min_sites <= policy.quorum <= n:
-        errors.append(_error("/policy/quorum", "quorum", "from min_sites to the number of sites"))
+        message = f"from min_sites ({policy.min_sites}) to the number of sites ({n})"
+        errors.append(_error("/policy/quorum", "quorum", message))
     return errors
 
 

@@ -288,7 +288,7 @@ DEFINITIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a rule of the coordinator": (
         {"policy": {"quorum": 9}},
-        "policy.quorum in wrong.json: from min_sites to the number of sites",
+        "policy.quorum in wrong.json: from min_sites (3) to the number of sites (3)",
     ),
     "a rule that has an option": (
         {"policy": {"min_sites": 5}},
@@ -296,7 +296,7 @@ DEFINITIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "text for a number": (
         {"policy": {"min_sites": "3"}},
-        "policy.min_sites in wrong.json (or --min-sites): it should be a valid integer",
+        "policy.min_sites in wrong.json (or --min-sites): it should be a whole number",
     ),
     "bounds the wrong way round": (
         {"features": [{"name": "age", "lower": 9.0, "upper": 1.0}]},
@@ -356,7 +356,7 @@ def test_a_mistake_in_an_option_names_the_option(desk: Desk, options: str, text:
         ("--config '{\"n_inits\": 3}'", '--config: unknown option of this variant "n_inits": did'),
         ("--config '{\"tol\": -1}'", "--config tol: it should be greater than or equal to 0"),
         ("--policy '{\"quorom\": 3}'", '--policy: unknown field "quorom": did you mean "quorum"?'),
-        ("--policy '{\"quorum\": 9}'", "--policy quorum: from min_sites to the number of sites"),
+        ("--policy '{\"quorum\": 9}'", "--policy quorum: from min_sites (3) to the number of"),
         ("--policy '['", "--policy, line 1: this is not JSON"),
         ("--policy 3", "--policy needs a JSON object"),
         ("--seed 99999999999999999999", "--seed: it should be less than or equal to"),

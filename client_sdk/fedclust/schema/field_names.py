@@ -84,6 +84,8 @@ def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
         return f"a name is {SLUG_RULE}"
     if rule == "string_pattern_mismatch" and "@(localhost|" in str(context.get("pattern")):
         return "this is no e-mail address; use one such as it@hospital.example"
+    message = message.replace("a valid integer", "a whole number")
+    message = re.sub(r" after validation, not \d+$", "", message)
     return re.sub(r"^\w+ should ", "it should ", message)
 
 

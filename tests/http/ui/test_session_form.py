@@ -119,11 +119,15 @@ def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
         *("/config/n_clusters", "/config/tol"),
     }
     assert form.wrong("/features/1/lower") == ("lower must be below upper",)
+    labels = {label for _, label, _ in form.summary}
+    assert {"Feature age", "Feature sex"} <= labels, "numbers of rows have gaps"
     assert form.body["config"]["n_clusters"] == "x", "what was typed is not lost"
     empty, _ = new_form("fkm").checked(check)
     assert set(empty.errors) == {"/name", "/features", "/sites"}
     assert empty.while_typing().errors == {}
     assert empty.open == ("Name", "Purpose", "Number of clusters", "Features", "Sites")
+    assert empty.wrong("/features") == ("add at least one feature",)
+    assert empty.wrong("/sites") == ("invite at least one site",)
     unknown = [*typed(new_form("fkm")), ("/sites", "Delta 4")]
     form, _ = read_form(unknown, None).checked(check)
     assert form.wrong("/sites")[0].startswith("Delta 4: a name is")

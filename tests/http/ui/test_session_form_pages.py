@@ -125,7 +125,7 @@ def test_a_check_while_typing_answers_with_parts_alone(place: Place) -> None:
     assert "<html" not in empty.html
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
     part = place.post(sent, f"{PAGE}/check")
-    assert part.messages == {"f-policy-min-sites": "it should be a valid integer"}
+    assert part.messages == {"f-policy-min-sites": "it should be a whole number"}
     assert "<b onload" not in part.html
     assert 'id="options"' not in part.html, "inputs with the focus stay"
     done = place.post(filled(place.form(), "typing", title=HOSTILE), f"{PAGE}/check")

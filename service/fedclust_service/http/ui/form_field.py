@@ -54,6 +54,9 @@ Kind = Literal[
 UNSET: Final[Any] = object()
 #: The prefix of hidden fields that say which variant's options a page showed.
 SHOWN: Final = "shown:"
+_RANGE = re.compile(r"([0-9]{1,5}) ?(?:-|–|to) ?([0-9]{1,5})")
+#: No list that somebody writes as a range is longer; the program refuses less.
+_LONGEST_RANGE = 100
 _INTEGER = re.compile(r"[+-]?[0-9]{1,400}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 
@@ -165,6 +168,9 @@ class FormField:
             found = next((each for each in self.choices if plain_text(each) == text), UNSET)
             return _number(text) if found is UNSET else found
         if self.kind == "numbers":
+            if self.whole and (ranged := _RANGE.fullmatch(text)):
+                low, high = map(int, ranged.groups())
+                return list(range(low, min(high, low + _LONGEST_RANGE) + 1)) or text
             parts = [_number(part) for part in re.split(r"[\s,;]+", text.strip("[], ")) if part]
             return parts[0] if self.single and len(parts) == 1 else parts
         if self.kind == "words":

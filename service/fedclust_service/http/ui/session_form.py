@@ -38,6 +38,7 @@ T = TypeVar("T")
 MOST_ROWS = 500
 _ABOUT = ("name", "title", "purpose", "contact", "approval", "expires")
 _RUNNING = ("start", "seed")
+_NONE_CHOSEN = {"/features": "add at least one feature", "/sites": "invite at least one site"}
 #: The order of the columns of a table of features.
 _COLUMNS = ("name", "kind", "unit", "lower", "upper", "levels", "transform", "weight")
 
@@ -195,7 +196,11 @@ class SessionForm:
     @property
     def summary(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
         """The id, the label and the messages of every input that has messages."""
-        rows = [(each, row.label) for row in self.feature_rows for each in (row, *row.fields)]
+        rows = [
+            (each, self._row_label(place, row))
+            for place, row in enumerate(self.feature_rows, 1)
+            for each in (row, *row.fields)
+        ]
         plain = (*self.about, *self.shown_options, *self.policy_inputs, *self.running)
         labels = {each.pointer: each.label for each in plain}
         labels |= {each.pointer: label for each, label in rows}
@@ -207,6 +212,11 @@ class SessionForm:
             )
             for name, each in self.errors.items()
         )
+
+    def _row_label(self, place: int, row: FormField) -> str:
+        """Return what a row is called: by its name or place, as its number has gaps."""
+        name = next(self.text(each).strip() for each in row.fields if each.name == "name")
+        return f"Feature {name}" if name else f"Feature {place}"
 
     def feature_text(self, feature: Feature) -> str:
         """Return a feature as the consent screen shows it."""
@@ -318,6 +328,8 @@ class SessionForm:
 
     def _place(self, error: FieldError) -> tuple[str, str]:
         """Return the pointer of an error in this form, and its message there."""
+        if error.rule == "too_short" and error.pointer in _NONE_CHOSEN:
+            return error.pointer, _NONE_CHOSEN[error.pointer]
         _, name, *rest = [*error.pointer.split("/"), "", ""]
         if not rest[0].isdecimal():
             return error.pointer, error.message
