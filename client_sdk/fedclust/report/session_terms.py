@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from fedclust import engine
@@ -16,7 +16,7 @@ from fedclust.definition import plan_of
 from fedclust.engine import Plan
 from fedclust.report.wording import named_values
 from fedclust.schema.feature import Feature
-from fedclust.schema.task import Phase
+from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.models import Definition, SessionInfo
 
 #: Headings of lines that only experts need, with what they say.
@@ -31,6 +31,9 @@ MALICIOUS_COORDINATOR = (
     "A malicious coordinator may in the end learn this table of groups. At very small sites it can "
     "guess better than by chance whether a known person is in it."
 )
+
+#: What a field can identify without protection; what methods say of it is about groups.
+_EXACT = "Single persons: a number about few rows shows their values."
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +63,19 @@ class SessionTerms:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The phases that this session can have, with the fields that each discloses."""
-        return engine.possible_phases(self.plan)
+        return tuple(
+            replace(
+                phase,
+                summary=self._shape(phase.summary),
+                discloses=tuple(self._of_session(line) for line in phase.discloses),
+            )
+            for phase in engine.possible_phases(self.plan)
+        )
+
+    def _of_session(self, line: Disclosure) -> Disclosure:
+        """Return a method's line about a field with what holds in this session."""
+        identifies = _EXACT if self.protection_none else line.identifies
+        return line.model_copy(update={"shape": self._shape(line.shape), "identifies": identifies})
 
     @property
     def two_sites_with(self) -> str | None:
@@ -152,10 +167,10 @@ class SessionTerms:
             heading = "leaves" if place == 0 else ""
             yield (
                 heading,
-                f"{phase.name}: {self._shape(phase.summary)}{'' if full else self._fields(phase)}",
+                f"{phase.name}: {phase.summary}{'' if full else self._fields(phase)}",
             )
             for line in phase.discloses if full else ():
-                yield "", f"  {line.field}, {self._shape(line.shape)}: {line.meaning}"
+                yield "", f"  {line.field}, {line.shape}: {line.meaning}"
         if full:
             yield from self._identifies()
         yield "protection", self.promise
@@ -186,7 +201,8 @@ class SessionTerms:
     def _identifies(self) -> Iterator[tuple[str, str]]:
         """Yield what the fields can identify, each text once with the fields that it is about."""
         about = (
-            "Numbers can be about single persons."
+            "Numbers can be about single persons. Where the text says group or record, it means "
+            "a single row."
             if self.protection_none
             else f"No number is about fewer than {self.p} of your persons."
         )
@@ -201,10 +217,9 @@ class SessionTerms:
 
     def _fields(self, phase: Phase) -> str:
         """Return the fields of a phase and how many numbers each has."""
-        shapes = ((line.field, self._shape(line.shape)) for line in phase.discloses)
         short = (
-            f"{name} {re.sub('one number|(?<=.) numbers?', '', shape)}".strip()
-            for name, shape in shapes
+            f"{line.field} {re.sub('one number|(?<=.) numbers?', '', line.shape)}".strip()
+            for line in phase.discloses
         )
         return f" ({', '.join(short)})"
 

@@ -30,6 +30,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
         made.register("analysts", "ada", "eve")
         made.define("ada", "heart", SITES, title=HOSTILE)
         made.define("ada", "two", SITES[:2], policy={"min_sites": 2})
+        made.define("ada", "exact", SITES, policy={"protection": "none"})
         for site in SITES:
             made.join(site, "heart")
         yield made
@@ -60,6 +61,13 @@ def test_an_analyst_reads_what_each_site_reads(api: ApiCaller) -> None:
     page = unescape(ada.open("/ui/sessions/two/consent?site=south"))
     assert "north can subtract its own part from each sum" in page
     ada.open("/ui/sessions/two/consent?site=west", status=404)
+
+
+def test_of_exact_rows_nothing_is_said_to_be_protected(api: ApiCaller) -> None:
+    page = reader(api, "north").open("/ui/sessions/exact/consent")
+    assert "Single persons: a number about few rows shows their values." in page
+    assert "whole groups" not in page
+    assert "no person." not in page
 
 
 def test_who_may_not_see_the_session_finds_nothing(api: ApiCaller) -> None:
