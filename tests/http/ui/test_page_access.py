@@ -1,0 +1,320 @@
+"""Who may open and post what: every page, every kind of reader, own, foreign, absent objects.
+
+The cases come from the pages' routes. A route that `EXPECTED` does not name fails
+`test_every_page_has_an_expectation`, so that a new one cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import httpx
+import pytest
+from starlette.routing import Route, Router
+
+from fedclust_service.http import ui
+from support.api_caller import ApiCaller
+from support.clock import ManualClock
+from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.reader import Reader
+
+OWN, FOREIGN, ABSENT = "own", "foreign", "absent"
+WHICH = (OWN, FOREIGN, ABSENT)
+#: YES stands for anything but 401, 403 and 404.
+YES, NO, HIDDEN = 200, 403, 404
+READERS = {"site": "north", "analyst": "ada", "operator": "operator"}
+
+
+class PageAccess(NamedTuple):
+    """What each role gets for its own object, a foreign one, and one that is not there."""
+
+    site: tuple[int, int, int]
+    analyst: tuple[int, int, int]
+    operator: tuple[int, int, int]
+
+
+_NOBODY, _ANY = (NO, NO, NO), (YES, YES, YES)
+_SEES, _ALL = (YES, HIDDEN, HIDDEN), (YES, YES, HIDDEN)
+_EVERYBODY = PageAccess(_ANY, _ANY, _ANY)
+_OPERATORS = PageAccess(_NOBODY, _NOBODY, _ANY)
+_CREATORS = PageAccess(_NOBODY, _ANY, _ANY)
+_SEEN = PageAccess(_SEES, _SEES, _ALL)
+_MANAGED = PageAccess(_NOBODY, _SEES, _ALL)
+_SITES_OWN = PageAccess(_SEES, _NOBODY, _NOBODY)
+_PERSON = PageAccess(_NOBODY, _NOBODY, _ALL)
+_SITE = PageAccess(_NOBODY, _ALL, _ALL)
+
+_SESSION, _STUDY = "/sessions/{session}", "/studies/{study}"
+
+
+def _people(many: str, listed: PageAccess, seen: PageAccess) -> dict[str, PageAccess]:
+    one = f"/{many}/{{name}}"
+    changes = ("", "/disable", "/enable", "/tokens/{token}/revoke")
+    return {
+        f"GET /{many}": listed,
+        f"GET /register/{many}": _OPERATORS,
+        f"GET {one}": seen,
+        **{f"GET {one}{change}": _PERSON for change in changes[1:]},
+        f"POST /register/{many}": _OPERATORS,
+        f"POST {one}/tokens": _PERSON,
+        **{f"POST {one}{change}": _PERSON for change in changes},
+    }
+
+
+_ACTS = (
+    "/start",
+    "/deadline",
+    "/invite",
+    "/rounds/{number}/close",
+    "/sites/{site}/exclude",
+    "/delete",
+    "/cancel",
+)
+#: Posts that change most come last, so that they do not change who may do what.
+EXPECTED: dict[str, PageAccess] = {
+    "GET /": _EVERYBODY,
+    "GET /sign-in": _EVERYBODY,
+    "GET /account": _EVERYBODY,
+    "GET /overview": _OPERATORS,
+    "GET /audit": _OPERATORS,
+    "POST /audit/verification": _OPERATORS,
+    "GET /compare": _EVERYBODY,
+    "GET /sessions": _EVERYBODY,
+    f"GET {_SESSION}": _SEEN,
+    f"GET {_SESSION}/live": _SEEN,
+    f"GET {_SESSION}/events": _SEEN,
+    f"GET {_SESSION}/definition.json": _SEEN,
+    f"GET {_SESSION}/consent": _SEEN,
+    f"GET {_SESSION}/receipts": _SITES_OWN,
+    f"GET {_SESSION}/result": _SEEN,
+    f"GET {_SESSION}/result/definition.json": _SEEN,
+    f"GET {_SESSION}/result/{{file}}": _SEEN,
+    f"GET {_SESSION}/result/figures/{{name}}.{{ending}}": _SEEN,
+    "GET /studies": _EVERYBODY,
+    f"GET {_STUDY}": _SEEN,
+    f"GET {_STUDY}/delete": _MANAGED,
+    **{f"GET /new-{what}": _CREATORS for what in ("session", "study")},
+    **{
+        f"POST /new-{what}{part}": _CREATORS
+        for what in ("session", "study")
+        for part in ("", "/check", "/file")
+    },
+    **{f"GET {_SESSION}{act}": _MANAGED for act in _ACTS},
+    **_people("sites", _CREATORS, _SITE),
+    **_people("analysts", _OPERATORS, _PERSON),
+    **_people("operators", _OPERATORS, _PERSON),
+    **{f"POST {_SESSION}{act}": _MANAGED for act in _ACTS},
+    f"POST {_STUDY}/delete": _MANAGED,
+    "POST /sign-in": _EVERYBODY,
+    "POST /sign-out": _EVERYBODY,
+    "POST /sign-out-everywhere": _EVERYBODY,
+}
+_OPEN = {"GET /sign-in", "POST /sign-in"}
+POSTS = [each for each in EXPECTED if each.startswith("POST") and each not in _OPEN]
+_OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}
+
+
+def _routes() -> set[str]:
+    router = cast(Router, ui.pages({}).app.app)  # type: ignore[attr-defined]
+    return {
+        f"{method} {route.path}"
+        for route in router.routes
+        for method in cast(Route, route).methods or ()
+        if method != "HEAD"
+    }
+
+
+class Place:
+    """Two analysts with a study and a session of three sites each, in round 1."""
+
+    def __init__(self, local: LocalCoordinator) -> None:
+        self.local = local
+        self.api = api = ApiCaller(local.base_url, local.operator_token)
+        api.tokens["operator"] = local.operator_token
+        api.register("sites", "north", "south", "west", "lima", "oslo", "rome")
+        api.register("analysts", "ada", "bob")
+        api.register("operators", "grace")
+        sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
+        for analyst, sites in sessions.items():
+            api.study(analyst, f"of-{analyst}", sites)
+            api.define(analyst, f"of-{analyst}", sites, study=f"of-{analyst}")
+            for site in sites:
+                api.join(site, f"of-{analyst}")
+        self.ids = {
+            kind: api.ok("POST", f"/v1/{kind}/{name}/tokens", "operator")["id"]
+            for kind, name in _OTHERS.items()
+        }
+        self.readers = {name: self.reader(name) for name in (*READERS.values(), "bob")}
+
+    def reader(self, name: str) -> Reader:
+        return Reader(self.local.base_url, self.api.tokens[name])
+
+    def path(self, page: str, which: str) -> str:
+        """Fill a page's path for an object of ada's, of bob's, or one that is not there."""
+        template = page.partition(" ")[2]
+        kind = template.split("/")[1]
+        here = {OWN: "of-ada", FOREIGN: "of-bob", ABSENT: "of-nobody"}[which]
+        person = "nobody" if which == ABSENT else _OTHERS.get(kind, "sizes")
+        return "/ui" + template.format(
+            session=here,
+            study=here,
+            number="1",
+            site={OWN: "west", FOREIGN: "rome", ABSENT: "nowhere"}[which],
+            name=person,
+            token="absent" if which == ABSENT else self.ids.get(kind, ""),
+            file="result.json",
+            ending="svg",
+        )
+
+    def ask(
+        self, client: httpx.Client, page: str, which: str, csrf: str = "", **headers: str
+    ) -> httpx.Response:
+        method, path = page.split()[0], self.path(page, which)
+        fields = {"data": {"csrf": csrf}} if method == "POST" else {}
+        with client.stream(method, path, headers=headers, **cast(Any, fields)) as answer:
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                answer.read()
+            return answer
+
+    def rows(self) -> list[str]:
+        """Return all that the database holds."""
+        (file,) = Path(self.local.settings.data_dir).glob("*.db")
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+            return list(database.iterdump())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with local_coordinator(tmp_path_factory.mktemp("access"), clock=ManualClock()) as local:
+        yield Place(local)
+
+
+def test_every_page_has_an_expectation() -> None:
+    assert _routes() == set(EXPECTED)
+
+
+def test_who_has_not_signed_in_reads_nothing(place: Place) -> None:
+    visitor, before = place.local.http(), place.rows()
+    bad = {"Cookie": f"fedclust={'a' * 12}.{'A' * 43}"}
+    for page in set(EXPECTED) - _OPEN:
+        answer = place.ask(visitor, page, OWN)
+        leads = answer.headers.get("Location", "").partition("?")[0]
+        expected = (401, "") if page in POSTS else (303, "/ui/sign-in")
+        assert (answer.status_code, leads) == expected, page
+        assert place.ask(visitor, page, OWN, **bad).status_code == 401, page
+    assert place.rows() == before
+
+
+def test_opening_a_page_changes_nothing(place: Place) -> None:
+    before = place.rows()
+    for name in READERS.values():
+        for page in EXPECTED:
+            if page.startswith("GET"):
+                place.ask(place.readers[name].client, page, OWN)
+            elif page in POSTS and page.replace("POST", "GET") not in EXPECTED:
+                path = place.path(page, OWN)
+                assert place.readers[name].client.get(path).status_code == 405, page
+    assert place.rows() == before
+
+
+def test_a_post_from_elsewhere_changes_nothing(place: Place) -> None:
+    before = place.rows()
+    client, other = place.readers["operator"].client, place.readers["bob"].csrf()
+    own = place.readers["operator"].csrf()
+    for page in POSTS:
+        for csrf in ("", other):
+            assert place.ask(client, page, OWN, csrf).status_code == 403, page
+        for site in ("cross-site", "same-site"):
+            elsewhere = {"Sec-Fetch-Site": site}
+            assert place.ask(client, page, OWN, own, **elsewhere).status_code == 403, page
+    assert place.rows() == before
+
+
+def test_queries_do_not_tell_what_exists(place: Place) -> None:
+    for name in ("ada", "north"):
+        client = place.readers[name].client
+        for path in (
+            "/ui/compare?first=",
+            "/ui/compare?first=of-ada&second=",
+            "/ui/new-session?from=",
+            "/ui/new-session?study=",
+            "/ui/new-session?from=of-ada&study=",
+            "/ui/sessions?study=",
+        ):
+            foreign, absent = (client.get(f"{path}{each}") for each in ("of-bob", "of-nobody"))
+            assert _shown(foreign, "of-bob") == _shown(absent, "of-nobody"), path
+    texts = []
+    for study in ("of-bob", "of-nobody"):
+        answer = place.readers["ada"].post("/ui/new-session/check", [("study", study)])
+        texts.append(_shown(answer, study))
+    assert texts[0] == texts[1]
+
+
+def _shown(answer: httpx.Response, name: str = "") -> tuple[Any, ...]:
+    number = answer.headers["Fedclust-Request-Id"]
+    headers = {
+        key: value
+        for key, value in answer.headers.items()
+        if key not in {"date", "fedclust-request-id", "content-length"}
+    }
+    text = answer.text.replace(number, "")
+    return answer.status_code, headers, text.replace(name, "") if name else text
+
+
+@pytest.mark.parametrize("role", READERS)
+def test_each_role_opens_and_posts_what_it_may(place: Place, role: str) -> None:
+    name = READERS[role]
+    csrf = place.readers[name].csrf()
+    for page, access in EXPECTED.items():
+        signs_out = page.startswith("POST /sign")
+        reader = place.reader(name) if signs_out else place.readers[name]
+        answers = {}
+        for which, wanted in zip(WHICH, getattr(access, role), strict=True):
+            client = place.reader(name) if signs_out else reader
+            token = client.csrf() if signs_out else csrf
+            answer = answers[which] = place.ask(client.client, page, which, token)
+            found = answer.status_code
+            if page == "POST /sign-in":
+                assert found == 401  # for want of a token
+            elif wanted == YES:
+                assert found not in {401, 403, 404, 500}, (page, which)
+            else:
+                assert found == wanted, (page, which)
+        if getattr(access, role)[1] == HIDDEN:
+            assert _shown(answers[FOREIGN]) == _shown(answers[ABSENT]), page
+
+
+#: Pages and what the HTTP interface says about the same.
+_TWINS = {
+    "": "",
+    "/live": "",
+    "/definition.json": "",
+    "/consent": "",
+    "/result": "/result",
+    "/result/report.csv": "/result",
+    "/result/figures/sizes.svg": "/result",
+}
+
+
+def test_pages_refuse_as_the_interface_for_programs_does(place: Place) -> None:
+    """Also a site that was excluded: it sees the session, but not its result."""
+    sites = ["north", "oslo", "rome", "west"]
+    place.api.define("bob", "twin", sites, policy={"quorum": 3})
+    for site in sites:
+        place.api.join(site, "twin")
+    place.api.ok("DELETE", "/v1/sessions/twin/participation/west", "bob")
+    place.local.coordinator.start()
+    place.api.finish("twin", sites[:3])
+    seen = set()
+    for name in (*READERS.values(), "bob", "west"):
+        reader = place.reader(name)
+        for page, twin in _TWINS.items():
+            shown = reader.client.get(f"/ui/sessions/twin{page}")
+            said = place.api.request("GET", f"/v1/sessions/twin{twin}", name)
+            assert shown.status_code == said.status_code, (name, page)
+            seen.add(said.status_code)
+    assert seen == {200, 403, 404}
