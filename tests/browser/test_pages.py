@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser
 
+from fedclust_service.http import ui
 from support.page_list import PAGES
 from support.showcase import Showcase, showcase
-from support.timeouts import TIMEOUT_S
 
 from . import axe
-from .conftest import Watched
+from .conftest import WIDE, Watched, signed_in
 
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 812}
+PHONE = {"width": 375, "height": 812}
 
 
 @pytest.fixture(scope="module")
@@ -24,35 +25,28 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Showcase]:
 
 
 @pytest.fixture(scope="module")
-def readers(browser: Browser, shown: Showcase) -> Iterator[dict[str, BrowserContext]]:
-    """A signed-in browser for each role."""
-    contexts = {}
-    for name in PAGES:
-        contexts[name] = context = browser.new_context(viewport=WIDE)
-        context.set_default_timeout(TIMEOUT_S * 1_000)
-        if name != "visitor":
-            sign_in(context.new_page(), shown, name)
-    yield contexts
+def readers(browser: Browser, shown: Showcase) -> Iterator[dict[str, Watched]]:
+    """A page for each role, who has signed in; each new one would take Chromium a process."""
+    tokens = {name: shown.tokens.get(name) for name in PAGES}
+    base_url = shown.local.base_url
+    contexts = {name: signed_in(browser, base_url, token) for name, token in tokens.items()}
+    yield {name: Watched(context.new_page()) for name, context in contexts.items()}
     for context in contexts.values():
         context.close()
-
-
-def sign_in(page: Page, shown: Showcase, name: str) -> None:
-    """Sign in through the form."""
-    page.goto(f"{shown.local.base_url}/ui/sign-in?next=/ui/account")
-    page.get_by_label("Your token").fill(shown.tokens[name])
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("button", name="Sign out", exact=True)).to_be_visible()
 
 
 @pytest.mark.parametrize(
     ("name", "page_name"), [(name, page) for name, pages in PAGES.items() for page in pages]
 )
 def test_a_page_can_be_read_by_everybody(
-    shown: Showcase, readers: dict[str, BrowserContext], name: str, page_name: str
+    shown: Showcase, readers: dict[str, Watched], name: str, page_name: str
 ) -> None:
-    watched = Watched(readers[name].new_page())
-    page, base_url = watched.page, shown.local.base_url
+    watched, base_url = readers[name], shown.local.base_url
+    watched.asked.clear()
+    watched.complaints.clear()
+    page = watched.page
+    page.set_viewport_size(WIDE)
+    page.emulate_media(color_scheme="light")
     answer = page.goto(f"{base_url}{PAGES[name][page_name]}")
     assert answer is not None
     assert answer.status == 200
@@ -65,4 +59,17 @@ def test_a_page_can_be_read_by_everybody(
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
     assert watched.elsewhere(base_url) == []
     assert watched.complaints == []
-    page.close()
+
+
+def test_every_page_is_in_the_list() -> None:
+    """All but files, parts of pages, and those that look as one in the list does."""
+    others = r".*/(live|events|enable|disable|revoke)|.*/result/.*|.*\.json|/register/operators"
+    addresses = [address for of in PAGES.values() for address in of.values()]
+    listed = [address.removeprefix("/ui").partition("?")[0] for address in addresses]
+    unlisted = [
+        route.path
+        for module in ui._PAGES
+        for route in module.ROUTES
+        if "GET" in (route.methods or ()) and not any(map(route.path_regex.fullmatch, listed))
+    ]
+    assert [path for path in unlisted if not re.fullmatch(others, path)] == []
