@@ -31,19 +31,24 @@ def plan_for(
     return Plan(lloyd.METHOD, options, features, Policy(**(policy or {})), seed)
 
 
-#: By features, policy and rows: sites of tests have the same rows in many sessions and rounds.
+#: By features, policy and rows. Sites of tests have the same rows in many sessions and rounds.
 _POINTS: dict[Any, Points] = {}
 
 
 def data_of(plan: Plan, rows: ArrayLike) -> Points:
     """Return what a site with these rows (n, d), every row a person, hands to the engine."""
-    rows = np.asarray(rows, dtype=np.float64)
-    key = (plan.features, plan.policy, rows.shape, rows.tobytes())
+    if not isinstance(rows, np.ndarray):
+        return _form_points(plan, rows)
+    key = (plan.features, plan.policy, rows.dtype.str, rows.shape, rows.tobytes())
     if key not in _POINTS:
-        table = load(rows, plan.features)
-        _POINTS[key] = site_data(plan, rows, table, plan.policy.min_group_size)[0]
+        _POINTS[key] = _form_points(plan, rows)
     # Without what a session has derived from them.
     return replace(_POINTS[key])
+
+
+def _form_points(plan: Plan, rows: ArrayLike) -> Points:
+    table = load(rows, plan.features)
+    return site_data(plan, rows, table, plan.policy.min_group_size)[0]
 
 
 @dataclass
