@@ -114,6 +114,9 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
         sent = filled(place.form(), "taken", ("create", "1"), seed=str(status))
         page = place.post(sent, status=status)
     assert page.messages["f-name"].startswith("A session of this name")
+    first = filled(place.form(), "taken", ("create", "1"), seed="303")
+    again = place.readers["ada"].post(PAGE, [each for each in first if each[0] != "csrf"])
+    assert again.headers["Location"].endswith("/taken?notice=session-created-before")
 
 
 def test_a_check_while_typing_answers_with_parts_alone(place: Place) -> None:

@@ -266,10 +266,10 @@ def _leaf(
     if numbers and len(numbers) == len(options):
         return replace(bounded, kind="integer" if whole else "number", whole=whole)
     if arrays and len(arrays) + len(numbers) == len(options):
-        wanted = "one number, or several such as 2, 3, 5" if numbers else "such as 2, 3, 5"
-        wanted += " or 2-5" if whole else ""
-        limits = ". ".join(filter(None, [bounded.limits, wanted]))
-        return replace(bounded, kind="numbers", whole=whole, single=bool(numbers), limits=limits)
+        wanted = "One number, or several: 2, 3, 5" if numbers else "Several numbers: 2, 3, 5"
+        wanted += " or 2-5." if whole else "."
+        said = " ".join(filter(None, [base.help, wanted]))
+        return replace(bounded, kind="numbers", whole=whole, single=bool(numbers), help=said)
     if numbers and len(numbers) + len(rest) == len(options):
         choices = [value for each in rest for value in each]
         return replace(bounded, kind="mixed", whole=whole, choices=tuple(choices))

@@ -40,7 +40,7 @@ _ABOUT = ("name", "title", "purpose", "contact", "approval", "expires")
 _RUNNING = ("start", "seed")
 _NONE_CHOSEN = {"/features": "add at least one feature", "/sites": "invite at least one site"}
 #: The order of the columns of a table of features.
-_COLUMNS = ("name", "kind", "unit", "lower", "upper", "levels", "transform", "weight")
+_COLUMNS = ("name", "kind", "unit", "levels", "lower", "upper", "transform", "weight")
 
 
 @functools.lru_cache(maxsize=64)

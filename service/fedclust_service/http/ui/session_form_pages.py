@@ -75,12 +75,13 @@ def _act(page: PageRequest) -> Response:
     if "create" not in pressed:
         return _show(page, form.checked(_check(page))[0])
     try:
-        info, _ = sessions.create_session(page.co, page.actor, _request(form.json.encode()))
+        info, new = sessions.create_session(page.co, page.actor, _request(form.json.encode()))
     except Refusal as refusal:
         if refusal.status in FINAL:
             raise
         return _show(page, form.refused(refusal), status=refusal.status)
-    return page.redirect(f"/ui/sessions/{info.name}", "session-created")
+    notice = "session-created" if new else "session-created-before"
+    return page.redirect(f"/ui/sessions/{info.name}", notice)
 
 
 def _read(page: PageRequest) -> SessionForm:
