@@ -95,12 +95,71 @@ function prepare(root) {
   filters(root);
 }
 
-function sayFailure() {
+function say(text, ...more) {
   const line = document.getElementById("failure");
-  line.textContent =
-    "The coordinator does not answer. What you see may be old: load the page again.";
+  line.replaceChildren(text, ...more);
   line.hidden = false;
 }
+
+function sayFailure() {
+  if (kept === null) {
+    say("The coordinator does not answer. What you see may be old: load the page again.");
+  } else say("The coordinator does not answer. What you typed is still here: try again later.");
+}
+
+// A long form stays on the page when its sign-in has ended: the reader signs in elsewhere and goes
+// on here, with the token against forged requests that belongs to the new sign-in.
+const kept = document.querySelector("form[data-keep]");
+let signedOut = false;
+
+function saySignedOut() {
+  signedOut = true;
+  const link = document.createElement("a");
+  Object.assign(link, { href: "/ui/sign-in", target: "_blank", textContent: "Sign in" });
+  say("You are signed out. What you typed is still here. ", link, " in another tab, then go on.");
+  document.getElementById("failure").scrollIntoView({ block: "nearest" });
+}
+
+async function renew() {
+  const answer = await fetch(location.href);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const who = page.querySelector(".who a")?.textContent;
+  if (!answer.ok || who !== document.querySelector(".who a").textContent) return false;
+  const { value } = page.querySelector("input[name=csrf]");
+  for (const input of document.querySelectorAll("input[name=csrf]")) input.value = value;
+  document.body.setAttribute("hx-headers", page.body.getAttribute("hx-headers"));
+  if (signedOut) document.getElementById("failure").hidden = true;
+  signedOut = false;
+  return true;
+}
+
+function keepForm() {
+  let sending = false;
+  kept.addEventListener("submit", async (event) => {
+    if (sending) return;
+    event.preventDefault();
+    const { submitter } = event;
+    try {
+      if (await renew()) {
+        sending = true;
+        kept.requestSubmit(submitter);
+      } else saySignedOut();
+    } catch {
+      sayFailure();
+    }
+  });
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
+    if (![401, 403].includes(event.detail.xhr.status)) return;
+    event.preventDefault();
+    if (!signedOut) saySignedOut();
+    else renew().then((again) => again && htmx.trigger(kept, "change"));
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (signedOut && !document.hidden) renew().catch(() => {});
+  });
+}
+
+if (kept !== null) keepForm();
 
 document.documentElement.classList.add("scripts");
 
