@@ -63,6 +63,32 @@ def test_an_analyst_reads_what_each_site_reads(api: ApiCaller) -> None:
     ada.open("/ui/sessions/two/consent?site=west", status=404)
 
 
+def test_what_is_unusual_is_said_first_and_in_the_list(api: ApiCaller) -> None:
+    north = reader(api, "north")
+    for name, said, mark in (
+        ("exact", "No protection: this session works on exact rows", "exact rows"),
+        ("two", "A session of two sites", "two sites"),
+    ):
+        for place in ("", "/consent"):
+            page = north.open(f"/ui/sessions/{name}{place}")
+            assert page.index(said) < page.index('id="purpose"')
+        row = north.open("/ui/sessions").split(f'sessions/{name}">', 1)[1].split("</tr>", 1)[0]
+        assert f"{mark}</span>" in row
+        assert "asked by ada" in row
+    usual = north.open("/ui/sessions/heart") + north.open("/ui/sessions/heart/consent")
+    assert "No protection" not in usual
+    assert "A session of two sites" not in usual
+
+
+def test_a_site_that_left_reads_no_command_to_join(api: ApiCaller) -> None:
+    api.define("ada", "left", SITES)
+    assert api.request("DELETE", "/v1/sessions/left/participation", "north").is_success
+    north = reader(api, "north")
+    assert "fedclust participate" not in north.open("/ui/sessions/left/consent")
+    page = " ".join(north.open("/ui/sessions/left").split())
+    assert "it needs 3 sites, and of those invited 2 can still take part" in page
+
+
 def test_of_exact_rows_nothing_is_said_to_be_protected(api: ApiCaller) -> None:
     page = reader(api, "north").open("/ui/sessions/exact/consent")
     assert "Single persons: a number about few rows shows their values." in page
@@ -86,6 +112,7 @@ def test_receipts_are_those_of_the_site_alone(api: ApiCaller) -> None:
     assert api.put("north", "heart", 1, body).status_code == 201
     page = north.open("/ui/sessions/heart/receipts")
     assert hashlib.sha256(body).hexdigest() in page
+    assert "fedclust ledger show --session heart" in page
     phase = api.ok("GET", "/v1/sessions/heart/rounds", "north")["items"][0]["phase"]
     assert f"<h3>{phase}</h3>" in page
     assert "Nothing has left this site" in south.open("/ui/sessions/heart/receipts")
