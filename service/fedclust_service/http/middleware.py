@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedclust_service.domain.access import SLUG
@@ -21,7 +21,7 @@ from fedclust_service.http import problems
 from fedclust_service.http.budgets import Budgets
 from fedclust_service.http.dependencies import token_of
 from fedclust_service.http.request_context import RequestContext, attach_context
-from fedclust_service.http.sign_in_cookie import cookie_in
+from fedclust_service.http.sign_in_cookie import cookie_of
 from fedclust_service.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -75,7 +75,7 @@ class EdgeMiddleware:
             exchange.ended()
 
     async def _answer(self, exchange: _Exchange) -> None:
-        kind, budget, caller = self.budgets.of(exchange.scope, _caller(exchange.headers))
+        kind, budget, caller = self.budgets.of(exchange.scope, _caller(exchange.scope))
         refusal = self._refused_unread(exchange.headers)
         if refusal is None and caller is not None:
             refusal = budget.enter(caller)
@@ -116,9 +116,15 @@ class EdgeMiddleware:
         return None
 
 
-def _caller(headers: Headers) -> str | None:
-    """Return the token or the cookie of a request: its open requests count under it."""
-    return token_of(headers) or cookie_in(headers)
+def _caller(scope: Scope) -> str | None:
+    """Return the token or the cookie of a request: its open requests count under it.
+
+    It is what the request is authenticated with. A second one, which nobody looks at, would give a
+    caller any number of budgets.
+    """
+    if scope["path"].startswith("/ui/"):
+        return cookie_of(HTTPConnection(scope))
+    return token_of(Headers(scope=scope))
 
 
 def too_large(limit: int) -> Refusal:

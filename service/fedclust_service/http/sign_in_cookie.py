@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers
-from starlette.requests import HTTPConnection, Request, cookie_parser
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 #: A browser accepts the prefix `__Host-` only over HTTPS, and then from this host alone.
@@ -17,12 +16,6 @@ def _name(secure: bool) -> str:
 def cookie_of(connection: HTTPConnection) -> str | None:
     """Return the text of the reader's cookie, None without one."""
     return connection.cookies.get(_name(connection.url.scheme == "https"))
-
-
-def cookie_in(headers: Headers) -> str | None:
-    """Return the text of a request's cookie, before anything else of the request is read."""
-    found = cookie_parser(headers.get("cookie", ""))
-    return found.get(_SECURE) or found.get(_LOOPBACK)
 
 
 def set_cookie(request: Request, response: Response, text: str) -> None:

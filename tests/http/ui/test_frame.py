@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -218,6 +219,34 @@ def test_nothing_below_ui_is_kept_by_a_browser(place: Place) -> None:
         assert answer.headers["Cache-Control"] == "no-store", answer.request.url
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
         assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_over_https_the_cookie_is_for_this_host_alone(tmp_path: Path) -> None:
+    with local_coordinator(tmp_path, behind_proxy="127.0.0.0/8", waits_per_token="1") as local:
+        browser = local.http(**{"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.1"})
+        answer = browser.post("/ui/sign-in", data={"token": local.operator_token})
+        name, _, value = answer.headers["Set-Cookie"].partition(";")[0].partition("=")
+        assert name == "__Host-fedclust"
+        assert {"Path=/", "Secure", "HttpOnly", "SameSite=strict"} <= {
+            each.strip() for each in answer.headers["Set-Cookie"].split(";")
+        }
+        assert "Domain" not in answer.headers["Set-Cookie"]
+        browser.cookies.clear()
+        own = f"{name}={value}"
+        # A cookie that a page of another port or host could set does not count.
+        for cookie, status in ((own, 200), (f"fedclust=x; {own}", 200), (f"fedclust={value}", 303)):
+            found = browser.get("/ui/account", headers={"Cookie": cookie})
+            assert found.status_code == status, cookie
+        # What nobody is authenticated with does not give another budget.
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", "north", "south", "west")
+        api.define(local.operator_token, "heart", ["north", "south", "west"])
+        events = "/ui/sessions/heart/events"
+        with browser.stream("GET", events, headers={"Cookie": own}) as stream:
+            assert stream.status_code == 200
+            for more in ([("Authorization", "Bearer other")], [("Cookie", f"fedclust=y; {own}")]):
+                headers = [*more, ("Cookie", own)]
+                assert browser.get(events, headers=headers).status_code == 429
 
 
 def test_failed_attempts_are_limited_by_address(place: Place) -> None:

@@ -215,3 +215,19 @@ def test_who_may_create_sessions(place: Place) -> None:
     place.readers["bob"].open(f"{PAGE}?study=absent", status=404)
     wrong = place.readers["ada"].post(PAGE, [("create", "1")], csrf="other")
     assert wrong.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"title": "\ud800"}',
+        r'{"\ud800": 1}',
+        r'{"study": "\u0000"}',
+        '{"config": {"init": ' + "[" * 900 + "]" * 900 + "}}",
+        "[" * 100_000,
+        '{"seed": ' + "9" * 5_000 + "}",
+        '{"sites": [1, {}, null], "features": [{"name": [1], "levels": {"a": 1}}, 5], "start": []}',
+    ],
+)
+def test_no_pasted_text_is_an_error(place: Place, text: str) -> None:
+    place.post([("definition_json", text), ("load_json", "1")])

@@ -178,7 +178,8 @@ def test_inviting_cancelling_and_deleting(place: Place) -> None:
     assert 'value="east"' in place.open("ada", "/short/invite")
     assert place.post("ada", "/short/invite").status_code == 422
     assert place.post("ada", "/short/invite", ("site", "<b>")).status_code == 422
-    assert place.post("ada", "/short/invite", ("site", "east")).status_code == 303
+    # Twice the same is once, however often.
+    assert place.post("ada", "/short/invite", *[("site", "east")] * 10_001).status_code == 303
     assert 'value="east"' not in place.open("ada", "/short/invite")
     assert "its 4 invitations" in place.open("ada", "/short/delete")
     assert place.post("ada", "/short/delete").headers["Location"].startswith("/ui/sessions?")
