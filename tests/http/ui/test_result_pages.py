@@ -343,6 +343,10 @@ def test_each_k_of_a_sweep_can_be_compared_with_the_others(api: ApiCaller) -> No
     assert address in page.links
     shown = Text(me.open(address))
     assert {"2", "3"} <= set(shown.words["agreement"])
+    # The K of a side stays as long as its session is chosen.
+    kept = f"{address.replace('first=swept', 'first=joined-up')}&second_k_of=swept"
+    assert f"swept with K = {other}" in " ".join(Text(me.open(kept)).words[""])
+    assert "K = 2" in me.open(f"{address}&second_k=2&second_k_of=joined-up")
     # From there the first can change, too, and the second keeps its K.
     assert f"/ui/compare?first=swept&first_k={other}&second=swept&second_k={other}" in shown.links
     assert "another number" in me.open(

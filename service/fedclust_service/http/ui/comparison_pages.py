@@ -48,6 +48,7 @@ def _compare(page: PageRequest) -> Response:
         "compare.html",
         offered=_offered(page, infos),
         chosen=chosen,
+        numbers={side: number_of_clusters(page, f"{side}_k") for side in _SIDES},
         sides=sides,
         sections=[(each.key, each.title, as_markup(each)) for each in found],
         refused=refused,
@@ -62,7 +63,12 @@ def _offered(page: PageRequest, chosen: Sequence[SessionInfo]) -> dict[str, str]
 
 def _sides(page: PageRequest, infos: Sequence[SessionInfo]) -> list[Side]:
     """Read both results; one that is compared with itself is read once."""
-    given = [number_of_clusters(page, f"{side}_k") for side in _SIDES]
+    given = [
+        number_of_clusters(page, f"{side}_k")
+        if page.query(f"{side}_k_of") in (None, info.name)
+        else None
+        for side, info in zip(_SIDES, infos, strict=True)
+    ]
     named = {info.name: info for info in infos}
     read = {name: read_result(page, info, None) for name, info in named.items()}
     shown = [replace(read[info.name], k=k) for info, k in zip(infos, given, strict=True)]
