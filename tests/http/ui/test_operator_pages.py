@@ -297,6 +297,7 @@ def test_the_trail_is_searched_by_address(operator: Reader) -> None:
     assert "late no , separate groups no ," in joined[0]
     assert rows(operator.open("/ui/audit?until=2000-01-01T00:00")) == []
     assert "No entry matches" in operator.open("/ui/audit?since=2100-01-01T00:00")
+    assert "are compared whole" in operator.open("/ui/audit?subject=north")
     assert len(rows(operator.open("/ui/audit?since=2000-01-01&actor=site:north"))) > 0
 
 
