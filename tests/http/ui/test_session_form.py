@@ -123,7 +123,13 @@ def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
     assert {"Feature age", "Feature sex"} <= labels, "numbers of rows have gaps"
     assert form.body["config"]["n_clusters"] == "x", "what was typed is not lost"
     empty, _ = new_form("fkm").checked(check)
-    assert set(empty.errors) == {"/name", "/features", "/sites"}
+    needed = {"/name", "/purpose", "/config/n_clusters", "/features", "/sites"}
+    assert set(empty.errors) == needed
+    one = typed(new_form("fkm").add_row({"name": "age"}), name="heart", purpose=PURPOSE)
+    one = [each for each in one if each not in [("/sites", site) for site in SITES[1:]]]
+    alone, _ = read_form(one, None).checked(check)
+    assert set(alone.errors) == {"/config/n_clusters", "/sites"}
+    assert alone.wrong("/sites")[0].endswith("than it needs (3): name more")
     assert empty.while_typing().errors == {}
     assert empty.open == ("Name", "Purpose", "Number of clusters", "Features", "Sites")
     assert empty.wrong("/features") == ("add at least one feature",)

@@ -324,12 +324,18 @@ class SessionForm:
                 general = (*general, str(error))
             elif message not in errors.get(place, ()):
                 errors[place] = (*errors.get(place, ()), message)
+        for each in (*self.about, *self.shown_options):
+            if each.required and not self.text(each).strip():
+                # The API says the rest only once the first are there.
+                errors.setdefault(each.pointer, ("this is required",))
         return replace(self, errors=errors, general=general)
 
     def _place(self, error: FieldError) -> tuple[str, str]:
         """Return the pointer of an error in this form, and its message there."""
         if error.rule == "too_short" and error.pointer in _NONE_CHOSEN:
             return error.pointer, _NONE_CHOSEN[error.pointer]
+        if error.rule == "min-sites" and self.study is None and self._default(error.pointer):
+            return "/sites", error.message
         _, name, *rest = [*error.pointer.split("/"), "", ""]
         if not rest[0].isdecimal():
             return error.pointer, error.message
@@ -344,6 +350,11 @@ class SessionForm:
                 return "/features", f"{feature['name']}: {error.message}"
             return "/".join(["/features", str(row), *filter(None, rest[1:])]), error.message
         return error.pointer, error.message
+
+    def _default(self, pointer: str) -> bool:
+        """Return whether an input of the policy shows its default."""
+        fields = (each for each in self.policy_inputs if each.pointer == pointer)
+        return all(self.text(each).strip() == each.default_text for each in fields)
 
     @property
     def open(self) -> tuple[str, ...]:
