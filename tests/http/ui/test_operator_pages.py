@@ -164,6 +164,16 @@ def test_a_token_is_revoked_after_a_confirmation_that_says_the_consequence(
     assert path not in operator.open("/ui/analysts/ada")
 
 
+def test_revoking_says_whether_the_site_has_another_token(place: Place, operator: Reader) -> None:
+    token = token_in(operator.post("/ui/sites/west/tokens", [("expires_in_days", "9")]).text)
+    said = operator.open(f"/ui/sites/west/tokens/{token.split('_')[1]}/revoke")
+    assert "west has 1 other valid token " in " ".join(said.split())
+    first = place.api.tokens["west"].split("_")[1]
+    operator.post(f"/ui/sites/west/tokens/{token.split('_')[1]}/revoke")
+    said = operator.open(f"/ui/sites/west/tokens/{first}/revoke")
+    assert "west has no other valid token" in said
+
+
 def test_the_last_operator_token_stays(place: Place, operator: Reader) -> None:
     own = place.local.operator_token.split("_")[1]
     path = f"/ui/operators/operator/tokens/{own}/revoke"
