@@ -89,6 +89,14 @@ def test_a_site_that_left_reads_no_command_to_join(api: ApiCaller) -> None:
     assert "it needs 3 sites, and of those invited 2 can still take part" in page
 
 
+def test_words_from_the_right_do_not_turn_the_rest_of_a_line(api: ApiCaller) -> None:
+    features = [{"name": "גיל", "unit": "שנים", "lower": 0, "upper": 120}]
+    api.define("ada", "right", SITES, features=features, approval="ועדה 2026/0123-B")
+    page = reader(api, "north").open("/ui/sessions/right/consent")
+    assert "<bdi>גיל</bdi> [<bdi>שנים</bdi>] 0..120" in page
+    assert "approval: <bdi>ועדה 2026/0123-B</bdi>; 3 sites" in page
+
+
 def test_of_exact_rows_nothing_is_said_to_be_protected(api: ApiCaller) -> None:
     page = reader(api, "north").open("/ui/sessions/exact/consent")
     assert "Single persons: a number about few rows shows their values." in page

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
+from markupsafe import Markup
 from starlette.responses import Response
 
 from fedclust.report.session_terms import TECHNICAL, SessionTerms, session_terms
-from fedclust.wire.models import SessionInfo
+from fedclust.wire.models import Definition, SessionInfo
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.page_request import PageRequest, get
+from fedclust_service.http.ui.rendering import name_element
 from fedclust_service.orchestration import sessions
 from fedclust_service.orchestration.receipts import list_receipts
 
@@ -21,7 +26,12 @@ def _consent(page: PageRequest) -> Response:
     """Show the consent screen of the reader's site; analysts and operators choose the site."""
     info = sessions.get_session(page.co, page.actor, page.param("session"))
     terms = _terms(page, info, _site_of(page, info))
-    shown = [pair for pair in terms.sections() if pair[0] not in _FIRST]
+    mark = _isolating(info.definition)
+    shown = [
+        (heading, [(line.startswith(" "), mark(line.strip())) for line in lines])
+        for heading, lines in terms.sections()
+        if heading not in _FIRST
+    ]
     own = next((site for site in info.sites if site.name == terms.site), None)
     return page.render(
         "consent.html",
@@ -32,6 +42,23 @@ def _consent(page: PageRequest) -> Response:
         technical=[(TECHNICAL[name], lines) for name, lines in shown if name in TECHNICAL],
         address=_address(page),
     )
+
+
+def _isolating(definition: Definition) -> Callable[[str], Markup]:
+    """Return what isolates an analyst's words in a line: they may be written from the right."""
+    words = {definition.contact, definition.approval}
+    for feature in definition.features:
+        words |= {feature.name, feature.unit, *(feature.levels or ())}
+    longest = sorted((word for word in words if not word.isascii()), key=len, reverse=True)
+    pattern = re.compile(f"({'|'.join(map(re.escape, longest))})") if longest else None
+
+    def isolate(line: str) -> Markup:
+        parts = [line] if pattern is None else pattern.split(line)
+        return Markup("").join(
+            name_element(part) if place % 2 else part for place, part in enumerate(parts)
+        )
+
+    return isolate
 
 
 def _site_of(page: PageRequest, info: SessionInfo) -> str:
