@@ -15,11 +15,13 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint format bench openapi docs screenshots dist clean
+.PHONY: help install demo serve test lint format bench openapi docs docs-site docs-pdf screenshots \
+	dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'other targets: install serve lint format openapi docs screenshots dist clean'
+	@echo 'other targets: install serve lint format openapi docs docs-site docs-pdf screenshots' \
+		'dist clean'
 
 install: $(DEV_STAMP)
 
@@ -55,6 +57,17 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
 	$(BIN)/python docs/states.py > docs/states.md
 	$(BIN)/python docs/map.py
+
+# The documentation as a site. Any warning of Sphinx or dead link is an error.
+SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet
+docs-site: $(DEV_STAMP)
+	$(SPHINX) --doctree-dir build/doctrees --builder html docs build/help
+	$(BIN)/python docs/check_site.py build/help
+
+docs-pdf: $(DEV_STAMP)
+	$(SPHINX) --doctree-dir build/doctrees-pdf --builder singlehtml --tag print \
+		docs build/one-page
+	$(BIN)/python docs/pdf.py build/one-page build/fedclust.pdf
 
 screenshots: $(DEV_STAMP)
 	$(BIN)/python docs/screenshots.py

@@ -310,6 +310,16 @@ def test_rendered_parts_of_the_documentation_are_current() -> None:
         assert renderer.render(page, text) == text, f"{page}: run `make docs`"
 
 
+def test_the_page_of_the_python_interface_has_every_public_name() -> None:
+    import fedclust
+
+    page = (ROOT / "docs" / "api.rst").read_text("utf-8")
+    described = set(re.findall(r"^\.\. auto\w+:: (?:fedclust\.)?(\w+)$", page, re.MULTILINE))
+    # The page has every error of the module `errors`.
+    errors = {name for name in fedclust.__all__ if hasattr(fedclust.errors, name)}
+    assert described | errors | {"__version__"} == set(fedclust.__all__)
+
+
 def test_the_map_shows_which_package_imports_which() -> None:
     drawer = _script("docs/map.py")
     drawn = drawer.draw(drawer.imports()).svg + "\n"

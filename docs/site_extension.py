@@ -1,0 +1,85 @@
+"""What Sphinx does not do by itself: Markdown that a Git host shows too, and no inline script.
+
+- ``<a id="x"></a>`` becomes a target that links of other pages find.
+- A link to a file outside ``docs/`` becomes its text: the site does not contain that file.
+- A Mermaid diagram is shown as its text, which names every state and arrow. Drawing it would need
+  a script of 3 MB in each page, or a browser in each build.
+- Scripts and styles inside a page move to files, so that the coordinator's content policy can
+  forbid them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from docutils import nodes
+from pygments.lexers.special import TextLexer
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+#: Pages of folders whose README lists them; the site's navigation needs them as a tree.
+_TREES = {"adr/README": "0*", "recipes/README": "[a-z]*"}
+_ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>', re.MULTILINE)
+_INLINE = re.compile(r"[ ]*<(script|style)(?: data-cfasync=\"false\")?>(.*?)</\1>\n?", re.DOTALL)
+#: The theme's style sheet has all icons as fonts; this script would write styles into the page.
+_ICON_SCRIPT = re.compile(r'[ ]*<script defer src="[^"]*/fontawesome\.js[^"]*"></script>\n?')
+#: Which page this is: only the theme's menu of versions asks, and the site has none.
+_UNUSED = "DOCUMENTATION_OPTIONS.pagename"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect everything to Sphinx."""
+    app.add_lexer("mermaid", TextLexer)
+    app.connect("source-read", _read_markdown)
+    app.connect("doctree-read", _unlink_files_outside)
+    app.connect("build-finished", _move_inline_parts_to_files)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _read_markdown(_: Sphinx, page: str, source: list[str]) -> None:
+    source[0] = _ANCHOR.sub(r"(\1)=\n", source[0])
+    if page in _TREES:
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{_TREES[page]}\n```\n"
+
+
+def _unlink_files_outside(app: Sphinx, document: nodes.document) -> None:
+    for link in list(document.findall(addnodes.pending_xref)):
+        if link.get("refdomain") != "doc":
+            continue
+        target = Path(app.srcdir, link["reftarget"])
+        there = any(target.with_name(target.name + suffix).exists() for suffix in ("", ".md"))
+        if not target.resolve().is_relative_to(app.srcdir) and there:
+            link.replace_self(link.children)
+    for link in list(document.findall(addnodes.download_reference)):
+        link.replace_self(link.children)
+
+
+def _move_inline_parts_to_files(app: Sphinx, error: Exception | None) -> None:
+    """Move the scripts and styles of every page to files, and remove what no page loads."""
+    if error is not None or app.builder.name != "html":
+        return
+    static = Path(app.outdir, "_static")
+    for page in Path(app.outdir).rglob("*.html"):
+        to_root = "../" * (len(page.relative_to(app.outdir).parts) - 1)
+        text = page.read_text("utf-8")
+        moved = _INLINE.sub(lambda found, to=to_root: _link_to_file(found, static, to), text)
+        moved = _ICON_SCRIPT.sub("", moved)
+        if moved != text:
+            page.write_text(moved, "utf-8")
+    unused_files = [*static.rglob("*.map"), *static.rglob("fontawesome.js*")]
+    for unused in [*unused_files, static / "webpack-macros.html", static / "print.css"]:
+        unused.unlink(missing_ok=True)
+
+
+def _link_to_file(found: re.Match[str], static: Path, to_root: str) -> str:
+    kind, content = found[1], found[2].strip()
+    if content.startswith(_UNUSED):
+        return ""
+    name = f"inline-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    name += ".js" if kind == "script" else ".css"
+    (static / name).write_text(content + "\n", "utf-8")
+    if kind == "script":
+        return f'<script src="{to_root}_static/{name}"></script>\n'
+    return f'<link rel="stylesheet" href="{to_root}_static/{name}">\n'
