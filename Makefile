@@ -58,7 +58,7 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/states.py > docs/states.md
 	$(BIN)/python docs/map.py
 
-# The documentation as a site. Any warning of Sphinx or dead link is an error.
+# The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet
 docs-site: $(DEV_STAMP)
 	$(SPHINX) --doctree-dir build/doctrees --builder html docs build/help
@@ -94,7 +94,8 @@ bench: $(DEV_STAMP)
 	done
 
 dist: $(DEV_STAMP)
-	rm -rf dist
+	rm -rf dist build/help build/doctrees
+	$(MAKE) docs-site
 	$(BIN)/python deploy/bundle.py $(ARGS)
 
 clean:

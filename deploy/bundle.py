@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import uuid
@@ -35,6 +36,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[1]
+#: The documentation site as built, and where the package has it for `/help`.
+SITE, PACKED_SITE = ROOT / "build" / "help", ROOT / "service/fedclust_service/http/help"
 BUNDLES = {"site": (), "coordinator": ("service", "postgres")}
 
 
@@ -67,7 +70,12 @@ class Wheel:
 
 
 def build(out: Path) -> Path:
-    """Build wheel and source distribution; return the wheel."""
+    """Build wheel and source distribution, with the documentation site; return the wheel."""
+    shutil.rmtree(PACKED_SITE, ignore_errors=True)
+    if SITE.is_dir():
+        shutil.copytree(SITE, PACKED_SITE)
+    else:
+        print(f"without documentation: there is no {SITE.relative_to(ROOT)}")
     _run("-m", "build", "--outdir", str(out), str(ROOT))
     (wheel,) = out.glob("fedclust-*.whl")
     return wheel

@@ -48,6 +48,7 @@ def tracked(*suffixes: str) -> list[Path]:
         for path in paths
         if path.is_file()
         and "static" not in path.parts[:-2]
+        and ROOT / "service" / "fedclust_service" / "http" / "help" not in path.parents
         and (path.suffix in suffixes or path.name in suffixes)
     ]
 

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import docs, openapi, problems, ui
+from fedclust_service.http import docs, help_pages, openapi, problems, ui
 from fedclust_service.http.budgets import Budget, Budgets
 from fedclust_service.http.dependencies import Service
 from fedclust_service.http.middleware import EdgeMiddleware
@@ -50,6 +50,9 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     for kind, refusal_of in _REFUSALS.items():
         problems.answer(app, kind, refusal_of)
     app.router.routes.append(ui.pages(_REFUSALS))
+    site = help_pages.site_folder()
+    app.state.has_help = site is not None
+    app.router.routes.extend(help_pages.routes(site))
     budgets = Budgets(
         # A quarter of the connections stays free for requests that are answered at once.
         wait=Budget(settings.waits_per_token, max(1, connections.most * 3 // 4), _WAIT_RETRY_S),

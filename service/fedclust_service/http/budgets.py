@@ -55,8 +55,8 @@ class Budgets:
 
     #: Long polls and event streams.
     wait: Budget
-    #: The files of the API's description, which need no token. Each download holds an open file or
-    #: much memory.
+    #: The files of the API's description and of the documentation, which need no token. Each
+    #: download holds an open file or much memory.
     download: Budget
     #: All other requests, including those whose bodies still arrive.
     request: Budget
@@ -69,6 +69,6 @@ class Budgets:
         path: str = scope["path"]
         if path.endswith("/events") or (path.endswith("/task") and scope["query_string"]):
             return "wait", self.wait, token
-        if path.startswith(("/static/", "/openapi.json")):
+        if path.startswith(("/static/", "/help/", "/openapi.json")):
             return "download", self.download, "anyone"
         return "request", self.request, token

@@ -37,7 +37,7 @@ def render(
     """Return a page from a template of ``templates/``.
 
     Every template knows ``actor`` (None for a reader who has not signed in), ``csrf``, ``entries``
-    of the navigation, and ``path``.
+    of the navigation, ``path``, and ``has_help``: whether ``/help`` has a site to show.
     """
     signed = getattr(request.state, "signed", None)
     actor: Actor | None = context_of(request).actor
@@ -46,6 +46,7 @@ def render(
         "csrf": "" if signed is None else signed.csrf,
         "entries": () if actor is None else entries_for(actor.role),
         "path": request.url.path,
+        "has_help": request.app.state.has_help,
     }
     content = ENVIRONMENT.get_template(template).render({**known, **values})
     return Response(content, status, {**_HEADERS, **(headers or {})}, media_type=HTML)

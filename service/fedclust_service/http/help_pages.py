@@ -1,0 +1,64 @@
+"""``/help``: the documentation site, as ``make docs-site`` built it, from the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.errors import show_http_error, show_refusal
+
+#: In a checkout, what was built last; in the package, what `make dist` put there.
+_PLACES = (
+    Path(__file__).parents[3] / "build" / "help",
+    Path(__file__).parent / "help",
+)
+#: Everything comes from this coordinator; the site's build leaves no script or style in a page.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+_ABSENT = Refusal(
+    "not-found",
+    "This coordinator was installed without its documentation. In a checkout of fedclust, "
+    "`make docs-site` builds it, and `make dist` packs it into the wheel. Then restart.",
+)
+
+
+class _HelpFiles(StaticFiles):
+    """The files of the site, under the site's content policy."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Content-Security-Policy"] = _POLICY
+        return response
+
+
+def site_folder() -> Path | None:
+    """Return where the built site is; None if this installation has none."""
+    return next((place for place in _PLACES if (place / "index.html").is_file()), None)
+
+
+def routes(folder: Path | None) -> list[BaseRoute]:
+    """Return the routes of ``/help``; without a folder they say how to build the site."""
+    files = _absent() if folder is None else _HelpFiles(directory=folder, html=True)
+    served = ExceptionMiddleware(files, handlers={HTTPException: show_http_error})
+    return [
+        Route("/help", lambda _: RedirectResponse("/help/", 307), methods=["GET"]),
+        Mount("/help", app=served),
+    ]
+
+
+def _absent() -> Router:
+    def show(request: Request) -> Response:
+        return show_refusal(request, _ABSENT)
+
+    return Router([Route("/{path:path}", show, methods=["GET"])])

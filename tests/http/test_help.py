@@ -1,0 +1,67 @@
+"""``/help`` serves a built site, and says how to build one where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fedclust_service.http import help_pages
+from support.local_coordinator import local_coordinator
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    folder = tmp_path / "site"
+    (folder / "_static").mkdir(parents=True)
+    (folder / "index.html").write_text("<title>front page</title>", "utf-8")
+    (folder / "_static" / "site.css").write_text("a { color: red }", "utf-8")
+    (tmp_path / "secret.txt").write_text("not of the site", "utf-8")
+    return folder
+
+
+@pytest.fixture
+def visitor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[httpx.Client]:
+    """Return a client of a coordinator with or without a built site."""
+    built = request.getfixturevalue("site") if request.param else tmp_path / "absent"
+    monkeypatch.setattr(help_pages, "_PLACES", (tmp_path / "other", built))
+    with local_coordinator(tmp_path) as local:
+        yield local.http()
+
+
+@pytest.mark.parametrize("visitor", [True], indirect=True)
+def test_a_built_site_is_served_under_a_strict_policy(visitor: httpx.Client) -> None:
+    moved = visitor.get("/help")
+    assert (moved.status_code, moved.headers["Location"]) == (307, "/help/")
+    for path in ("/help/", "/help/index.html"):
+        page = visitor.get(path)
+        assert page.status_code == 200
+        assert "front page" in page.text
+        policy = page.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy
+    style = visitor.get("/help/_static/site.css")
+    assert style.headers["Content-Type"].startswith("text/css")
+    again = visitor.get("/help/_static/site.css", headers={"If-None-Match": style.headers["ETag"]})
+    assert again.status_code == 304
+    for path in ("/help/nowhere.html", "/help/_static/", "/help/%2e%2e/secret.txt"):
+        missing = visitor.get(path)
+        assert missing.status_code == 404
+        assert missing.headers["Content-Type"].startswith("text/html")
+        assert "There is no page at this address" in missing.text
+    assert visitor.post("/help/").status_code == 405
+    assert 'href="/help/"' in visitor.get("/ui/sign-in").text
+
+
+@pytest.mark.parametrize("visitor", [False], indirect=True)
+def test_without_a_site_the_page_says_how_to_build_it(visitor: httpx.Client) -> None:
+    for path in ("/help/", "/help/data.html"):
+        page = visitor.get(path)
+        assert page.status_code == 404
+        assert page.headers["Content-Type"].startswith("text/html")
+        assert "make docs-site" in page.text
+    assert "/help" not in visitor.get("/ui/sign-in").text
