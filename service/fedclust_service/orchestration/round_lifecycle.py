@@ -42,8 +42,9 @@ FAILURE_MESSAGES = {
         "Create a session with a smaller min_group_size or n_clusters, or with more sites."
     ),
     FailureReason.QUORUM_NOT_REACHED: (
-        "The round stayed below its quorum for fail_after_s after it became overdue. Create a new "
-        "session with the sites that can answer, or with a longer round_timeout_s."
+        "Too few sites answered the round, also in the time that fail_after_s gives after its "
+        "deadline. Create a new session with the sites that can answer, or with a longer "
+        "round_timeout_s."
     ),
     FailureReason.AGGREGATION_ERROR: (
         "The coordinator could not aggregate the round. Its log names the kind of error."
