@@ -6,7 +6,7 @@ from playwright.sync_api import Browser, expect
 
 from support.timeouts import TIMEOUT_S
 
-from .conftest import Registered, Watched
+from .conftest import Registered, Watched, signed_in
 
 
 def test_a_keyboard_is_enough(registered: Registered, watched: Watched) -> None:
@@ -66,3 +66,23 @@ def test_after_a_pause_the_page_says_why_and_leads_back(
     registered.api.ok("DELETE", path, registered.local.operator_token)
     page.get_by_role("link", name="analyst ada").click()
     expect(page.get_by_role("alert").filter(has_text="revoked")).to_be_visible()
+
+
+def test_what_is_typed_outlives_the_sign_in(registered: Registered, browser: Browser) -> None:
+    context = signed_in(browser, registered.local.base_url, registered.api.tokens["ada"])
+    page = context.new_page()
+    page.goto("/ui/new-session")
+    purpose = page.get_by_label("Purpose (required)")
+    purpose.fill("Which types of tumours do the hospitals share?")
+    registered.local.coordinator.clock.advance(31 * 60)  # type: ignore[attr-defined]
+    page.get_by_role("button", name="Create").click()
+    with context.expect_page() as opened:
+        page.get_by_role("alert").get_by_role("link", name="Sign in").click()
+    other = opened.value
+    other.get_by_label("Your token").fill(registered.api.tokens["ada"])
+    other.get_by_role("button", name="Sign in").click()
+    expect(other.get_by_role("heading", name="Sessions")).to_be_visible()
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("The session was not created.")).to_be_visible()
+    expect(purpose).to_have_value("Which types of tumours do the hospitals share?")
+    context.close()
