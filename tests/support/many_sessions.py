@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Table, insert
+from sqlalchemy import Table, func, insert, select
 
 from fedclust.definition import canonical, freeze
 from fedclust.schema.feature import Feature
@@ -51,6 +51,11 @@ class _Rows:
         for table, rows in self.rows.items():
             for first in range(0, len(rows), _AT_ONCE):
                 tx._connection.execute(insert(table), rows[first : first + _AT_ONCE])
+            if tx._connection.dialect.name == "postgresql" and "id" in rows[0]:
+                # Later rows get ids of their own.
+                sequence = func.pg_get_serial_sequence(table.name, "id")
+                highest = select(func.setval(sequence, func.max(table.c.id)))
+                tx._connection.execute(highest)
 
 
 def site_names(n: int = SITES) -> tuple[str, ...]:
