@@ -29,7 +29,6 @@ myst_heading_anchors = 4
 
 autosummary_generate = False
 autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
 numpydoc_show_class_members = False
 # Types of numpy and pydantic are described elsewhere, and the site links nothing elsewhere.
 nitpick_ignore_regex = [("py:.*", ".*")]
