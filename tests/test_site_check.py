@@ -1,0 +1,43 @@
+"""The check of the built documentation finds what it is for, on a made-up site."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "docs" / "check_site.py"
+
+
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        ('<a href="b.html#there">ok</a> <a href="https://example.org">ok</a>', None),
+        ('<img src="data:image/png;base64,AA=="> <script src="own.js"></script>', None),
+        ('<a href="gone.html">x</a>', "a.html: gone.html: no such file"),
+        ('<a href="b.html#gone">x</a>', "a.html: b.html#gone: no such section"),
+        ('<a href="#gone">x</a>', "a.html: #gone: no such section"),
+        ('<a href="../c.html">x</a>', "a.html: ../c.html: leads out of the site"),
+        ('<script src="//example.org/x.js"></script>', "//example.org/x.js: loaded from elsewhere"),
+        ('<img src="https://example.org/x.png">', "x.png: loaded from elsewhere"),
+        ("<script>alert(1)</script>", "a.html: a script inside the page"),
+        ("<style>p { color: red }</style>", "a.html: a style inside the page"),
+        ('<p style="color: red">', "a.html: a style or a handler of <p> inside the page"),
+    ],
+)
+def test_a_fault_of_a_page_is_found(tmp_path: Path, page: str, fault: str | None) -> None:
+    spec = importlib.util.spec_from_file_location("check_site", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    check = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check)
+    (tmp_path / "a.html").write_text(page, "utf-8")
+    (tmp_path / "b.html").write_text('<p id="there">', "utf-8")
+    (tmp_path / "own.js").write_text("", "utf-8")
+    (tmp_path / "own.css").write_text("a { background: url(own.png) }", "utf-8")
+    found = list(check.faults(tmp_path))
+    assert len(found) == (fault is not None)
+    assert fault is None or found[0].endswith(fault)
+    (tmp_path / "own.css").write_text("@import 'https://example.org/x.css'", "utf-8")
+    assert len(list(check.faults(tmp_path))) == len(found) + 1
