@@ -110,7 +110,7 @@ def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
     form = form.add_row({"name": "sex", "kind": "binary", "transform": "log"})
     posted = typed(form, name="No Name", purpose=PURPOSE, config__n_clusters="x")
     form, _ = read_form(posted, None).checked(check)
-    assert set(form.errors) == {"/name"}
+    assert {"/name", "/config/n_clusters", "/features/1/lower"} <= set(form.errors)
     assert form.wrong("/name")[0].startswith("a name is a-z, 0-9 and hyphens")
     posted = typed(form, name="heart", purpose="Short.", policy__quorum="9", config__tol="9")
     form, _ = read_form(posted, None).checked(check)
@@ -125,6 +125,9 @@ def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
     empty, _ = new_form("fkm").checked(check)
     needed = {"/name", "/purpose", "/config/n_clusters", "/features", "/sites"}
     assert set(empty.errors) == needed
+    early, _ = read_form(typed(new_form("fkm"), config__n_clusters="two"), None).checked(check)
+    assert early.while_typing().wrong("/config/n_clusters") == ("it should be a whole number",)
+    assert set(early.errors) == {"/name", "/purpose", "/config/n_clusters", "/features"}
     one = typed(new_form("fkm").add_row({"name": "age"}), name="heart", purpose=PURPOSE)
     one = [each for each in one if each not in [("/sites", site) for site in SITES[1:]]]
     alone, _ = read_form(one, None).checked(check)

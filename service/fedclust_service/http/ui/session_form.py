@@ -38,6 +38,13 @@ T = TypeVar("T")
 MOST_ROWS = 500
 _ABOUT = ("name", "title", "purpose", "contact", "approval", "expires")
 _RUNNING = ("start", "seed")
+#: What takes the place of inputs that are empty or wrong, and inputs that do not depend on them.
+_STAND_INS: Mapping[str, Any] = {
+    "/name": "session",
+    "/features": [{"name": "feature"}],
+    "/sites": ["site-1", "site-2", "site-3"],
+}
+_APART = ("/purpose", "/config", "/features/")
 _NONE_CHOSEN = {"/features": "add at least one feature", "/sites": "invite at least one site"}
 #: The order of the columns of a table of features.
 _COLUMNS = ("name", "kind", "unit", "levels", "lower", "upper", "transform", "weight")
@@ -301,7 +308,18 @@ class SessionForm:
         try:
             return self, check(self.json.encode())
         except Refusal as refusal:
-            return self.refused(refusal), None
+            form = self.refused(refusal)
+        waiting = [name for name in form.errors if name in _STAND_INS]
+        if waiting and not form.general:
+            # The API reads the rest only where these are right: say now what else is wrong.
+            body = {**self.body, **{name[1:]: _STAND_INS[name] for name in waiting}}
+            try:
+                check(_json(body).encode("utf-8", "replace"))
+            except Refusal as refusal:
+                found = self.refused(refusal).errors
+                more = {name: said for name, said in found.items() if name.startswith(_APART)}
+                form = replace(form, errors={**more, **form.errors})
+        return form, None
 
     def refused(self, refusal: Refusal) -> Self:
         """Return the form with the messages of a refusal at their inputs."""
