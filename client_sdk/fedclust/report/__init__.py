@@ -9,7 +9,7 @@ They use only what the coordinator released; nothing here reads rows, files or t
 from fedclust.report.comparison import Comparison, compare, comparison_sections
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Cluster, ClusterColumn, Facts, facts_of_document
-from fedclust.report.figures import Plots
+from fedclust.report.figures import Plots, drawn_figures
 from fedclust.report.markup import Section
 from fedclust.report.page import html, sections
 from fedclust.report.tables import csv_text, json_text, report_bytes
@@ -25,6 +25,7 @@ __all__ = [
     "compare",
     "comparison_sections",
     "csv_text",
+    "drawn_figures",
     "facts_of_document",
     "html",
     "json_text",

@@ -31,7 +31,14 @@ from fedclust.report.drawing import (
 )
 from fedclust.report.facts import Cluster, ClusterColumn, Facts
 
-__all__ = ["MOST_COLUMNS", "Plots", "difference_colour", "mean_of", "ranked_columns"]
+__all__ = [
+    "MOST_COLUMNS",
+    "Plots",
+    "difference_colour",
+    "drawn_figures",
+    "mean_of",
+    "ranked_columns",
+]
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
@@ -60,7 +67,7 @@ class Plots:
 
     def __repr__(self) -> str:
         """List the figures that this result has."""
-        found = ", ".join(f"{name}()" for name in self.drawn())
+        found = ", ".join(f"{name}()" for name in drawn_figures(self))
         return f"Plots of {self._facts.definition.name}: {found or 'none'}"
 
     def __call__(self) -> Figure:
@@ -69,14 +76,6 @@ class Plots:
 
     def __getattr__(self, name: str) -> Figure:
         raise AttributeError(f"there is no figure {name!r}; there are: {_CALLS}")
-
-    def drawn(self) -> dict[str, Figure]:
-        """Return every figure that this result has, by the name of its method."""
-        found = {}
-        for name in _NAMES:
-            with suppress(UsageError):
-                found[name] = getattr(self, name)()
-        return found
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
@@ -286,6 +285,15 @@ class Plots:
         )
         title = "Centroids on a line" if pair else "Centroids in two dimensions"
         return Figure(parts, height, title, described)
+
+
+def drawn_figures(plots: Plots) -> dict[str, Figure]:
+    """Return every figure that a result has, by the name of its method."""
+    found = {}
+    for name in _NAMES:
+        with suppress(UsageError):
+            found[name] = getattr(plots, name)()
+    return found
 
 
 def mean_of(entry: ClusterColumn) -> str:

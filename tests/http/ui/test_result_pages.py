@@ -18,6 +18,7 @@ from fedclust.report import (
     Figure,
     Plots,
     comparison_sections,
+    drawn_figures,
     facts_of_document,
     report_bytes,
     sections,
@@ -195,7 +196,7 @@ def test_texts_of_people_are_words_and_nothing_else(api: ApiCaller) -> None:
     assert any(MARKUP in words for words in page.words["summary"])
     assert MARKUP in page.words["profile"]
     assert {LONG, "שם של מדידה"} <= set(page.words["centroids"])
-    for name in Plots(facts_for(api, "ada", "swept")).drawn():
+    for name in drawn_figures(Plots(facts_for(api, "ada", "swept"))):
         svg = me.open(f"/ui/sessions/swept/result/figures/{name}.svg")
         drawing = ElementTree.fromstring(svg)  # noqa: S314 - our own
         assert "script" not in {element.tag.rpartition("}")[2] for element in drawing.iter()}
@@ -263,7 +264,7 @@ def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, 
         expected[file] = answer.content
     expected |= {
         f"figures/{figure}.svg": f"{drawn.titled_svg}\n".encode()
-        for figure, drawn in Plots(facts).drawn().items()
+        for figure, drawn in drawn_figures(Plots(facts)).items()
     }
     linked = Text(me.open(f"/ui/sessions/swept/result{query}")).links
     for file, content in expected.items():

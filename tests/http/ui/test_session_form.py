@@ -125,6 +125,7 @@ def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
     empty, _ = new_form("fkm").checked(check)
     needed = {"/name", "/purpose", "/config/n_clusters", "/features", "/sites"}
     assert set(empty.errors) == needed
+    assert [label for _, label, _ in empty.summary] == list(empty.open), "in the page's order"
     early, _ = read_form(typed(new_form("fkm"), config__n_clusters="two"), None).checked(check)
     assert early.while_typing().wrong("/config/n_clusters") == ("it should be a whole number",)
     assert set(early.errors) == {"/name", "/purpose", "/config/n_clusters", "/features"}

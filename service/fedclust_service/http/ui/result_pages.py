@@ -12,7 +12,15 @@ from starlette.responses import Response
 
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
-from fedclust.report import Facts, Plots, Section, facts_of_document, report_bytes, sections
+from fedclust.report import (
+    Facts,
+    Plots,
+    Section,
+    drawn_figures,
+    facts_of_document,
+    report_bytes,
+    sections,
+)
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -146,7 +154,7 @@ def _result(page: PageRequest) -> Response:
         return absent_result(page, session)
     reading = read_result(page, session, k)
     facts = reading.facts
-    drawn = Plots(facts).drawn()
+    drawn = drawn_figures(Plots(facts))
     return page.render(
         "result.html",
         reading=reading,
@@ -215,7 +223,7 @@ def _definition(page: PageRequest) -> Response:
 def _figure(page: PageRequest) -> Response:
     name, ending = page.param("name"), page.param("ending")
     _, facts, stem = _downloaded(page)
-    found = Plots(facts).drawn().get(name)
+    found = drawn_figures(Plots(facts)).get(name)
     if found is None or ending not in ("svg", "png"):
         raise Refusal("not-found", "This result has no such figure. Its page lists those it has.")
     if ending == "svg":

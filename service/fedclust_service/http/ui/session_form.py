@@ -208,16 +208,21 @@ class SessionForm:
             for place, row in enumerate(self.feature_rows, 1)
             for each in (row, *row.fields)
         ]
-        plain = (*self.about, *self.shown_options, *self.policy_inputs, *self.running)
-        labels = {each.pointer: each.label for each in plain}
-        labels |= {each.pointer: label for each, label in rows}
+        before, after = (*self.about, *self.shown_options), (*self.policy_inputs, *self.running)
+        # In the order of the page.
+        labels = {each.pointer: each.label for each in before}
+        labels |= {"/features": "Features", **{each.pointer: label for each, label in rows}}
+        labels |= {"/sites": "Sites", **{each.pointer: each.label for each in after}}
+        places = {name: place for place, name in enumerate(labels)}
         return tuple(
             (
                 "f" + re.sub(r"[^A-Za-z0-9]+", "-", name),
                 labels.get(name, name[1:].capitalize()),
                 each,
             )
-            for name, each in self.errors.items()
+            for name, each in sorted(
+                self.errors.items(), key=lambda error: places.get(error[0], -1)
+            )
         )
 
     def _row_label(self, place: int, row: FormField) -> str:
