@@ -78,8 +78,9 @@ PHASES = (
             disclosure(
                 "counts",
                 "c x K numbers",
-                "How many of your persons are nearest to each centroid of each of c candidate "
-                "clusterings: the option `candidates` says how many at first, later fewer.",
+                "How many of your persons are nearest to each centroid, for each of c clusterings "
+                "that are tried side by side: at first as many as the option candidates says, "
+                "later fewer.",
             ),
             disclosure("sums", "c x K x d numbers", "The sum of each column over these, scaled."),
             disclosure(
