@@ -63,7 +63,9 @@ def create(page: Page) -> None:
     page.get_by_text("Add many names").click()
     page.locator("#feature-names").fill(",".join(FEATURES))
     page.get_by_role("button", name="Add these names").click()
-    for number, _ in enumerate(FEATURES):
+    for number, feature in enumerate(FEATURES):
+        # A bound typed into the empty row, before the names are there, would keep that row.
+        expect(page.locator(f"[name='/features/{number}/name']")).to_have_value(feature)
         page.locator(f"[name='/features/{number}/lower']").fill("-1000")
         page.locator(f"[name='/features/{number}/upper']").fill("1000")
     page.locator("[name='/name']").fill(SESSION)
