@@ -138,7 +138,7 @@ def read_as_site(page: Page, site: Command) -> None:
     rows = page.locator("section[aria-labelledby=receipts] tbody tr")
     expect(rows.first).to_be_visible()
     received = [
-        (row.locator("code").inner_text(), row.locator("[data-sort]")) for row in rows.all()
+        (row.locator("code").inner_text(), row.locator("td[data-sort]")) for row in rows.all()
     ]
     sent = body_lines(site.directory / "journal")
     assert [(sha, int(size.get_attribute("data-sort") or 0)) for sha, size in received] == [
