@@ -10,6 +10,7 @@ from typing import cast
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
+from starlette.responses import Response
 
 from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
@@ -18,8 +19,10 @@ from fedclust_service.http import docs, help_pages, openapi, problems, ui
 from fedclust_service.http.budgets import Budget, Budgets
 from fedclust_service.http.dependencies import Service
 from fedclust_service.http.middleware import EdgeMiddleware
+from fedclust_service.http.request_context import context_of
 from fedclust_service.http.routes import ROUTERS
 from fedclust_service.http.sign_in_rate import SignInRate
+from fedclust_service.http.ui.errors import show_refusal
 from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration import damage
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -60,7 +63,11 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
         request=Budget(settings.requests_per_token, connections.most, _REQUEST_RETRY_S),
     )
     app.add_middleware(
-        EdgeMiddleware, body_limit=settings.body_limit, metrics=metrics, budgets=budgets
+        EdgeMiddleware,
+        body_limit=settings.body_limit,
+        metrics=metrics,
+        budgets=budgets,
+        refused=_refused,
     )
     return app
 
@@ -91,6 +98,13 @@ def openapi_text() -> str:
 def api_routes() -> list[APIRoute]:
     """Return every route that ``openapi.json`` describes."""
     return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+
+
+def _refused(request: Request, refusal: Refusal) -> Response:
+    """Answer what is refused before any route: with a page below /ui, else with a document."""
+    if request.url.path.startswith("/ui/"):
+        return show_refusal(request, refusal)
+    return problems.refused(refusal, context_of(request).request_id)
 
 
 def _damaged(request: Request, error: Exception) -> Refusal:

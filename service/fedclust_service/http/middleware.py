@@ -12,7 +12,8 @@ from typing import Any
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedclust_service.domain.access import SLUG
@@ -48,11 +49,20 @@ _HSTS = "max-age=31536000"
 class EdgeMiddleware:
     """ASGI middleware around the application.
 
-    A body with a declared length of more than ``body_limit`` bytes is refused unread.
+    A body with a declared length of more than ``body_limit`` bytes is refused unread. ``refused``
+    makes the answer of what is refused here.
     """
 
-    def __init__(self, app: ASGIApp, body_limit: int, metrics: Metrics, budgets: Budgets) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        body_limit: int,
+        metrics: Metrics,
+        budgets: Budgets,
+        refused: Callable[[Request, Refusal], Response],
+    ) -> None:
         self.app = app
+        self.refused = refused
         self.body_limit = body_limit
         self.metrics = metrics
         self.budgets = budgets
@@ -166,7 +176,7 @@ class _Exchange:
 
     async def refuse(self, refusal: Refusal) -> None:
         """Answer with a refusal."""
-        response = problems.refused(refusal, self._context.request_id)
+        response = self._edge.refused(Request(self.scope), refusal)
         await response(self.scope, self.receive, self.send)
 
     def ended(self) -> None:
