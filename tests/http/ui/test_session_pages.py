@@ -32,7 +32,7 @@ class Place:
         self.api.register("analysts", "ada", "ben")
         self.readers = {
             name: Reader(local.base_url, self.api.tokens[name])
-            for name in ("operator", "ada", "ben", "north", "east")
+            for name in ("operator", "ada", "ben", "north", "south", "east")
         }
 
     def open(self, who: str, path: str, *, status: int = 200) -> str:
@@ -79,6 +79,14 @@ def test_everybody_lists_the_sessions_that_concern_them(place: Place) -> None:
     own = place.open("north", "")
     assert '<span class="badge answered">' in own
     assert place.api.definition("x", SITES)["purpose"] in own
+    # First of all what waits for the site: a decision, and an answer that is late.
+    waits = {
+        who: re.findall(r'<li><a href="/ui/sessions/(listed[^"]*)"', place.open(who, ""))
+        for who in ("north", "south", "ada")
+    }
+    assert waits["north"] == ["listed/consent"]
+    assert waits["south"] == ["listed-live", "listed/consent"]
+    assert waits["ada"] == []
 
 
 def test_another_analysts_session_is_as_one_that_is_not_there(place: Place) -> None:

@@ -33,6 +33,13 @@ class _Line:
     late: str
     own_state: str
 
+    @property
+    def waits_for(self) -> str:
+        """What the session waits for from the reader's site: a decision, an answer, or nothing."""
+        if self.own_state == "invited" and self.row.entry.state == "recruiting":
+            return "decision"
+        return "answer" if self.own_state == "late" else ""
+
 
 def _list(page: PageRequest) -> Response:
     wanted, study = page.query("state"), page.query("study")
