@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from support.timeouts import TIMEOUT_S
 
@@ -26,6 +26,36 @@ def test_a_keyboard_is_enough(registered: Registered, watched: Watched) -> None:
     assert stored == [{}, {"htmx-current-path-for-history": "/ui/account"}]
     assert page.evaluate("() => document.cookie") == ""
     assert watched.elsewhere(base_url) == []
+    assert watched.complaints == []
+
+
+def test_a_site_is_registered_by_keyboard_alone(registered: Registered, watched: Watched) -> None:
+    page = watched.page
+
+    def reach(target: Locator) -> None:
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if target.evaluate("element => element === document.activeElement"):
+                return
+        raise AssertionError(f"{target} is not reached by the keyboard")
+
+    page.goto(f"{registered.local.base_url}/ui/sites")
+    reach(page.get_by_label("Your token"))
+    page.keyboard.type(registered.local.operator_token)
+    page.keyboard.press("Enter")
+    register = page.get_by_role("link", name="Register a site").first
+    expect(register).to_be_visible()
+    reach(register)
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Name")).to_be_visible()
+    reach(page.get_by_label("Name"))
+    page.keyboard.type("east")
+    page.keyboard.press("Enter")
+    issue = page.get_by_role("button", name="Issue a token")
+    expect(issue).to_be_visible()
+    reach(issue)
+    page.keyboard.press("Enter")
+    expect(page.locator("code.secret")).to_contain_text("fcs_")
     assert watched.complaints == []
 
 
