@@ -57,6 +57,7 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
 	$(BIN)/python docs/states.py > docs/states.md
 	$(BIN)/python docs/map.py
+	$(BIN)/python docs/concept_figures.py
 
 # The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet
