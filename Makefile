@@ -55,7 +55,7 @@ openapi: $(DEV_STAMP)
 
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
-	$(BIN)/python docs/states.py > docs/states.md
+	$(BIN)/python docs/states.py
 	$(BIN)/python docs/map.py
 	$(BIN)/python docs/concept_figures.py
 

@@ -15,8 +15,11 @@ from diagrams import (
     INK,
     WHITE,
     WIDTH,
+    Edge,
+    SequenceDiagram,
     arrow,
     box,
+    graph,
     heading,
     height_of,
     paragraph,
@@ -248,8 +251,63 @@ def _wall(y: float, middle: float) -> str:
     return line + box(middle - 85, y - 14, 170, 28, GREY) + name
 
 
+def protocol() -> Figure:
+    """Draw a session by its requests, for the page of the protocol."""
+    drawing = SequenceDiagram({"analyst": BLUE, "coordinator": BLUE, "each site": GREEN})
+    drawing.message("analyst", "coordinator", "POST /v1/sessions (definition)")
+    drawing.message("each site", "coordinator", "GET /v1/sessions/heart-2026")
+    drawing.note("each site", "shows the definition and what leaves, asks for consent")
+    drawing.message("each site", "coordinator", "PUT .../participation (hash of the definition)")
+    with drawing.frame("every round"):
+        drawing.message("each site", "coordinator", "GET .../task?wait=25 (If-None-Match)")
+        drawing.message("coordinator", "each site", "200 task, digest, ETag", reply=True)
+        drawing.note("each site", "local step, check, journal, ledger")
+        drawing.message("each site", "coordinator", "PUT .../rounds/3/submission")
+        drawing.message("coordinator", "each site", "201 receipt, Fedclust-Task-ETag", reply=True)
+    drawing.message("each site", "coordinator", "GET .../result")
+    drawing.note("each site", "labels its own rows")
+    return drawing.figure("A session by its requests")
+
+
+#: Columns and rows of the tables in the figure.
+_TABLES = {
+    "principals": (0, 0),
+    "tokens": (1, 0),
+    "sign_ins": (2, 0),
+    "studies": (1, 1),
+    "study_sites": (2, 1),
+    "participations": (0, 2),
+    "sessions": (1, 2),
+    "rounds": (2, 2),
+    "states": (0, 3),
+    "results": (1, 3),
+    "addressees": (2, 3),
+    "submissions": (2, 4),
+}
+_RELATIONS = (
+    Edge("principals", "tokens", "holds 0..n"),
+    Edge("tokens", "sign_ins", "exchanged for 0..n"),
+    Edge("studies", "study_sites", "names 0..n"),
+    Edge("studies", "sessions", "groups 0..n"),
+    Edge("sessions", "participations", "invites 0..n"),
+    Edge("sessions", "rounds", "has 0..n"),
+    Edge("sessions", "states", "continues from 0..n"),
+    Edge("sessions", "results", "ends with 0..1"),
+    Edge("rounds", "addressees", "asks 0..n"),
+    Edge("addressees", "submissions", "answers 0..1"),
+)
+
+
+def data_model() -> Figure:
+    """Draw which table of the coordinator refers to which."""
+    places = {name: (105 + 255.0 * x, 30 + 96.0 * y) for name, (x, y) in _TABLES.items()}
+    return graph("Tables of the coordinator", places, _RELATIONS)
+
+
 FIGURES = {
     "data_flow": data_flow,
+    "data_model": data_model,
+    "protocol": protocol,
 }
 
 if __name__ == "__main__":

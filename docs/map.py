@@ -13,13 +13,14 @@ from pathlib import Path
 
 import grimp
 
+from diagrams import AMBER, BLUE, LINE, box, head, heading
 from fedclust.report.drawing import Figure, tag, text
 
 FIGURE = Path(__file__).parent / "figures" / "map.svg"
 #: Each root package with its name in the figure, its colour and the middle of its column.
 ROOTS = {
-    "fedclust": ("client_sdk/fedclust", "#d9eaf5", 130.0),
-    "fedclust_service": ("service/fedclust_service", "#fbe9c6", 494.0),
+    "fedclust": ("client_sdk/fedclust", BLUE, 190.0),
+    "fedclust_service": ("service/fedclust_service", AMBER, 550.0),
 }
 _TOP, _STEP, _HEIGHT, _GAP = 62.0, 52.0, 26.0, 8.0
 Graph = dict[str, frozenset[str]]
@@ -46,18 +47,17 @@ def draw(graph: Graph) -> Figure:
             row = [name for name in graph if levels[name] == level and _root(name) == root]
             places |= _row(row, middle, _TOP + (top - level) * _STEP)
     parts = [
-        tag("path", d=_arrow(places[name], places[imported]), fill="none", stroke="#777777")
-        + _head(places[imported])
+        tag("path", d=_arrow(places[name], places[imported]), fill="none", stroke=LINE)
+        + head((places[imported][0], 0), places[imported][:2])
         for name in graph
         for imported in sorted(_direct(graph, name))
     ]
     for name, (x, y, width) in places.items():
         fill = ROOTS[_root(name)][1]
-        box = {"x": x - width / 2, "y": y, "width": width, "height": _HEIGHT, "rx": 4.0}
-        parts.append(tag("rect", **box, fill=fill, stroke="#555555"))
+        parts.append(box(x - width / 2, y, width, _HEIGHT, fill))
         parts.append(text(x, y + 17, name.partition(".")[2], "middle"))
     for title, _, middle in ROOTS.values():
-        parts.append(text(middle, 28, title, "middle", size=14, font_weight="bold"))
+        parts.append(heading(middle, 28, title, "middle"))
     description = "; ".join(
         f"{name} imports {', '.join(sorted(_direct(graph, name)))}" for name in graph if graph[name]
     )
@@ -114,11 +114,6 @@ def _arrow(start: tuple[float, float, float], end: tuple[float, float, float]) -
     x1, y1, x2, y2 = start[0], start[1] + _HEIGHT, end[0], end[1] - 5
     bend = (y2 - y1) / 2
     return f"M{x1:.1f} {y1:.1f}C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}"
-
-
-def _head(end: tuple[float, float, float]) -> str:
-    x, y, _ = end
-    return tag("path", d=f"M{x - 3.5:.1f} {y - 6:.1f}h7l-3.5 6z", fill="#777777")
 
 
 if __name__ == "__main__":

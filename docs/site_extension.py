@@ -1,9 +1,8 @@
 """What Sphinx does not do by itself: Markdown that a Git host shows too, and no inline script.
 
 - ``<a id="x"></a>`` becomes a target that links of other pages find.
+- The text of a picture may have several lines.
 - A link to a file outside ``docs/`` becomes its text: the site does not contain that file.
-- A Mermaid diagram is shown as its text, which names every state and arrow. Drawing it would need
-  a script of 3 MB in each page, or a browser in each build.
 - Scripts and styles inside a page move to files, so that the coordinator's content policy can
   forbid them.
 """
@@ -15,13 +14,13 @@ import re
 from pathlib import Path
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
 #: Pages of folders whose README lists them; the site's navigation needs them as a tree.
 _TREES = {"adr/README": "0*", "recipes/README": "[a-z]*"}
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>', re.MULTILINE)
+_PICTURE_TEXT = re.compile(r"!\[[^\]]*\]\(")
 _INLINE = re.compile(r"[ ]*<(script|style)(?: data-cfasync=\"false\")?>(.*?)</\1>\n?", re.DOTALL)
 #: The theme's style sheet has all icons as fonts; this script would write styles into the page.
 _ICON_SCRIPT = re.compile(r'[ ]*<script defer src="[^"]*/fontawesome\.js[^"]*"></script>\n?')
@@ -31,7 +30,6 @@ _UNUSED = "DOCUMENTATION_OPTIONS.pagename"
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect everything to Sphinx."""
-    app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", _read_markdown)
     app.connect("doctree-read", _unlink_files_outside)
     app.connect("build-finished", _move_inline_parts_to_files)
@@ -40,6 +38,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def _read_markdown(_: Sphinx, page: str, source: list[str]) -> None:
     source[0] = _ANCHOR.sub(r"(\1)=\n", source[0])
+    # The parser would join the last word of a line to the first of the next.
+    source[0] = _PICTURE_TEXT.sub(lambda found: found[0].replace("\n", " "), source[0])
     if page in _TREES:
         source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{_TREES[page]}\n```\n"
 

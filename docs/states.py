@@ -1,27 +1,25 @@
-"""Render the tables of transitions as the page ``docs/states.md``.
+"""Render the tables of transitions as the page ``docs/states.md`` and its figures.
 
-``python docs/states.py > docs/states.md`` writes the page; a test compares it.
+``python docs/states.py`` writes them; tests compare them.
 """
 
 from __future__ import annotations
 
-import sys
-from enum import StrEnum
+import textwrap
+from functools import partial
+from pathlib import Path
 
-from fedclust_service.domain.round import ROUND_TRANSITIONS, RoundState
-from fedclust_service.domain.session import (
-    PARTICIPATION_TRANSITIONS,
-    SESSION_TRANSITIONS,
-    ParticipationState,
-    SessionState,
-)
-from fedclust_service.domain.transition import Transition
+from diagrams import Edge, save, state_graph
+from fedclust.report.drawing import Figure
+from fedclust_service.domain.round import ROUND_TRANSITIONS
+from fedclust_service.domain.session import PARTICIPATION_TRANSITIONS, SESSION_TRANSITIONS
 
 _HEAD = """\
 # States
 
-`python docs/states.py` renders this page from the tables in `service/fedclust_service/domain/`. Do
-not edit it: change the tables.
+This page says in which states a session, a site and a round can be, and what leads from one to
+another. Grey states are final. `python docs/states.py` renders this page from the tables in
+`service/fedclust_service/domain/`. Do not edit it: change the tables.
 """
 
 _SESSION = """\
@@ -71,14 +69,33 @@ or `site_left`.
 """
 
 
-def diagram(table: tuple[Transition, ...], states: type[StrEnum]) -> str:
-    """Return a table of transitions as a Mermaid state diagram."""
-    first = next(iter(states))
-    left = {row.source for row in table}
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first.value}"]
-    lines += [f"    {row.source.value} --> {row.target.value}: {row.why}" for row in table]
-    lines += [f"    {state.value} --> [*]" for state in states if state not in left]
-    return "\n".join([*lines, "```", ""])
+TABLES = {
+    "session": SESSION_TRANSITIONS,
+    "participation": PARTICIPATION_TRANSITIONS,
+    "round": ROUND_TRANSITIONS,
+}
+_TITLES = {
+    "session": "States of a session",
+    "participation": "States of a site in a session",
+    "round": "States of a round",
+}
+#: States that stand left or right of the middle.
+_COLUMNS = {"cancelled": -1, "failed": 1, "left": -1, "excluded": 1}
+
+
+def draw(name: str) -> Figure:
+    """Return a table of transitions as a figure."""
+    edges = [Edge(row.source.value, row.target.value, row.why) for row in TABLES[name]]
+    return state_graph(_TITLES[name], edges, _COLUMNS)
+
+
+FIGURES = {f"states_{name}": partial(draw, name) for name in TABLES}
+
+
+def _image(name: str) -> str:
+    figure = draw(name)
+    image = f"![{figure.title}. {figure.description}](figures/states_{name}.svg)"
+    return textwrap.fill(image, 100, break_on_hyphens=False) + "\n"
 
 
 def page() -> str:
@@ -86,17 +103,18 @@ def page() -> str:
     parts = [
         _HEAD,
         "## Session\n",
-        diagram(SESSION_TRANSITIONS, SessionState),
+        _image("session"),
         _SESSION,
         "## A site in a session\n",
-        diagram(PARTICIPATION_TRANSITIONS, ParticipationState),
+        _image("participation"),
         _PARTICIPATION,
         "## Round\n",
-        diagram(ROUND_TRANSITIONS, RoundState),
+        _image("round"),
         _ROUND,
     ]
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    save(FIGURES)
+    Path(__file__).with_suffix(".md").write_text(page(), "utf-8")

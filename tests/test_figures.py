@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 import concept_figures
+import states
 from diagrams import FIGURES, wrap
 from fedclust.report.drawing import Figure
 
-DRAWN: dict[str, Callable[[], Figure]] = {**concept_figures.FIGURES}
+DRAWN: dict[str, Callable[[], Figure]] = {**concept_figures.FIGURES, **states.FIGURES}
 
 
 @pytest.mark.parametrize("name", DRAWN)
