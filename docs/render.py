@@ -7,8 +7,9 @@ differs from what this gives.
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,18 @@ from typer.main import get_command
 from fedclust.cli.main import app
 from fedclust.cli.options import Connection, field_names
 from fedclust.engine import all_phases
-from fedclust.methods.registry import METHODS
+from fedclust.methods.registry import BUILT_IN, METHODS
 from fedclust.wire.problems import CATALOGUE
 
 DOCS = Path(__file__).parent
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+sys.path.insert(0, str(DOCS))
+from render_options import markdown_table, options  # noqa: E402  # found through the line above
 
 
 def problems() -> str:
     """Return the catalogue of problem types as a table."""
     rows = ((f"`{slug}`", str(status), title) for slug, (status, title) in CATALOGUE.items())
-    return _table(("type", "status", "title"), rows)
+    return markdown_table(("type", "status", "title"), rows)
 
 
 def disclosures(method: str) -> str:
@@ -42,7 +40,7 @@ def disclosures(method: str) -> str:
             (f"`{line.field}`", line.shape, line.meaning, line.identifies)
             for line in phase.discloses
         )
-        table = _table(("field", "shape", "meaning", "what it can identify"), rows)
+        table = markdown_table(("field", "shape", "meaning", "what it can identify"), rows)
         summary = textwrap.fill(f"**{phase.name}**: {phase.summary}", 99, break_on_hyphens=False)
         parts.append(f"{summary}\n\n{table}")
     return "\n\n".join(parts)
@@ -53,7 +51,7 @@ def commands() -> str:
     root, connection = get_command(app), field_names(Connection)
     leaves = dict(_leaves("fedclust", root))
     shared = [each for each in leaves["fedclust status"].params if each.name in connection]
-    table = _table(("option", "meaning"), map(_option, shared))
+    table = markdown_table(("option", "meaning"), map(_option, shared))
     lead = "*connection* stands for these options, which all commands with a coordinator have:"
     parts = [f"{lead}\n\n{table}"]
     for path, command in leaves.items():
@@ -62,7 +60,7 @@ def commands() -> str:
         if any(each.name in connection for each in command.params):
             words.append("[*connection*]")
         options = [_option(each) for each in own if _is_option(each)]
-        table = f"\n\n{_table(('option', 'meaning'), options)}" if options else ""
+        table = f"\n\n{markdown_table(('option', 'meaning'), options)}" if options else ""
         usage = " ".join([f"`{path}`", *words])
         help_text = textwrap.fill(" ".join((command.help or "").split()), 99)
         parts.append(f"### {path.removeprefix('fedclust ')}\n\n{usage}\n\n{help_text}{table}")
@@ -95,7 +93,8 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("protocol.md", "problems"): problems,
         ("cli.md", "commands"): commands,
     }
-    for name in METHODS:
+    for name in BUILT_IN:
+        found[f"methods/{name}.md", "options"] = lambda name=name: options(name)
         found[f"methods/{name}.md", "disclosures"] = lambda name=name: disclosures(name)
     return found
 

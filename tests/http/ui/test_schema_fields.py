@@ -305,9 +305,9 @@ def test_every_option_of_every_method_has_a_field_with_its_default(name: str) ->
 def test_help_comes_from_the_docstrings_of_a_model_and_its_bases() -> None:
     model = variant_models(METHODS["kfed"].options)[0]
     fields = fields_of("kfed", model)
-    assert fields["refine"].help == "Exact Lloyd rounds after the first."
-    assert fields["n_init"].help.endswith("Empty: 10, fewer at a large site.")
-    assert fields["evaluate"].help.startswith("Whether the last round")
+    assert fields["refine"].help == "Exact Lloyd rounds after the first round."
+    assert fields["n_init"].help.endswith("Empty: 10, down to 2 at a large site.")
+    assert fields["evaluate"].help.startswith("Whether a closing round")
     assert attribute_help("One line.") == {}
 
 

@@ -51,7 +51,7 @@ class EvaluatedOptions(MethodOptions):
     Attributes
     ----------
     evaluate : bool
-        Whether the last round measures the quality of the centroids.
+        Whether a closing round measures the quality of the final centroids.
     """
 
     evaluate: bool = True
@@ -107,7 +107,7 @@ class SweptOptions(EvaluatedOptions):
     Attributes
     ----------
     n_clusters : int or tuple of int
-        Number of clusters K; several, from 2 on, for a sweep.
+        Number of clusters K; several, each at least 2, to compare them.
     """
 
     n_clusters: ClusterCounts

@@ -28,27 +28,31 @@ class Config(EvaluatedOptions, title="DualConfig"):
     n_clusters : int
         Number of clusters K.
     update : {"quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton"}
-        Rule that updates the multipliers. The last three are the paper's (sections IV-A to IV-C).
+        Rule that updates the multipliers. ``subgradient``,
+        ``bundle_trust`` and ``quasi_newton`` are the paper's (sections IV-A to IV-C).
     symmetry : {"pairwise", "cells", "reference", "none"}
         Constraint that fixes the numbering of the clusters. ``reference`` (equation 36) and
         ``cells`` may cut off the optimum: their lower bound is not a certificate.
     node_solver : {"branch_and_bound", "scip"}
+        What solves each site's problem. ``scip`` is much slower; use it for comparison.
     node_limit : int
         Limit of nodes in each site's search. At the limit, the bound proven so far counts.
     gap : float
         Relative gap at which the session ends (0.25 % in the paper).
     residual : float
-        For the paper's rules: norm of the consensus violation at which the session ends.
+        Only for the paper's rules: norm of the consensus violation (the distance of the sites'
+        centroids) at which the session ends. None: 0.01.
     step : float
-        For the paper's rules: alpha_0, which is divided by the root of the iteration.
+        Only for the paper's rules: the first step length alpha_0, or squared radius of the trust
+        region. It is divided by the root of the iteration. None: 0.5.
     splits : int
         Limit of cuts of the centroids' domain to close a larger gap of the dual bound. Only with
         ``quadratic_bundle`` and a certified symmetry form. Each cut takes about two dual rounds.
     iterations : int
-        Limit of dual rounds.
+        Limit of dual rounds, including those of parts of a split domain.
     polish : bool or None
         Whether further primal rounds improve centroids by Lloyd steps. None: only with
-        ``quadratic_bundle``; the paper's rules just measure the averages.
+        ``quadratic_bundle``; the paper's rules only measure the averages.
     n_init : int
         Restarts of each site's local k-means, which gives the references.
     """

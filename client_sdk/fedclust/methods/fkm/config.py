@@ -10,7 +10,7 @@ from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, v
 
 
 class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
-    """Options of the default variant.
+    """Options of the default variant: exact Lloyd rounds of several candidates.
 
     Attributes
     ----------
@@ -19,7 +19,7 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
     halve_every : int
         Rounds after which the worse half of the candidates is dropped.
     n_init : int
-        Restarts of each site's local k-means.
+        Restarts of each site's k-means in the phase ``cells``.
     tol : float
         Relative improvement of the inertia below which a round counts as no improvement.
     """
@@ -42,17 +42,17 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
 
 
 class PaperConfig(SweptOptions, title="FkmPaperConfig"):
-    """Options of the paper's variant.
+    """Options of the paper's variant: the published algorithm.
 
     Attributes
     ----------
     rounds : int
-        The fixed number of times that the coordinator clusters.
+        How often the coordinator clusters the sites' means.
     drop_empty : bool
-        Whether a site drops the global centroids that none of its points are nearest to (line 15).
-        False is the paper's ablation.
+        Whether a site drops the global centroids that none of its points are nearest to (line 15 of
+        the paper's algorithm). False is the paper's ablation.
     drop_below : int
-        A mean that fewer persons are nearest to is not sent.
+        A site does not send a mean that fewer persons than this are nearest to.
     weighted : bool
         Whether means are weighted by persons (equation 1). False is the paper's ablation.
     """

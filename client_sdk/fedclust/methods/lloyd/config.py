@@ -22,11 +22,12 @@ class Config(SweptOptions, title="LloydConfig"):
     Attributes
     ----------
     n_clusters : int or tuple of int
-        Number of clusters K; several for a sweep.
+        Number of clusters K; several, each at least 2, to compare them.
     start : {"cells", "given"}
-        Where the first centroids come from.
+        Where the first centroids come from: the sites' cells, or the option ``centroids``.
     centroids : (K, d) float64 or None
-        In the features' own units, a column for each level; needed by ``start: given``.
+        The first centroids in the features' own units: a list of K lists with a number for each
+        column. A column is a feature, or a level of one. Only with ``start: given``.
     n_init : int
         Restarts of each site's local k-means.
     tol : float

@@ -21,16 +21,17 @@ class Config(EvaluatedOptions, title="OverlapConfig"):
         K_i, the most cells of a site. None: K. ``silhouette``: the number from 2 to K with the best
         simplified silhouette at each site, for sites that lack some clusters.
     n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a large site.
+        Restarts of each site's k-means. None: 10, down to 2 at a large site.
     meta : {"agglomerative", "A", "B", "auto"}
         How local clusters are grouped to global ones. ``auto`` chooses by the graph of the sites'
         overlapping features and gives the reason in a warning.
     rounds : int
-        F, the federated rounds after the first.
+        F, the number of federated rounds after the first round.
     local_iterations : int
         Lloyd iterations of a site in each federated round.
     alpha : float
-        Step size: 1 replaces the centroids by what the sites send, less moves them towards it.
+        Step size: 1 replaces the centroids by what the sites send; a smaller value moves them
+        towards it.
     """
 
     n_clusters: Count

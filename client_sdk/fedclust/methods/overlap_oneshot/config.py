@@ -22,23 +22,25 @@ class Config(EvaluatedOptions, title="OverlapOneshotConfig"):
     Attributes
     ----------
     n_clusters : int or None
-        Number of clusters K. None: the cut of the merge tree with the best simplified silhouette,
-        from 2 on.
+        Number of clusters K. None: the number, at least 2, at which cutting the merge tree gives
+        the best simplified silhouette.
     local_clusters : int, "silhouette" or None
-        K_i, the most cells of a site. ``silhouette``: the number from 2 to K (to 20 if K is None)
-        with the best simplified silhouette at each site. None: K; ``silhouette`` if K is None.
+        K_i, the most cells of a site. ``silhouette``: the number from 2 to K (to 20 if K is not
+        given) with the best simplified silhouette at each site. None: K, or ``silhouette`` if K is
+        not given.
     n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a large site.
+        Restarts of each site's k-means. None: 10, down to 2 at a large site.
     covariance : {"diagonal", "full"}
         Whether a Gaussian has variances, or a covariance matrix (only with ``protection: none``).
     proxies : int
-        M, the points drawn from each Gaussian.
+        M, the number of points that the coordinator draws from each Gaussian.
     w : float
-        The power of the distance in forces.
+        The power of the distance in the attractive forces.
     cannot_link : {"auto", "on", "off"}
-        Whether clusters of one site are kept apart as long as any others can be merged. Right if
-        sites do not split clusters; wrong if a site has fewer clusters than cells. ``auto`` tries
-        both and takes the better simplified silhouette. The paper has ``off``.
+        Whether clusters of one site are kept apart as long as any others can be merged. ``on`` is
+        right if sites do not split clusters, and wrong if a site has fewer clusters than cells.
+        ``off`` is the paper's rule. ``auto`` tries both and takes the one with the better
+        simplified silhouette.
     """
 
     n_clusters: Count | None = None

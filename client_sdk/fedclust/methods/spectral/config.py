@@ -18,7 +18,7 @@ AnchorCount = Annotated[int, Field(ge=1, le=100)]
 
 
 class LandmarksConfig(EvaluatedOptions, title="SpectralLandmarksConfig"):
-    """Options of the graph over the landmarks of all sites.
+    """Options of the default alignment: one graph over the landmarks of all sites.
 
     Attributes
     ----------
@@ -60,7 +60,8 @@ class EigenConfig(MethodOptions):
     neighbours : int
         Neighbours of a point in the self-tuning graph.
     gamma : float or None
-        Replaces the self-tuning graph by an RBF graph exp(-gamma |x - y|^2).
+        Scale of an RBF graph exp(-gamma d^2), where d is the distance of two points. None: the
+        self-tuning graph.
     """
 
     n_clusters: Clusters

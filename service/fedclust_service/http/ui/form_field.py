@@ -74,6 +74,8 @@ class FormField:
         ``choices``; ``words`` texts with commas between them; ``json`` what no other kind covers.
         A ``group`` has ``fields``. A ``variant`` has the field that chooses, ``chooser``, and the
         fields of each choice in ``variants``.
+    hint : str
+        How to write the value into the input.
     default : object
         The JSON value that counts if the field is left out; UNSET for none.
     explicit : bool
@@ -89,6 +91,7 @@ class FormField:
     label: str
     kind: Kind
     help: str = ""
+    hint: str = ""
     required: bool = False
     nullable: bool = False
     default: Any = UNSET

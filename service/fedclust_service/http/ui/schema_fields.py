@@ -19,7 +19,7 @@ from fedclust_service.http.ui.form_field import (
     with_defaults,
 )
 
-__all__ = ["attribute_help", "model_field", "options_field", "schema_field"]
+__all__ = ["attribute_help", "model_field", "model_help", "options_field", "schema_field"]
 
 Schema: TypeAlias = Mapping[str, Any]
 #: A text that may be longer than this gets several lines.
@@ -50,7 +50,7 @@ _LABELS = {
 def options_field(options: type[BaseModel]) -> FormField:
     """Return the field of a method's options, ``/config``: a group, or a choice of variants."""
     models = variant_models(options)  # type: ignore[arg-type]
-    inherited = [_inherited_help(model) for model in models]
+    inherited = [model_help(model) for model in models]
     field = schema_field(options.model_json_schema(), "/config", "Options", inherited)
     if field.chooser is None:
         return field
@@ -66,19 +66,22 @@ def options_field(options: type[BaseModel]) -> FormField:
 
 def model_field(model: type[BaseModel], pointer: str, label: str) -> FormField:
     """Return the group of a model's fields."""
-    return schema_field(model.model_json_schema(), pointer, label, [_inherited_help(model)])
+    return schema_field(model.model_json_schema(), pointer, label, [model_help(model)])
 
 
-def _inherited_help(model: type[BaseModel]) -> dict[str, str]:
-    """Return what a model and its bases say about fields; a schema has only the model's text."""
+def model_help(model: type[BaseModel], *, code: str = "") -> dict[str, str]:
+    """Return what a model and its bases say about fields; a schema has only the model's text.
+
+    ``code`` is put around what the docstrings mark as code.
+    """
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if each not in (BaseModel, RootModel, object):
-            found |= attribute_help(each.__doc__ or "")
+            found |= attribute_help(each.__doc__ or "", code=code)
     return found
 
 
-def attribute_help(doc: str) -> dict[str, str]:
+def attribute_help(doc: str, *, code: str = "") -> dict[str, str]:
     """Return the text about each attribute in a docstring in numpy's format."""
     parts = _SECTION.split("\n".join(line.rstrip() for line in _dedent(doc)))
     found: dict[str, str] = {}
@@ -86,7 +89,7 @@ def attribute_help(doc: str) -> dict[str, str]:
         if title not in ("Attributes", "Parameters"):
             continue
         for names, text in _ENTRY.findall(body):
-            plain = re.sub(r":\w+:`([^`]*)`|``([^`]*)``|`([^`]*)`", r"\1\2\3", text)
+            plain = re.sub(r":\w+:`([^`]*)`|``([^`]*)``|`([^`]*)`", rf"{code}\1\2\3{code}", text)
             for name in names.split(", "):
                 found[name] = " ".join(plain.split())
     return {name: text for name, text in found.items() if text}
@@ -268,8 +271,7 @@ def _leaf(
     if arrays and len(arrays) + len(numbers) == len(options):
         wanted = "One number, or several: 2, 3, 5" if numbers else "Several numbers: 2, 3, 5"
         wanted += " or 2-5." if whole else "."
-        said = " ".join(filter(None, [base.help, wanted]))
-        return replace(bounded, kind="numbers", whole=whole, single=bool(numbers), help=said)
+        return replace(bounded, kind="numbers", whole=whole, single=bool(numbers), hint=wanted)
     if numbers and len(numbers) + len(rest) == len(options):
         choices = [value for each in rest for value in each]
         return replace(bounded, kind="mixed", whole=whole, choices=tuple(choices))

@@ -1,0 +1,78 @@
+"""What ``render.py`` writes about options: those of methods, and the fields of a definition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedclust.methods.common.options import variant_models
+from fedclust.methods.registry import METHODS
+from fedclust_service.http.ui.form_field import UNSET, FormField, plain_text
+from fedclust_service.http.ui.schema_fields import model_help, options_field
+
+_JSON = {"None": "`null`", "True": "`true`", "False": "`false`"}
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def options(method: str) -> str:
+    """Return the options of ``method``, those of each variant in a table of their own."""
+    models = variant_models(METHODS[method].options)
+    field = options_field(METHODS[method].options)
+    if field.chooser is None:
+        return options_table(field.fields, model_help(models[0], code="`"))
+    by = field.chooser
+    parts = [options_table([by], {by.name: "Which options there are: see the tables below."})]
+    for name, fields, model in zip(by.choices, field.variants, models, strict=True):
+        about = (model.__doc__ or "").partition("\n")[0].partition(": ")[2]
+        default = ", the default" if name == by.default else ""
+        parts.append(f"**`{by.name}: {name}`**{default}: {about}")
+        parts.append(options_table(fields, model_help(model, code="`")))
+    return "\n\n".join(parts)
+
+
+def options_table(fields: Iterable[FormField], meanings: Mapping[str, str]) -> str:
+    """Return a table of options; ValueError if one lacks a meaning."""
+    # An inherited option comes first in a schema.
+    in_order = sorted(fields, key=lambda each: (each.name != "n_clusters", each.name == "evaluate"))
+    rows = [
+        (f"`{each.name}`", _values(each), _default(each), _meaning(each, meanings))
+        for each in in_order
+    ]
+    return markdown_table(("option", "values", "default", "meaning"), rows)
+
+
+def _values(field: FormField) -> str:
+    """Return what a field may hold."""
+    limits = re.sub(r"\d{4,}", lambda found: f"{int(found[0]):,}", field.limits)
+    numbers = " ".join(filter(None, ["integer" if field.whole else "number", limits]))
+    words = [f"`{plain_text(each)}`" for each in field.choices]
+    if field.kind == "numbers":
+        return f"{numbers}, or a list of them" if field.single else f"list: each {numbers}"
+    if field.kind in ("integer", "number"):
+        return numbers
+    if field.kind == "mixed":
+        return f"{numbers}, or {', '.join(words)}"
+    if field.kind in ("choice", "checkbox"):
+        return ", ".join(words)
+    texts = {"text": "text", "long_text": "text", "time": "date and time", "words": "list of texts"}
+    return texts.get(field.kind, "JSON")
+
+
+def _default(field: FormField) -> str:
+    if field.default is UNSET:
+        return "required" if field.required else "-"
+    return f"`{plain_text(field.default)}`"
+
+
+def _meaning(field: FormField, meanings: Mapping[str, str]) -> str:
+    """Return what the code says about a field, in JSON's words."""
+    text = meanings.get(field.name, "")
+    if not text:
+        raise ValueError(f"the option {field.name} has no text in its model's docstring")
+    text = re.sub(r"\b(None|True|False)\b", lambda found: _JSON[found[0]], text)
+    return text.replace("|", "\\|")
