@@ -82,7 +82,7 @@ $(PARTS):
 	@:
 endif
 endif
-# `report` rewrites a page of the documentation: only when it is named.
+# `report` rewrites pages of the documentation: only when it is named.
 ifeq (,$(PARTS))
 PARTS := $(filter-out report,$(patsubst benchmarks/%.py,%,$(sort $(wildcard benchmarks/[a-z]*.py))))
 endif

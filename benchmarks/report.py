@@ -1,6 +1,6 @@
-"""Write ``docs/results.md`` and its figures from the JSON of the other benchmarks.
+"""Write the pages of ``docs/results`` and their figures from the JSON of the other benchmarks.
 
-The end of the page names the benchmarks that were not run on this machine.
+The index names the benchmarks that were not run on this machine.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 from _report import RESULTS, cell
 from fedclust.report.drawing import line_chart
@@ -16,82 +16,158 @@ from fedclust.report.drawing import line_chart
 DOCS = Path(__file__).parents[1] / "docs"
 Document = dict[str, Any]
 
-#: Heading, and what the part's file is called; a heading without a file opens a chapter.
-ORDER: tuple[tuple[str, str | None], ...] = (
-    ("FKM (Garst & Reinders)", None),
-    ("Figures 1 and 4: the paper's own data", "fkm_figures1and4"),
-    ("Figure 3: over the rounds", "fkm_figure3"),
-    ("Ablation", "fkm_ablation"),
-    ("How far from central", "fkm_reach"),
-    ("Figure 6: 50, 100 and 200 rows a centre", "fkm_figure6"),
-    ("Figure 5: FEMNIST", "fkm_figure5"),
-    ("k-FED (Dennis, Li & Smith)", None),
-    ("Table 1: mixtures of Gaussians", "kfed_table1"),
-    ("Figure 1: separation", "kfed_figure1"),
-    ("Figure 2: structured against IID splits", "kfed_figure2"),
-    ("Figure 3: one shot against naive distributed k-means", "kfed_figure3"),
-    ("FKM's uneven and nearest-client splits in one shot", "kfed_uneven"),
-    ("Late joiners", "kfed_late"),
-    ("Diagnostics", "kfed_diagnostics"),
-    ("Table 2: models by cluster", "kfed_table2"),
-    ("Figure 4: choosing clients", "kfed_figure4"),
-    ("Spectral clustering (Hernandez-Pereira et al.)", None),
-    ("Table 2: even splits", "spectral_table2"),
-    ("Table 2 on uneven splits", "spectral_dirichlet"),
-    ("Table 3: processor time", "spectral_table3"),
-    ("The default variant", "spectral_reach"),
-    ("Small sites: three rings", "spectral_rings"),
-    ("Overlapping features (Maritan & Schenato)", None),
-    ("Table 1: Assumption 8's rate", "overlap_table1"),
-    ("Tables 2 and 3", "overlap_tables23"),
-    ("Heart disease, each hospital's own features, several rounds", "overlap_heart"),
-    ("Heart disease, the features that all hospitals have", "overlap_heart_shared"),
-    ("Growth of meta-clustering", "overlap_growth"),
-    ("One round with overlapping features", None),
-    ("Tables 4 and 5", "overlap_oneshot_tables45"),
-    ("Figure 7: the power of the distance", "overlap_oneshot_figure7"),
-    ("Figure 7 itself", "overlap_oneshot_figure7_toy"),
-    ("The number of clusters", "overlap_oneshot_number"),
-    ("Heart disease, each hospital's own features", "overlap_oneshot_heart"),
-    ("Growth in sites and clusters", "overlap_oneshot_growth"),
-    ("Dual decomposition (Yfantis et al.)", None),
-    ("Tables II and III: the published problems", "dual_published"),
-    ("The published problems at p = 5", "dual_protected"),
-    ("Closing the gap by cutting the region", "dual_closing"),
-    ("The same with equation 36 itself", "dual_reference"),
-    ("Table III: three and four dimensions, made from the text", "dual_made"),
-    ("Node problems: branch and bound against SCIP", "dual_nodes"),
-    ("Figure 6: the gap by iteration", "dual_figure6"),
-    ("Figure 8: against the central problem", "dual_figure8"),
-    ("A clinical question", "dual_clinical"),
-    ("One bad site", None),
-    ("The honest sites' clusters", "bad_site"),
-    ("Honest sites, with the rule and without", "bad_site_honest"),
-    ("Choosing the number of clusters", None),
-    ("A sweep beside one run", "sweep"),
-    ("What is recommended", "sweep_recommends"),
-    ("Many rows", None),
-    ("Out of core, on a Parquet file", "scale_parquet"),
-    ("What it costs", None),
-    ("The service against a bare floor", "floor"),
-    ("A submission with many sites", "load"),
-    ("Several workers on PostgreSQL", "workers"),
-    ("Three workers under faults", "history"),
-    ("One flooding client", "floods"),
-    ("Pages of a coordinator with 1,000 sessions", "pages"),
-    ("Aggregating 1,000 sites", "aggregate"),
-    ("Requests while it aggregates", "aggregate_beside"),
-    ("What protection costs", "protection"),
+
+class Page(NamedTuple):
+    """A page of ``docs/results``.
+
+    Attributes
+    ----------
+    about : str
+        What the page compares.
+    parts : tuple of (str, str)
+        Headings, each with the name of the JSON file that has the table.
+    """
+
+    file: str
+    title: str
+    about: str
+    parts: tuple[tuple[str, str], ...]
+
+
+PAGES = (
+    Page(
+        "fkm",
+        "FKM (Garst & Reinders)",
+        "The method `fkm` on the data of its paper, compared with central k-means.",
+        (
+            ("Figures 1 and 4: the paper's own data", "fkm_figures1and4"),
+            ("Figure 3: over the rounds", "fkm_figure3"),
+            ("Ablation", "fkm_ablation"),
+            ("How far from central", "fkm_reach"),
+            ("Figure 6: 50, 100 and 200 rows a centre", "fkm_figure6"),
+            ("Figure 5: FEMNIST", "fkm_figure5"),
+        ),
+    ),
+    Page(
+        "kfed",
+        "k-FED (Dennis, Li & Smith)",
+        "One-shot clustering, the method `kfed`, on the mixtures and splits of its paper.",
+        (
+            ("Table 1: mixtures of Gaussians", "kfed_table1"),
+            ("Figure 1: separation", "kfed_figure1"),
+            ("Figure 2: structured against IID splits", "kfed_figure2"),
+            ("Figure 3: one shot against naive distributed k-means", "kfed_figure3"),
+            ("FKM's uneven and nearest-client splits in one shot", "kfed_uneven"),
+            ("Late joiners", "kfed_late"),
+            ("Diagnostics", "kfed_diagnostics"),
+            ("Table 2: models by cluster", "kfed_table2"),
+            ("Figure 4: choosing clients", "kfed_figure4"),
+        ),
+    ),
+    Page(
+        "spectral",
+        "Spectral clustering (Hernandez-Pereira et al.)",
+        "The method `spectral`: the paper's tables, and the default on small sites.",
+        (
+            ("Table 2: even splits", "spectral_table2"),
+            ("Table 2 on uneven splits", "spectral_dirichlet"),
+            ("Table 3: processor time", "spectral_table3"),
+            ("The default variant", "spectral_reach"),
+            ("Small sites: three rings", "spectral_rings"),
+        ),
+    ),
+    Page(
+        "overlap",
+        "Overlapping features (Maritan & Schenato)",
+        "The method `overlap`, for sites with different features, in several rounds.",
+        (
+            ("Table 1: Assumption 8's rate", "overlap_table1"),
+            ("Tables 2 and 3", "overlap_tables23"),
+            ("Heart disease, each hospital's own features, several rounds", "overlap_heart"),
+            ("Heart disease, the features that all hospitals have", "overlap_heart_shared"),
+            ("Growth of meta-clustering", "overlap_growth"),
+        ),
+    ),
+    Page(
+        "overlap_oneshot",
+        "One round with overlapping features",
+        "The method `overlap_oneshot`, for sites with different features, in one round.",
+        (
+            ("Tables 4 and 5", "overlap_oneshot_tables45"),
+            ("Figure 7: the power of the distance", "overlap_oneshot_figure7"),
+            ("Figure 7 itself", "overlap_oneshot_figure7_toy"),
+            ("The number of clusters", "overlap_oneshot_number"),
+            ("Heart disease, each hospital's own features", "overlap_oneshot_heart"),
+            ("Growth in sites and clusters", "overlap_oneshot_growth"),
+        ),
+    ),
+    Page(
+        "dual",
+        "Dual decomposition (Yfantis et al.)",
+        "The method `dual`: bounds and gaps on the published problems.",
+        (
+            ("Tables II and III: the published problems", "dual_published"),
+            ("The published problems at p = 5", "dual_protected"),
+            ("Closing the gap by cutting the region", "dual_closing"),
+            ("The same with equation 36 itself", "dual_reference"),
+            ("Table III: three and four dimensions, made from the text", "dual_made"),
+            ("Node problems: branch and bound against SCIP", "dual_nodes"),
+            ("Figure 6: the gap by iteration", "dual_figure6"),
+            ("Figure 8: against the central problem", "dual_figure8"),
+            ("A clinical question", "dual_clinical"),
+        ),
+    ),
+    Page(
+        "bad_site",
+        "One bad site",
+        "What one site with wrong values does to the clusters of the others.",
+        (
+            ("The honest sites' clusters", "bad_site"),
+            ("Honest sites, with the rule and without", "bad_site_honest"),
+        ),
+    ),
+    Page(
+        "choosing_k",
+        "Choosing the number of clusters",
+        "What it costs to compare several numbers of clusters, and which number is recommended.",
+        (
+            ("A sweep beside one run", "sweep"),
+            ("What is recommended", "sweep_recommends"),
+        ),
+    ),
+    Page(
+        "cost",
+        "What it costs",
+        "Time, memory and bytes of sites and coordinator, and what protection costs.",
+        (
+            ("Out of core, on a Parquet file", "scale_parquet"),
+            ("The service against a bare floor", "floor"),
+            ("A submission with many sites", "load"),
+            ("Several workers on PostgreSQL", "workers"),
+            ("Three workers under faults", "history"),
+            ("One flooding client", "floods"),
+            ("Pages of a coordinator with 1,000 sessions", "pages"),
+            ("Aggregating 1,000 sites", "aggregate"),
+            ("Requests while it aggregates", "aggregate_beside"),
+            ("What protection costs", "protection"),
+        ),
+    ),
 )
 
 HEAD = """\
 # Results
 
-Written by `make bench report` from `benchmarks/results/*.json`. `make bench` prints the same
+For people who judge how good the methods are, and what protection costs. These pages repeat the
+tables of the papers and compare them with this program.
+
+`make bench report` writes them from `benchmarks/results/*.json`. `make bench` prints the same
 tables from few runs, in about 45 minutes. `make bench fkm ARGS="--runs 200"` takes FKM's number of
 runs, `make bench kfed ARGS="--runs 10"` k-FED's, and `make bench spectral ARGS="--runs 20"` that of
 distributed spectral clustering. An interrupted run continues where it stopped.
+"""
 
+WORDS_ARE_IN_INDEX = " The [overview](index.md#words) explains the words."
+WORDS = """\
 *paper*: the paper variant on exact rows (`protection: none`). *default*: what a hospital should
 use, on exact rows too. *p=5*: the default on protected tables. *guard*: the disclosure control that
 protected tables have replaced. ± is one standard deviation over seeds.
@@ -123,27 +199,50 @@ def main() -> None:
     documents = {
         path.stem: json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))
     }
-    known = {name: documents[name] for _, name in ORDER if name in documents}
-    parts = [HEAD]
-    if known:
-        # Said once: all parts of a page should come from one machine.
-        machines = sorted({document["machine"] for document in known.values()})
-        parts.append(f"Measured on {'; '.join(machines)}.\n")
-    chapter = ""
-    for heading, name in ORDER:
-        if name is None:
-            chapter = f"## {heading}\n"
-        elif name in known:
-            if chapter:
-                parts.append(chapter)
-                chapter = ""
-            parts += [f"### {heading}\n", _table(known[name]), _figures(name, known[name])]
-    absent = [name for _, name in ORDER if name is not None and name not in known]
-    if absent:
-        names = fill(", ".join(absent), 100, break_long_words=False)
-        parts.append(f"## Not run for this page\n\n{names}\n")
-    (DOCS / "results.md").write_text("\n".join(filter(None, [*parts, MISSING])), "utf-8")
-    print(f"docs/results.md: {len(known)} of {sum(name is not None for _, name in ORDER)} parts")
+    for path, text in pages(documents).items():
+        (DOCS / "results" / path).write_text(text, "utf-8")
+    names = [name for page in PAGES for _, name in page.parts]
+    print(f"docs/results: {len(documents.keys() & set(names))} of {len(names)} parts")
+
+
+def pages(documents: dict[str, Document]) -> dict[str, str]:
+    """Return the text of each page by its file, and write the figures."""
+    names = [name for page in PAGES for _, name in page.parts]
+    machines = sorted({documents[name]["machine"] for name in names if name in documents})
+    shown = {
+        page: [(heading, name) for heading, name in page.parts if name in documents]
+        for page in PAGES
+    }
+    found = {}
+    for page, parts in shown.items():
+        head = f"# {page.title}\n\n{_fill(page.about + WORDS_ARE_IN_INDEX)}\n"
+        bodies = [
+            "\n".join([f"## {heading}\n", _table(documents[name]), _figures(name, documents[name])])
+            for heading, name in parts
+        ]
+        found[f"{page.file}.md"] = "\n".join([head, *bodies]).rstrip() + "\n"
+    listed = "\n".join(f"| [{page.title}]({page.file}.md) | {page.about} |" for page in PAGES)
+    absent = [name for name in names if name not in documents]
+    index = [
+        HEAD,
+        # Said once: all parts should come from one machine.
+        f"Measured on {'; '.join(machines)}.\n" if machines else "",
+        f"| page | what it shows |\n|---|---|\n{listed}\n",
+        f"## Words\n\n{WORDS}",
+        f"## Not run for these pages\n\n{_fill(', '.join(absent))}\n" if absent else "",
+        MISSING,
+        _toctree(),
+    ]
+    return {"index.md": "\n".join(filter(None, index)), **found}
+
+
+def _toctree() -> str:
+    files = "\n".join(page.file for page in PAGES)
+    return f"```{{toctree}}\n:hidden:\n\n{files}\n```\n"
+
+
+def _fill(text: str) -> str:
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _table(document: Document) -> str:
@@ -151,7 +250,7 @@ def _table(document: Document) -> str:
     written = [shown, ["---"] * len(shown)]
     written += [[cell(row[column]) for column in shown] for row in document["rows"]]
     text = "\n".join("| " + " | ".join(row) + " |" for row in written)
-    note = fill(document.get("note", ""), 100, break_long_words=False, break_on_hyphens=False)
+    note = _fill(document.get("note", ""))
     return f"{text}\n\n{note}\n" if note else f"{text}\n"
 
 
@@ -206,7 +305,7 @@ def _figures(name: str, document: Document) -> str:
     for file, (title, x_name, y_name, series) in drawn.items():
         line_chart(title, x_name, y_name, series).save(DOCS / "figures" / f"{file}.svg")
     return "".join(
-        f"{plot[0]}:\n\n![{plot[0]}](figures/{file}.svg)\n\n" for file, plot in drawn.items()
+        f"{plot[0]}:\n\n![{plot[0]}](../figures/{file}.svg)\n\n" for file, plot in drawn.items()
     )
 
 
