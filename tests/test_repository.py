@@ -314,9 +314,10 @@ def test_rendered_parts_of_the_documentation_are_current() -> None:
 def test_the_page_of_the_python_interface_has_every_public_name() -> None:
     import fedclust
 
-    page = (ROOT / "docs" / "api.rst").read_text("utf-8")
-    described = set(re.findall(r"^\.\. auto\w+:: (?:fedclust\.)?(\w+)(?:\(\))?$", page, re.M))
-    # The page has every error of the module `errors`.
+    folder = ROOT / "docs" / "reference" / "api"
+    pages = "\n".join(path.read_text("utf-8") for path in folder.glob("*.rst"))
+    described = set(re.findall(r"^\.\. auto\w+:: (?:fedclust\.)?(\w+)(?:\(\))?$", pages, re.M))
+    # A page has every error of the module `errors`.
     errors = {name for name in fedclust.__all__ if hasattr(fedclust.errors, name)}
     assert described | errors | {"__version__"} == set(fedclust.__all__)
 
