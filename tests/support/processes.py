@@ -36,7 +36,9 @@ right, ahead = Machine.wall, Path(sys.argv.pop(1))
 Machine.wall = lambda self: right(self) + timedelta(seconds=float(ahead.read_text()))
 sys.exit(main())
 """
-_FORKED = (SERVICE, COMMAND, WRONG_TIME)
+#: Runs the programs above for scripts of a shell: see `support.shell_commands`.
+SHELL_COMMANDS = "from support.shell_commands import serve; serve()"
+_FORKED = (SERVICE, COMMAND, WRONG_TIME, SHELL_COMMANDS)
 _FORKS = "PYTEST_VERSION" in os.environ and hasattr(os, "fork")
 _IMPORTED_ONCE = [
     *("fedclust_service.cli", "fedclust_service.server", "fedclust_service.http.app"),
@@ -46,7 +48,7 @@ _IMPORTED_ONCE = [
     *("alembic.command", "alembic.config", "alembic.ddl.impl"),
     "sqlalchemy.dialects.sqlite.pysqlite",
     *("sqlalchemy.dialects.postgresql.psycopg", "support.processes"),
-    "support.forked_commands",
+    *("support.forked_commands", "support.shell_commands"),
 ]
 
 
@@ -184,6 +186,11 @@ def _run(
     os.dup2(err.fileno(), 2)
     # `multiprocessing` has put the null device on standard input.
     os.closerange(3, 1024)
+    run_program(arguments, env, cwd)
+
+
+def run_program(arguments: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    """Run a program in this process, on its standard streams 1 and 2."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -1,0 +1,34 @@
+"""The product's own rules for what a page shows of a session or a study in JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedclust import definition
+from fedclust.definition import DefinitionError, check_defaults, check_features
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust.session_request import read_model, read_study
+from fedclust.study import check_study
+from fedclust.wire.models import SessionCreate
+
+
+def check_definition(shown: Any) -> None:
+    """Refuse a definition, or a part of one, that a coordinator would refuse.
+
+    Other JSON passes.
+    """
+    if not isinstance(shown, dict):
+        return
+    if {"purpose", "features", "algorithm"} <= shown.keys():
+        definition.check_definition(read_model(SessionCreate, {"name": "unnamed", **shown}))
+    elif {"purpose", "features"} <= shown.keys():
+        check_study(read_study({"name": "unnamed", **shown}))
+    else:
+        policy = Policy.model_validate(shown.get("policy", {}))
+        errors = check_defaults(
+            shown.get("algorithm", ""), shown.get("config", {}), policy, policy.min_sites
+        )
+        features = tuple(Feature.model_validate(each) for each in shown.get("features", ()))
+        if errors := [*errors, *check_features(features)]:
+            raise DefinitionError(errors)
