@@ -77,6 +77,36 @@ def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> Non
     assert "p7" not in command.out
 
 
+def test_groups_are_no_smaller_than_the_settings_ask(command: Command) -> None:
+    command.state.mkdir()
+    (command.state / "site.toml").write_text("min_group_size = 11\n", "utf-8")
+    assert command.create("--min-group-size", "5", "--json") == 0
+    formed = json.loads(command.out)
+    assert formed["min_group_size"] == 11
+    assert formed["group_sizes"][0] >= 11
+
+
+def test_check_knows_the_settings_without_a_coordinator(command: Command) -> None:
+    command.state.mkdir()
+    (command.state / "site.toml").write_text("min_group_size = 11\n", "utf-8")
+    definition = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": "fkm",
+        "config": {"n_clusters": 2},
+        "features": [{"name": "age"}, {"name": "chol"}],
+        "sites": ["a", "b", "c"],
+    }
+    path = command.place / "heart.json"
+    check = ("check", "--definition", str(path), "--data", str(command.data), "--json")
+    path.write_text(json.dumps(definition), "utf-8")
+    assert command.fedclust(*check) == 0
+    assert json.loads(command.out)["min_group_size"] == 11
+    path.write_text(json.dumps({**definition, "policy": {"protection": "none"}}), "utf-8")
+    assert command.fedclust(*check) == 9
+    assert json.loads(command.out)["refused"]["rule"] == "min-group-size"
+
+
 def test_a_person_is_withdrawn(command: Command) -> None:
     assert command.create() == 0
     assert command.run("withdraw", "--yes", "--json", typed="p7\n") == 0

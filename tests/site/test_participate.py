@@ -20,11 +20,13 @@ from fedclust import durable_files, engine, errors, simulate
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
 from fedclust.site import Preview, Progress, Site
+from fedclust.site.cohorts import CohortStore
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import coordinator_directory, default_directory
 from fedclust.site.result import SiteResult
+from fedclust.site.settings import settings_path
 from fedclust.wire import codec
 from fedclust.wire.models import TaskResponse
 from fedclust.wire.submissions import JSON
@@ -614,7 +616,7 @@ def test_other_rows_are_refused_before_anything_is_sent(
         fake.site(tmp_path).preview("heart", other)
     with pytest.raises(errors.OtherData):
         fake.site(tmp_path).participate("heart", MINE, person=np.arange(80) // 2, consent=True)
-    with pytest.raises(errors.OtherData, match=r"min_group_size \(--min-group-size\) differs"):
+    with pytest.raises(errors.OtherData, match=r"\(--min-group-size, site.toml\) differs"):
         fake.site(tmp_path).participate("heart", MINE, min_group_size=20, consent=True)
     assert len(fake.puts) == sent
 
@@ -623,6 +625,72 @@ def test_another_smallest_count_is_refused(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
     with pytest.raises(errors.JournalError, match="min_group_size"):
         fake.site(tmp_path).participate("heart", MINE, min_group_size=7, consent=True)
+
+
+# --- the site's own least group size --------------------------------------------------------------
+
+
+def allow_from(least: int) -> None:
+    settings_path().write_text(f"min_group_size = {least}\n", "utf-8")
+
+
+@pytest.mark.parametrize(("given", "session_p", "used"), [(None, 5, 11), (7, 5, 11), (20, 12, 20)])
+def test_the_settings_raise_the_least_group_size(
+    tmp_path: Path, given: int | None, session_p: int, used: int
+) -> None:
+    allow_from(11)
+    fake = coordinator(policy={"max_rounds": 4, "min_group_size": session_p})
+    site = fake.site(tmp_path)
+    assert site.check("heart", MINE, min_group_size=given).p == used
+    for _ in range(2):  # the second call resumes
+        site.participate("heart", MINE, min_group_size=given, consent=True)
+    assert fake.joined is not None
+    assert fake.joined.min_group_size == used
+    (table,) = CohortStore().records(Ledger(tmp_path)).values()
+    assert table.cohort.sizes.min() >= used
+    assert {line["smallest_count"] >= used for line in body_lines(tmp_path)} == {True}
+
+
+def test_a_session_joined_with_smaller_groups_sends_nothing_more(tmp_path: Path) -> None:
+    fake = interrupted(tmp_path)
+    sent = len(fake.puts)
+    allow_from(11)
+    for own in (None, 5):
+        with pytest.raises(errors.DisclosureError, match=r"at least 5 persons.*fedclust leave"):
+            fake.site(tmp_path).participate("heart", MINE, min_group_size=own, consent=True)
+    assert len(fake.puts) == sent
+
+
+def test_a_setting_that_is_made_during_a_session_holds_from_the_next_body_on(
+    tmp_path: Path,
+) -> None:
+    fake = coordinator()
+
+    def ask(preview: Preview) -> bool:
+        if preview.round == 2:
+            allow_from(11)
+        return True
+
+    with pytest.raises(errors.DisclosureError, match="fewer than 11"):
+        fake.site(tmp_path).participate("heart", MINE, ask=ask, consent=True)
+    assert [number for number, _ in fake.puts] == [1]
+
+
+def test_a_session_that_has_ended_can_be_read_under_a_stricter_setting(tmp_path: Path) -> None:
+    fake = coordinator()
+    first = fake.site(tmp_path).participate("heart", MINE, consent=True)
+    allow_from(11)
+    again = fake.site(tmp_path).participate("heart", MINE, consent=True)
+    np.testing.assert_array_equal(first.labels_, again.labels_)
+
+
+def test_a_least_group_size_in_the_settings_allows_no_exact_rows(tmp_path: Path) -> None:
+    allow_from(3)
+    fake = coordinator(policy={"protection": "none", "max_rounds": 4})
+    for act in (fake.site(tmp_path).participate, fake.site(tmp_path).check):
+        with pytest.raises(errors.DisclosureError, match="asks for exact rows"):
+            act("heart", MINE)
+    assert fake.joined is None
 
 
 @pytest.mark.parametrize("lost", ["all", "the last round", "one in the middle"])

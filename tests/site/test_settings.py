@@ -41,6 +41,9 @@ def test_a_setting_is_read_also_after_a_byte_order_mark(start: bytes) -> None:
         ("[agent]\nunknown_key = 1", r"'agent.*' is not a setting"),
         ('require_approval = "yes"', r"'require_approval' has a wrong value"),
         ("require_approval = 1", r"'require_approval' has a wrong value"),
+        ("min_group_size = 2", r"'min_group_size' has a wrong value"),
+        ('min_group_size = "11"', r"'min_group_size' has a wrong value"),
+        ("min_group_size = 10.5", r"'min_group_size' has a wrong value"),
         ("require_approval = 2026-01-01", r"no setting is a date or time"),
     ],
 )
@@ -49,8 +52,14 @@ def test_a_wrong_setting_names_file_key_and_what_is_allowed(content: str, said: 
     with pytest.raises(UsageError, match=said) as caught:
         read_settings()
     assert str(path) in str(caught.value)
-    assert "it may hold: require_approval (true or false)" in str(caught.value)
+    assert "it may hold: require_approval (true or false), min_group_size (" in str(caught.value)
     assert "yes" not in str(caught.value)
+
+
+def test_a_least_group_size_is_read() -> None:
+    write("min_group_size = 11\n")
+    assert read_settings().min_group_size == 11
+    assert "min_group_size = 11" in read_settings().lines()
 
 
 @pytest.mark.parametrize("content", ["require_approval true", b"require_approval = \xff", "=["])

@@ -41,6 +41,7 @@ from fedclust.site.journal import state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import default_directory
 from fedclust.site.prepare import SiteRows, prepare
+from fedclust.site.settings import read_settings
 from fedclust.wire.models import SessionCreate, SessionInfo
 
 app = typer.Typer(rich_markup_mode=None)
@@ -91,9 +92,7 @@ def check(
         raise UsageError("--full is for one session: fedclust check SESSION --full")
     line = ProgressLine(at_once=False)
     source = how.source(data, persons)
-    rows = SourceRows(
-        source.rows(line.read), source, persons.given(source), persons.min_group_size or 0, line
-    )
+    rows = SourceRows(source.rows(line.read), source, persons.given(source), line)
     if study is not None:
         with connection.site(journal_dir) as site, connection.client() as client:
             found = _StudyCheck(site, rows).of(client, study)
@@ -134,7 +133,13 @@ def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
 
 def _check_definition(body: SessionCreate, rows: SourceRows, directory: Path) -> RowCheck:
     plan = plan_of(freeze(body, seed=0))
-    return examine(body, rows, lambda p: _table_of(plan, rows, p, directory))
+
+    def form_table(p: int) -> CheckedTable:
+        exact = plan.policy.protection == "none"
+        read_settings().refuse_smaller_groups(body.name, p, exact=exact)
+        return _table_of(plan, rows, p, directory)
+
+    return examine(body, rows, form_table)
 
 
 def _table_of(plan: Plan, given: SourceRows, p: int, directory: Path) -> CheckedTable:

@@ -30,6 +30,7 @@ from fedclust.site.journal import state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import default_directory
 from fedclust.site.prepare import SiteRows, draft_table
+from fedclust.site.settings import read_settings
 from fedclust.site.terminal import confirmed
 
 app = typer.Typer(
@@ -107,7 +108,7 @@ def create(
                 store,
                 given,
                 asked,
-                wanted.min_group_size,
+                max(wanted.min_group_size, read_settings().min_group_size or 0),
                 datetime.now(UTC),
                 ledger,
                 fences=not wanted.no_fences,

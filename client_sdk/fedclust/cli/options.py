@@ -361,7 +361,7 @@ class Persons:
         int | None,
         opt(
             "--min-group-size",
-            f"{LEAST_GROUP_SIZE} If the session's is larger, that one applies.",
+            f"{LEAST_GROUP_SIZE} If the session's, or that in site.toml, is larger, that applies.",
             min=3,
         ),
     ] = None

@@ -18,20 +18,17 @@ from fedclust.protection.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import RowOptions
+from fedclust.site.settings import read_settings
 from fedclust.wire.models import SessionCreate
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """A site's rows, how they are named and used, and the line that shows how far reading is.
-
-    ``least`` is the site's own least group size, 0 if it has none.
-    """
+    """A site's rows, how they are named and used, and the line that shows how far reading is."""
 
     data: Dataset
     source: DataSource
     given: RowOptions
-    least: int
     line: ProgressLine
 
 
@@ -139,7 +136,8 @@ def examine(
     """
     source = rows.source
     text = [name for name in (source.person_column, source.id_column) if name is not None]
-    p = max(body.policy.min_group_size, rows.least)
+    own = rows.given.get("min_group_size"), read_settings().min_group_size
+    p = max(body.policy.min_group_size, *(each or 0 for each in own))
     try:
         with rows.line:
             lacking = body.policy.missing == "mask"

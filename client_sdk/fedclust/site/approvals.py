@@ -200,20 +200,23 @@ class Approvals:
 
         Raises
         ------
+        DisclosureError
+            The site's settings ask for larger groups.
         ApprovalNeeded
             The approval was withdrawn, or the site's settings require one and it is missing or of
             other terms.
         UsageError
             The settings cannot be read.
         """
-        required, session = read_settings().require_approval, request.session
+        settings, session = read_settings(), request.session
+        settings.refuse_smaller_groups(session, request.p, exact=request.protection_none)
         last = self._last_decision(request.coordinator, request.site, session)
         if last.get("event") == WITHDRAWAL:
             by, time = last.get("withdrawn_by"), last.get("time")
             why = f"the approval of session {session} was withdrawn ({by}, {time})"
         elif last and last.get("code") == request.approval_code:
             return _read(Approval, last)
-        elif not required:
+        elif not settings.require_approval:
             return None
         elif last:
             given = _read(Approval, last)

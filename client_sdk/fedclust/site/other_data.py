@@ -32,7 +32,7 @@ def _difference(begun: Participation | None, now: Participation | None) -> str:
     if begun.features != now.features:
         found.append("other features have values here")
     if begun.min_group_size != now.min_group_size:
-        found.append("min_group_size (--min-group-size) differs")
+        found.append("min_group_size (--min-group-size, site.toml) differs")
     if begun.table_id != now.table_id:
         found.append("the persons are in another table (cohort=, --cohort)")
     if begun.size_band != now.size_band:

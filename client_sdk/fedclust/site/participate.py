@@ -17,7 +17,6 @@ from fedclust.client import Client
 from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
-from fedclust.definition import LEAST_GROUP
 from fedclust.schema.display import Listing
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.cohorts import CohortStore
@@ -216,7 +215,8 @@ class Site:
         id_column : str, optional
             Column that names rows; never sent.
         min_group_size : int, optional
-            This site's own least group size; the larger of it and the session's is used.
+            This site's own least group size; the largest of it, the session's and the one in
+            ``site.toml`` is used.
         cohort : str, optional
             Start of the id of the table to use, if these persons are in several.
         separate_groups : str, optional
@@ -241,7 +241,8 @@ class Site:
         ------
         DataError, ConsentError, DisclosureError
             Before anything (more) is sent. ApprovalNeeded, a ConsentError, also with consent, if
-            the site's settings require an approval or if it was withdrawn.
+            the site's settings require an approval or if it was withdrawn. DisclosureError also if
+            the session's groups are smaller than the site's settings allow.
         SessionError
             The session failed, was cancelled or continues without this site.
         CoordinatorError, TransportError, JournalError
@@ -280,11 +281,11 @@ class Site:
         self._client.leave(session)
 
     def _open(self, session: str, given: SiteRows) -> SessionRun:
-        if given.min_group_size is not None and given.min_group_size < LEAST_GROUP:
-            raise errors.UsageError(f"min_group_size is at least {LEAST_GROUP}")
         site, info = self.name, self._client.session(session)
         plan, journal = accepted_plan(session, info), self._journal(info)
         joined = None if journal.record is None else journal.record.participation
+        invited = all(each.state == "invited" for each in info.sites if each.name == site)
+        given = given.with_group_size(None if invited else joined)
         used = given
         if joined is not None and joined.table_id is not None:
             # Groups that were formed for this session, also separate ones, are used again.

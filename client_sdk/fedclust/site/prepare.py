@@ -19,6 +19,7 @@ from fedclust.data import LabelRows, Source, Table
 from fedclust.data.person_blocks import SiteColumn, SitePersons
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import held_features, site_data, table_points
+from fedclust.definition import LEAST_GROUP
 from fedclust.engine import Plan
 from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
@@ -39,6 +40,7 @@ from fedclust.site.compute import count_usable
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.ledger import Ledger
+from fedclust.site.settings import read_settings
 from fedclust.wire.models import Participation, SessionInfo
 
 
@@ -69,6 +71,20 @@ class SiteRows:
     def has_ids(self) -> bool:
         """Whether the source says which person a row belongs to."""
         return self.person is not None or self.id_column is not None
+
+    def with_group_size(self, joined: Participation | None = None) -> SiteRows:
+        """Return these with the site's own least group size: the given one, or the settings'.
+
+        The larger one counts. A session that was joined keeps what it was joined with, ``joined``;
+        if the settings ask for more today, :func:`consent_request` refuses it. UsageError if the
+        given one is below 3.
+        """
+        given, least = self.min_group_size, read_settings().min_group_size or 0
+        if given is not None and given < LEAST_GROUP:
+            raise errors.UsageError(f"min_group_size is at least {LEAST_GROUP}")
+        if joined is not None:
+            least = min(least, joined.min_group_size or 0)
+        return dataclasses.replace(self, min_group_size=max(given or 0, least) or None)
 
 
 @dataclass(frozen=True)
@@ -166,9 +182,12 @@ def consent_request(
     given: SiteRows,
     joined: Participation | None,
 ) -> ConsentRequest:
-    """Return what a site is asked to consent to; ``joined`` is what it declared before."""
+    """Return what a site is asked to consent to; ``joined`` is what it declared before.
+
+    DisclosureError if the site's settings forbid the session and it has not ended.
+    """
     persons = count_usable(plan, prepared.data)
-    return ConsentRequest(
+    request = ConsentRequest(
         coordinator=url,
         site=site,
         session=info.name,
@@ -195,6 +214,9 @@ def consent_request(
         warnings=prepared.warnings,
         separate_groups=_separate_groups(prepared, given, joined),
     )
+    if info.state in ("recruiting", "running"):
+        read_settings().refuse_smaller_groups(info.name, request.p, exact=request.protection_none)
+    return request
 
 
 def _separate_groups(

@@ -6,10 +6,12 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedclust.errors import UsageError
+from fedclust.definition import LEAST_GROUP
+from fedclust.errors import DisclosureError, UsageError
 from fedclust.schema.model import Model
 from fedclust.site.paths import state_directory
 
@@ -40,15 +42,52 @@ class SiteSettings(Model):
     require_approval : bool
         Whether this site joins a session, and sends in it, only with a recorded approval
         (``fedclust approve``).
+    min_group_size : int or None
+        The fewest persons behind any number that this site sends in any session, whatever else
+        asks for fewer. None: only the session and the options of a command count.
     agent : AgentSettings
     """
 
     require_approval: bool = Field(default=False, description="true or false")
+    min_group_size: Annotated[int, Field(ge=LEAST_GROUP, le=1_000_000)] | None = Field(
+        default=None, description=f"a whole number from {LEAST_GROUP} on"
+    )
     agent: AgentSettings = AgentSettings()
 
     def lines(self) -> list[str]:
         """Return each setting in use, as the file would say it."""
-        return [f"{name} = {json.dumps(value)}" for name, value in _flat("", self.model_dump())]
+        tree = self.model_dump(exclude_none=True)
+        return [f"{name} = {json.dumps(value)}" for name, value in _flat("", tree)]
+
+    def refuse_smaller_groups(self, session: str, p: int, *, exact: bool) -> None:
+        """Refuse a session in which numbers would rest on fewer persons than this site allows.
+
+        Parameters
+        ----------
+        session : str
+        p : int
+            The fewest persons behind any number that would leave.
+        exact : bool
+            Whether the session asks for exact rows.
+
+        Raises
+        ------
+        DisclosureError
+        """
+        least = self.min_group_size
+        if least is None or (p >= least and not exact):
+            return
+        wants = (
+            "asks for exact rows (protection: none)"
+            if exact
+            else f"was joined with groups of at least {p} persons"
+        )
+        raise DisclosureError(
+            "min-group-size",
+            f"session {session} {wants}, and {settings_path()} allows no number about fewer than "
+            f"{least} persons. If this site has joined, leave the session: "
+            f"fedclust leave {session}",
+        )
 
 
 def settings_path() -> Path:
