@@ -331,6 +331,7 @@ def test_a_mistake_in_a_definition_names_its_field(desk: Desk, name: str) -> Non
     ("options", "text"),
     [
         ("--min-sites 5", "--min-sites: the session has fewer sites (3) than it needs (5)"),
+        ("--min-group-size 2000000", "--min-group-size: it should be"),
         ("--clusters 3,3", "--clusters: "),
         ("--algorithm kmeans", "--algorithm: choose one of: dual, fkm, "),
         ("--purpose short", "--purpose: say in one to five sentences"),

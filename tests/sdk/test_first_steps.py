@@ -15,6 +15,8 @@ import pytest
 from fedclust._http import Http
 from fedclust.cli import main as cli
 from fedclust.cli.session_file import slug
+from fedclust.cli.session_options import SessionOptions, StudyOptions
+from fedclust.client import Client
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
 from fedclust.schema.feature import Feature
@@ -85,15 +87,32 @@ def test_a_definition_with_a_slip(change: dict[str, Any], said: str) -> None:
 
 def test_a_slip_is_no_unexpected_error(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "heart.json"
-    for change, option in (({"policy": 3}, "--min-sites"), ({"config": []}, "--clusters")):
+    wrong: list[dict[str, Any]] = [{"policy": 3}, {"policy": 3}, {"config": []}]
+    options = ("--min-sites", "--min-group-size", "--clusters")
+    for change, option in zip(wrong, options, strict=True):
         file.write_text(json.dumps({**BODY, **change}), "utf-8")
-        code, said = run("session", "create", "heart", "--file", str(file), option, "2")
+        code, said = run("session", "create", "heart", "--file", str(file), option, "3")
         assert (code, "one JSON object" in said) == (2, True)
     code, said = run("session", "create", "Heart", "--file", str(file))
     assert (code, said.count("\n")) == (2, 1)
     for group in ("site", "analyst"):
         code, said = run(group, "add", "South")
         assert (code, "a-z, 0-9 and hyphens" in said) == (2, True)
+
+
+def test_options_of_the_policy_leave_its_other_fields(tmp_path: Path) -> None:
+    file = tmp_path / "heart.json"
+    file.write_text(json.dumps({**BODY, "policy": {"min_sites": 2, "quorum": 2}}), "utf-8")
+    client = Client("http://127.0.0.1:1", "fca_secret")  # which nothing here asks
+    policy = SessionOptions(file=file, min_group_size=11).definition("heart", client).policy
+    assert (policy.min_group_size, policy.min_sites, policy.quorum) == (11, 2, 2)
+    file.write_text(json.dumps({key: BODY[key] for key in ("purpose", "sites")}), "utf-8")
+    study = StudyOptions(file=file, min_group_size=10, min_sites=2).definition("hearts")
+    assert study.defaults is not None
+    assert study.defaults.policy.model_dump(exclude_unset=True) == {
+        "min_sites": 2,
+        "min_group_size": 10,
+    }
 
 
 def test_a_key_that_a_file_has_twice(run: Run, tmp_path: Path) -> None:

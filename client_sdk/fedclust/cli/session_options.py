@@ -25,6 +25,7 @@ _OPTIONS: Final = {
     "/name": "SESSION",
     "/config/n_clusters": "--clusters",
     "/policy/min_sites": "--min-sites",
+    "/policy/min_group_size": "--min-group-size",
     **{
         f"/{name}": f"--{name}"
         for name in (
@@ -37,6 +38,7 @@ _STUDY_OPTIONS: Final = {
     "/name": "STUDY",
     "/defaults/config/n_clusters": "--clusters",
     "/defaults/policy/min_sites": "--min-sites",
+    "/defaults/policy/min_group_size": "--min-group-size",
     "/defaults/algorithm": "--algorithm",
     "/defaults/start": "--start",
     **{each: option for each, option in _OPTIONS.items() if each not in ("/name", "/seed")},
@@ -67,6 +69,15 @@ MinSites = Annotated[
         "Number of sites that every round needs, 3 by default. With 2, each of two sites can work "
         "out the other's part and has to consent to that.",
         min=2,
+    ),
+]
+MinGroupSize = Annotated[
+    int | None,
+    o.opt(
+        "--min-group-size",
+        "Least group size: the smallest number of persons behind any number that a site sends. 5 "
+        "by default; 10 and 11 are other common thresholds.",
+        min=3,
     ),
 ]
 Start = Annotated[
@@ -110,6 +121,7 @@ class SessionOptions:
         int | None, o.opt("--seed", "Seed of the session; random by default.", min=0)
     ] = None
     min_sites: MinSites = None
+    min_group_size: MinGroupSize = None
     start: Start = None
 
     @property
@@ -139,8 +151,7 @@ class SessionOptions:
                 **_object_at(body, "config"),
                 "n_clusters": read_clusters(self.clusters),
             }
-        if self.min_sites is not None:
-            body["policy"] = {**_object_at(body, "policy"), "min_sites": self.min_sites}
+        body |= _policy(self, body)
         needed = ("purpose", "algorithm", "features", "sites")
         model = SessionCreate if study is None else SessionOfStudy
         _refuse_lacking(body, model, [key for key in needed if not _in_study(study, key)])
@@ -173,6 +184,7 @@ class StudyOptions:
     algorithm: Algorithm = None
     clusters: Clusters = None
     min_sites: MinSites = None
+    min_group_size: MinGroupSize = None
     start: Start = None
 
     @property
@@ -196,8 +208,7 @@ class StudyOptions:
         if self.clusters is not None:
             n_clusters = read_clusters(self.clusters)
             defaults["config"] = {**_object_at(defaults, "config"), "n_clusters": n_clusters}
-        if self.min_sites is not None:
-            defaults["policy"] = {**_object_at(defaults, "policy"), "min_sites": self.min_sites}
+        defaults |= _policy(self, defaults)
         if defaults:
             body["defaults"] = defaults
         _refuse_lacking(body, StudyCreate, ["purpose", "sites"])
@@ -225,6 +236,15 @@ def _given(
     if not plain and options.sites is not None:
         said["sites"] = o.split_names(options.sites)
     return {key: value for key, value in said.items() if value is not None}
+
+
+def _policy(
+    options: SessionOptions | StudyOptions, body: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the policy of a definition with the options that were given; empty without any."""
+    given = {"min_sites": options.min_sites, "min_group_size": options.min_group_size}
+    given = {key: value for key, value in given.items() if value is not None}
+    return {"policy": {**_object_at(body, "policy"), **given}} if given else {}
 
 
 def _in_study(study: StudyInfo | None, key: str) -> bool:

@@ -37,8 +37,8 @@ def create(
 ) -> None:
     """Create a study. The same command, run again, returns the same study.
 
-    Options override --file. A study never changes; --algorithm, --clusters, --min-sites and --start
-    are defaults that a session may replace.
+    Options override --file. A study never changes; --algorithm, --clusters, --min-sites,
+    --min-group-size and --start are defaults that a session may replace.
     """
     with connection.client() as client, options.names.applied():
         info = client.create_study(options.definition(study))

@@ -30,6 +30,8 @@ class Policy(Model):
         Limit on the rounds after the preparation. None: the method's own.
     min_group_size : int
         The fewest persons behind any number that a site sends, at least 3. A site may ask for more.
+        Common thresholds: 5 is the most usual one, 10 is the rule of many statistical offices, 11
+        satisfies rules that forbid counts of 1 to 10.
     protection : {"groups", "none"}
         What a site computes with: its protected table, or its exact rows, to which every site has
         to consent expressly.
@@ -45,7 +47,7 @@ class Policy(Model):
     round_timeout_s: Annotated[int, Field(ge=1, le=31_536_000)] = 3_600
     fail_after_s: Annotated[int, Field(ge=1, le=31_536_000)] = 604_800
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    min_group_size: Annotated[int, Field(ge=1, le=1_000_000)] = 5
+    min_group_size: Annotated[int, Field(ge=1, le=1_000_000, examples=[5, 10, 11])] = 5
     protection: Literal["groups", "none"] = "groups"
     scaling: Literal["none", "standard", "bounds"] = "standard"
     missing: Literal["drop", "impute", "mask"] = "drop"

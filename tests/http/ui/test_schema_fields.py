@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, RootModel
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.options import MethodOptions
+from fedclust.schema.policy import Policy
 from fedclust_service.http.ui.form_field import (
     UNSET,
     FormField,
@@ -133,6 +134,15 @@ def test_every_kind_of_option_has_its_input() -> None:
     assert by_name["inner"].fields[0].help == "Two numbers, of which a is larger."
     ids = [each.id for each in shown_fields(found, {})]
     assert len(set(ids)) == len(ids)
+
+
+def test_common_values_and_words_are_suggested() -> None:
+    policy = {each.name: each for each in model_field(Policy, "/policy", "Policy").fields}
+    assert policy["min_group_size"].suggestions == ("5", "10", "11")
+    assert "10 is the rule of" in policy["min_group_size"].help
+    options = {each.name: each for each in model_field(Everything, "/config", "Options").fields}
+    assert options["number_or_word"].suggestions == ("all",)
+    assert options["count"].suggestions == options["word"].suggestions == ()
 
 
 def test_defaults_are_left_out_whatever_the_kind() -> None:

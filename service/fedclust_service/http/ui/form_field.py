@@ -85,6 +85,8 @@ class FormField:
         Whether an empty input is null: then the program decides.
     whole : bool
         Whether numbers are integers.
+    examples : tuple
+        Common values, which the input suggests.
     """
 
     pointer: str
@@ -103,6 +105,7 @@ class FormField:
     limits: str = ""
     max_length: int | None = None
     choices: tuple[Any, ...] = ()
+    examples: tuple[Any, ...] = ()
     fields: tuple[FormField, ...] = ()
     chooser: FormField | None = None
     variants: tuple[tuple[FormField, ...], ...] = ()
@@ -123,6 +126,12 @@ class FormField:
         if self.kind not in ("integer", "number") or self.minimum is None or self.minimum < 0:
             return "text"
         return "numeric" if self.kind == "integer" else "decimal"
+
+    @property
+    def suggestions(self) -> tuple[str, ...]:
+        """What an input for text suggests: its examples, and the words of a ``mixed`` one."""
+        words = self.choices if self.kind == "mixed" else ()
+        return tuple(map(self.text, (*self.examples, *words)))
 
     @property
     def choice_texts(self) -> tuple[str, ...]:

@@ -167,6 +167,7 @@ class _SchemaReader:
             required=required,
             nullable=nullable,
             default=schema.get("default", UNSET),
+            examples=tuple(schema.get("examples", ())),
         )
         if len(options) == 1 and not nullable and _properties(options[0]) is not None:
             return self.group(base, options[0], next(iter(inherited), {}))
