@@ -8,7 +8,8 @@ from fedclust.wire.codec import sha256
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration import participation, results, sessions
+from fedclust_service.orchestration import events, participation, results, sessions
+from fedclust_service.orchestration.audit import trail
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, actor, site
 
 
@@ -45,6 +46,26 @@ def test_the_result_and_what_it_rests_on(direct: DirectApi) -> None:
     assert {"numpy", "scipy", "scikit-learn", "blas", "machine", "python"} <= set(
         provenance.platform
     )
+
+
+def test_every_reader_gets_the_sealed_entry_of_the_completion(direct: DirectApi) -> None:
+    direct.session(rounds=1)
+    direct.finish("heart")
+    assert results.get_result(direct.co, ANALYST, "heart").provenance.audit_head is None
+    direct.co.sealer.run_once()
+    heads = [
+        results.get_result(direct.co, who, "heart").provenance.audit_head
+        for who in (ANALYST, OPERATOR, site("south"))
+    ]
+    assert heads[0] is not None
+    assert heads[1:] == heads[:2]
+    # The number is that of the session's last event, and any token may ask for its hash.
+    last = events.read_events(direct.co, lambda _: site("south"), "heart", 0).events[-1]
+    assert (last.action, last.number) == ("session.completed", heads[0].number)
+    assert trail.head_at(direct.co, ANALYST, last.number) == heads[0]
+    # Later entries do not change it.
+    direct.co.sealer.run_once()
+    assert results.get_result(direct.co, ANALYST, "heart").provenance.audit_head == heads[0]
 
 
 def test_a_site_reads_its_own_hashes_only(direct: DirectApi) -> None:

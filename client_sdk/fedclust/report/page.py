@@ -331,6 +331,8 @@ def _provenance(facts: Facts) -> str:
             ["coordinator", f"fedclust {provenance.server_version}"],
             ["platform", named_values(provenance.platform)],
         ]
+        if provenance.audit_head is not None:
+            rows.append(["audit entry of the completion", provenance.audit_head.noted])
         hashes = html_table(
             "SHA-256 of the bytes of every submission that the reader of this report may know of; "
             "a site's ledger and receipts name its own.",

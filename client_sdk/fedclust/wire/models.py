@@ -350,6 +350,11 @@ class AuditHead(Model):
     number: int
     hash: Sha256
 
+    @property
+    def noted(self) -> str:
+        """``NUMBER:HASH``, as people note it and ``fedclust-service audit verify`` takes it."""
+        return f"{self.number}:{self.hash}"
+
 
 class Receipt(Model):
     """Proof that a submission is stored durably."""
@@ -410,7 +415,11 @@ class ProvenanceEntry(Model):
 
 
 class Provenance(Model):
-    """The inputs and versions that the result was computed from."""
+    """The inputs and versions that the result was computed from.
+
+    ``audit_head`` is the audit entry that records the session's completion. It is null until that
+    entry is sealed, which takes about a second.
+    """
 
     definition_sha256: Sha256
     algorithm: str
@@ -420,6 +429,7 @@ class Provenance(Model):
     server_version: str
     platform: dict[str, str]
     submissions: tuple[ProvenanceEntry, ...]
+    audit_head: AuditHead | None = None
 
 
 class ResultDocument(Model):

@@ -6,7 +6,7 @@ import json
 
 from fedclust.schema.result import Result
 from fedclust.wire import codec
-from fedclust.wire.models import Provenance, ProvenanceEntry, ResultDocument
+from fedclust.wire.models import AuditHead, Provenance, ProvenanceEntry, ResultDocument
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import (
     Actor,
@@ -22,6 +22,8 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of
 from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import StoredResult, Tx
+
+_COMPLETED = "session.completed"
 
 
 def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None) -> ResultDocument:
@@ -89,4 +91,12 @@ def _result_provenance(tx: Tx, actor: Actor, session: Session, stored: StoredRes
             for each in answers
             if sees_submission_hash(actor, each.site)
         ),
+        audit_head=_head_of_completion(tx, session),
     )
+
+
+def _head_of_completion(tx: Tx, session: Session) -> AuditHead | None:
+    """Return the sealed entry of the completion, which every reader also gets as an event."""
+    number = tx.chain.last_of(session.name, frozenset({_COMPLETED})).get(_COMPLETED)
+    found = None if number is None else tx.chain.hash_of(number)
+    return None if number is None or found is None else AuditHead(number=number, hash=found)
