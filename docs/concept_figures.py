@@ -13,12 +13,14 @@ from diagrams import (
     GREEN,
     GREY,
     INK,
+    RED,
     WHITE,
     WIDTH,
     Edge,
     SequenceDiagram,
     arrow,
     box,
+    cross,
     graph,
     heading,
     height_of,
@@ -27,7 +29,7 @@ from diagrams import (
     words_width,
     zone,
 )
-from fedclust.report.drawing import Figure, tag
+from fedclust.report.drawing import Figure, tag, text
 
 _SMALL = 13
 _EDGE, _GAP = 22.0, 14.0
@@ -224,8 +226,8 @@ def data_flow() -> Figure:
     for fill, words in _COLOURS:
         parts.append(box(x, low, 26, 16, fill) + paragraph(x + 34, low - 1, words, 240))
         x += 52 + words_width(words)
-    dashed = tag("path", d=f"M{x:.1f} {low + 8:.1f}h26", stroke=INK, stroke_dasharray="7 5")
-    parts.append(dashed + paragraph(x + 34, low - 1, "trust boundary", 120))
+    dashed = tag("path", d=f"M10 {low + 32:.1f}h26", stroke=INK, stroke_dasharray="7 5")
+    parts.append(dashed + paragraph(44, low + 23, "trust boundary", 240))
     stores = [
         f"{place}: " + " ".join(str(store) for row in rows for store in row)
         for place, rows in (("In the hospital", HOSPITAL), ("At the coordinator", COORDINATOR))
@@ -241,7 +243,7 @@ def data_flow() -> Figure:
             f"Analyst: {_ANALYST} Operator: {_OPERATOR}",
         ]
     )
-    return Figure(parts, low + 26, "What is stored where, and what travels", description)
+    return Figure(parts, low + 50, "What is stored where, and what travels", description)
 
 
 def _wall(y: float, middle: float) -> str:
@@ -267,6 +269,175 @@ def protocol() -> Figure:
     drawing.message("each site", "coordinator", "GET .../result")
     drawing.note("each site", "labels its own rows")
     return drawing.figure("A session by its requests")
+
+
+def session() -> Figure:
+    """Draw who does what in a session, in order."""
+    drawing = SequenceDiagram(
+        {"operator": GREY, "analyst": BLUE, "coordinator": BLUE, "each site": GREEN}
+    )
+    drawing.message("operator", "coordinator", "registers sites and analysts; each gets a token")
+    drawing.message("analyst", "coordinator", "definition: purpose, features, method, sites")
+    drawing.note("coordinator", "freezes the definition and computes its hash")
+    drawing.message("coordinator", "each site", "invitation: the definition and its hash")
+    drawing.note("each site", "reads what would leave; checks its own data; says yes or no")
+    drawing.message("each site", "coordinator", "consent, with the hash")
+    with drawing.frame("every round"):
+        drawing.message("coordinator", "each site", "task")
+        drawing.note("each site", "computes a summary from its protected table")
+        drawing.message("each site", "coordinator", "submission")
+        drawing.message("coordinator", "each site", "receipt", reply=True)
+        drawing.note("coordinator", "combines the submissions of all sites")
+    drawing.message("coordinator", "analyst", "result")
+    drawing.message("coordinator", "each site", "result")
+    drawing.note("each site", "labels its own rows; the labels stay")
+    drawing.note("coordinator", "30 days later: deletes the contents of all submissions")
+    return drawing.figure("A session, step by step")
+
+
+def crash_before_sending() -> Figure:
+    """Draw what happens if a site's program ends before it has sent its answer."""
+    drawing = SequenceDiagram({"site": GREEN, "coordinator": BLUE})
+    drawing.message("coordinator", "site", "task of round 3")
+    drawing.note("site", "computes its answer and writes the exact bytes to its journal")
+    drawing.crash(
+        "site",
+        "The program ends.",
+        "starts again: the journal holds an answer of round 3 and no receipt for it",
+    )
+    drawing.message("site", "coordinator", "submission: the bytes of the journal")
+    drawing.note("coordinator", "stores the submission")
+    drawing.message("coordinator", "site", "receipt", reply=True)
+    drawing.note("site", "enters the receipt in ledger and journal")
+    return drawing.figure("The site ends before it has sent its answer")
+
+
+def crash_before_receipt() -> Figure:
+    """Draw what happens if the receipt does not arrive."""
+    drawing = SequenceDiagram({"site": GREEN, "coordinator": BLUE})
+    drawing.note("site", "has written its answer to the journal")
+    drawing.message("site", "coordinator", "submission")
+    drawing.note("coordinator", "stores the submission")
+    drawing.message("coordinator", "site", "receipt", reply=True, lost=True)
+    drawing.note("site", "cannot know whether the submission was stored")
+    drawing.message("site", "coordinator", "the same bytes again")
+    drawing.note(
+        "coordinator",
+        "has a submission of this site for this round, with the same SHA-256: stores nothing",
+    )
+    drawing.message("coordinator", "site", "the first receipt, once more", reply=True)
+    drawing.note("site", "enters the receipt in ledger and journal")
+    return drawing.figure("The receipt is lost")
+
+
+def crash_in_aggregation() -> Figure:
+    """Draw what happens if the coordinator ends while it combines a round's submissions."""
+    drawing = SequenceDiagram({"site": GREEN, "coordinator": BLUE, "database": GREY})
+    drawing.message("site", "coordinator", "last submission of round 3")
+    drawing.message(
+        "coordinator",
+        "database",
+        "one transaction: the submission is stored, round 3 is aggregating",
+    )
+    drawing.message("coordinator", "site", "receipt", reply=True)
+    drawing.message("coordinator", "database", "takes the lease of round 3")
+    drawing.note("coordinator", "computes from all submissions")
+    drawing.crash(
+        "coordinator",
+        "The program ends.",
+        "this worker after its start, or another worker, takes over the lease",
+    )
+    drawing.message("database", "coordinator", "the same submissions, the same state", reply=True)
+    drawing.note("coordinator", "computes again and gets the same bytes")
+    drawing.message(
+        "coordinator",
+        "database",
+        "one transaction, only with the lease: round 3 is closed, round 4 is open",
+    )
+    drawing.message("coordinator", "site", "task of round 4")
+    return drawing.figure("The coordinator ends while it aggregates")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One site in a round: when it submits, as a share of the axis, and what is said of it."""
+
+    site: str
+    submits: float
+    words: str
+    accepted: bool = True
+
+
+_DEADLINE = 0.62
+_FIRST = (
+    Lane("north", 0.14, "quick"),
+    Lane("south", 0.36, "the program was started again in between"),
+    Lane("west", 0.55, "slow"),
+)
+#: Each with its title, its lanes, and where it closes.
+_ROUNDS = (
+    (
+        "Quorum of 3: the round closes at its deadline",
+        (*_FIRST, Lane("east", 0.84, "late: refused", accepted=False)),
+        _DEADLINE,
+    ),
+    (
+        "No quorum (the default): the round waits for all sites",
+        (*_FIRST, Lane("east", 0.84, "late: accepted")),
+        0.84,
+    ),
+)
+
+
+def round_timeline() -> Figure:
+    """Draw when sites answer a round, with and without a quorum."""
+    parts, said, y = [], [], 8.0
+    for title, lanes, closes in _ROUNDS:
+        parts.append(_lanes(y, title, lanes, closes))
+        each = "; ".join(f"{lane.site} is {lane.words}" for lane in lanes)
+        said.append(f"{title}. {each}.")
+        y += 270
+    parts.append(box(84, y, 26, 14, AMBER) + paragraph(118, y - 2, "computes", 100))
+    parts.append(_mark(224, y + 7, accepted=True) + paragraph(238, y - 2, "receipt", 100))
+    parts.append(_mark(324, y + 7, accepted=False) + paragraph(340, y - 2, "refusal", 100))
+    said.append("After the round has closed, the coordinator aggregates and opens the next round.")
+    return Figure(parts, y + 28, "A round in time", " ".join(said))
+
+
+def _at(share: float) -> float:
+    return 84.0 + 620.0 * share
+
+
+def _mark(x: float, y: float, *, accepted: bool) -> str:
+    if accepted:
+        return tag("circle", cx=x, cy=y, r=7.0, fill="#00694d")
+    return cross(x, y)
+
+
+def _lanes(y: float, title: str, lanes: tuple[Lane, ...], closes: float) -> str:
+    top, low = y + 52, y + 52 + 44 * len(lanes)
+    begins, ends = _at(closes + 0.02), _at(closes + 0.1)
+    parts = [heading(10, y + 16, title)]
+    parts.append(box(begins, top, ends - begins, low - top, BLUE))
+    parts.append(paragraph((begins + ends) / 2, low + 8, "aggregation", 120, anchor="middle"))
+    deadline = _at(_DEADLINE)
+    if closes > _DEADLINE:
+        parts.append(box(deadline, top, _at(closes) - deadline, low - top, RED))
+        middle = (deadline + _at(closes)) / 2
+        parts.append(paragraph(middle, low + 8, "overdue", 100, anchor="middle"))
+    for number, lane in enumerate(lanes):
+        middle = top + 14 + 44 * number
+        parts.append(text(76, middle + 5, lane.site, "end", size=14))
+        start = _at(0) if lane.submits < _DEADLINE else _at(lane.submits - 0.16)
+        parts.append(box(start, middle - 7, _at(lane.submits) - start, 14, AMBER))
+        parts.append(_mark(_at(lane.submits), middle, accepted=lane.accepted))
+        parts.append(paragraph(start + 2, middle + 9, lane.words, 400, size=_SMALL))
+    d = f"M{deadline:.1f} {top - 8:.1f}V{low + 4:.1f}"
+    parts.append(tag("path", d=d, stroke=INK, stroke_width="2", stroke_dasharray="6 4"))
+    parts.append(paragraph(deadline, top - 28, "deadline", 100, anchor="middle"))
+    parts.append(arrow([(_at(0), low + 4), (_at(1), low + 4)]))
+    parts.append(paragraph(_at(0), low + 8, "task handed out", 140))
+    return "".join(parts)
 
 
 #: Columns and rows of the tables in the figure.
@@ -308,6 +479,11 @@ FIGURES = {
     "data_flow": data_flow,
     "data_model": data_model,
     "protocol": protocol,
+    "session": session,
+    "round": round_timeline,
+    "crash_before_sending": crash_before_sending,
+    "crash_before_receipt": crash_before_receipt,
+    "crash_in_aggregation": crash_in_aggregation,
 }
 
 if __name__ == "__main__":

@@ -169,16 +169,16 @@ class SequenceDiagram:
     def message(
         self, start: str, end: str, words: str, *, reply: bool = False, lost: bool = False
     ) -> None:
-        """Draw an arrow with words above it; a ``lost`` one ends halfway."""
+        """Draw an arrow with words above it; a ``lost`` one does not arrive."""
         x1, x2 = self._x[start], self._x[end]
-        width = abs(x2 - x1) - 14
+        goal = x1 + (x2 - x1) * (0.7 if lost else 1.0)
+        width = abs(goal - x1) - 14
         height = height_of(words, width, _SMALL)
         y = self._y + height + 6
-        self._parts.append(label((x1 + x2) / 2, y - 5 - height / 2, words, width, _SMALL))
-        goal = (x1 + x2) / 2 if lost else x2
+        self._parts.append(label((x1 + goal) / 2, y - 5 - height / 2, words, width, _SMALL))
         self._parts.append(arrow([(x1, y), (goal, y)], dashed=reply))
         if lost:
-            self._parts.append(cross(goal + math.copysign(10, x2 - x1), y))
+            self._parts.append(cross(goal + math.copysign(12, x2 - x1), y))
         self._say(f"{start} to {end}: {words}", "It is lost." if lost else "")
         self._y = y + 12
 
@@ -215,6 +215,8 @@ class SequenceDiagram:
         """Draw a frame around what is drawn meanwhile: it happens several times, or perhaps."""
         top = self._y
         self._said.append(f"{words} (begin).")
+        ground = {"x": 10.0, "y": top + 6, "width": words_width(words) + 8, "height": 20.0}
+        self._parts.append(tag("rect", **ground, fill=WHITE))
         self._parts.append(heading(14, top + 20, words, size=_SMALL))
         self._y += 32
         yield

@@ -10,7 +10,7 @@ import pytest
 
 import concept_figures
 import states
-from diagrams import FIGURES, wrap
+from diagrams import FIGURES, words_width, wrap
 from fedclust.report.drawing import Figure
 
 DRAWN: dict[str, Callable[[], Figure]] = {**concept_figures.FIGURES, **states.FIGURES}
@@ -26,6 +26,12 @@ def test_a_figure_is_current_and_readable(name: str) -> None:
     assert min(float(size) for size in re.findall(r'font-size="([\d.]+)"', drawn)) >= 12
     assert "<script" not in drawn
     assert "href" not in drawn
+    for element in root.iter("{http://www.w3.org/2000/svg}text"):
+        width = words_width(element.text or "", float(element.get("font-size", "0")))
+        before = {"start": 0.0, "middle": 0.5, "end": 1.0}[element.get("text-anchor", "start")]
+        start = float(element.get("x", "0")) - before * width
+        assert start >= 0.0, element.text
+        assert start + width <= 720.0, element.text
 
 
 def test_words_are_broken_where_the_line_is_full() -> None:
