@@ -58,10 +58,12 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/states.py
 	$(BIN)/python docs/map.py
 	$(BIN)/python docs/concept_figures.py
+	$(BIN)/python docs/method_figures.py
 
 # The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet
 docs-site: $(DEV_STAMP)
+	$(BIN)/python docs/method_figures.py
 	$(SPHINX) --doctree-dir build/doctrees --builder html docs build/help
 	$(BIN)/python docs/check_site.py build/help
 
