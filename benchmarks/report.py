@@ -150,6 +150,7 @@ PAGES = (
             ("Aggregating 1,000 sites", "aggregate"),
             ("Requests while it aggregates", "aggregate_beside"),
             ("What protection costs", "protection"),
+            ("Common thresholds", "thresholds"),
         ),
     ),
 )
