@@ -15,11 +15,12 @@ from fedclust import engine
 from fedclust.data import LabelRows, Source, Table
 from fedclust.data.mapping import watch_reading
 from fedclust.definition import DefinitionError, plan_of
-from fedclust.durable_files import FileDamaged, read_sealed, write_sealed
+from fedclust.durable_files import FileDamaged, read_sealed, write_atomically, write_sealed
 from fedclust.errors import ProtocolError, UsageError, writing
 from fedclust.live_line import SlowWork
 from fedclust.report import Facts, facts_of_document
 from fedclust.report.result_attributes import ResultAttributes
+from fedclust.report.ro_crate import crate_bytes
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Result
@@ -125,6 +126,33 @@ class SessionResult(ResultAttributes):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` and ``fedclust predict`` read it."""
         ResultFile(definition=self.definition, document=self.document).write(path)
+
+    def save_ro_crate(
+        self,
+        path: str | os.PathLike[str],
+        license: str | None = None,  # noqa: A002 - the word of SPDX and RO-Crate
+    ) -> None:
+        """Write the result as an RO-Crate: a ZIP file to deposit with a publication.
+
+        It contains the definition, the result, centroids and profile, the report, the figures and
+        the provenance, with a SHA-256 of each file, and no rows and no labels. The same result
+        gives the same bytes.
+
+        Parameters
+        ----------
+        path : str or path
+        license : str, optional
+            An SPDX identifier, such as ``"CC-BY-4.0"``, or the address of a licence's text.
+            Without it the crate says that no licence is stated.
+
+        Raises
+        ------
+        UsageError
+            The file cannot be written, or the licence is neither.
+        """
+        content = crate_bytes(self.document, self.definition, license)
+        with writing(path):
+            write_atomically(Path(path), content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

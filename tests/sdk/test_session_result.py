@@ -13,8 +13,10 @@ from fedclust import FederatedKMeans, SessionResult, SiteResult, simulate
 from fedclust.cli import main as cli
 from fedclust.client import Client
 from fedclust.errors import UsageError
+from fedclust.wire.models import AuditHead
 from support.consortium import Consortium, declared
 from support.server import running_server
+from support.timeouts import eventually
 
 ROWS = {
     name: np.random.default_rng(seed).normal(size=(60, 2)) + 20.0 * (np.arange(60) % 2)[:, None]
@@ -92,6 +94,52 @@ def test_the_command_writes_what_predict_reads(
     assert labels == at_site.at(3).predict(ROWS["oslo"]).tolist()
     said = run("session", "result", "heart", "--out", "other.fedclust", code=2)
     assert "--result-out other.fedclust" in said
+
+
+def test_the_command_writes_an_ro_crate(
+    finished: tuple[Consortium, SiteResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    consortium, _ = finished
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", consortium.url)
+    (tmp_path / "token").write_text(consortium.analyst_token, "utf-8")
+    (tmp_path / "token").chmod(0o600)
+    monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(tmp_path / "token"))
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedclust", "session", "result", "heart", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == code, shown.err
+        return shown.out + shown.err
+
+    def head() -> AuditHead | None:
+        return client.result("heart").document.provenance.audit_head
+
+    with Client(consortium.url, consortium.analyst_token) as client:
+        eventually(lambda: head() is not None, head)
+        result = client.result("heart")
+        known = result.document.provenance.audit_head
+        assert known is not None
+        assert client.audit_head_at(known.number) == known
+    result.save_ro_crate("python.zip", "CC-BY-4.0")
+    result.at(3).save_ro_crate("three.zip")
+    run("--format", "ro-crate", "--out", "crate.zip", "--license", "CC-BY-4.0")
+    assert Path("crate.zip").read_bytes() == Path("python.zip").read_bytes()
+    # A crate is replaced, anything else is not; the ending alone is enough.
+    run("--out", "crate.zip", "--k", "3")
+    assert Path("crate.zip").read_bytes() == Path("three.zip").read_bytes()
+    Path("notes.zip").write_bytes(b"mine")
+    assert "holds something else" in run("--out", "notes.zip", code=2)
+    assert "give its name with --out" in run("--format", "ro-crate", code=2)
+    assert "--license is for an RO-Crate" in run("--license", "CC0-1.0", code=2)
+    assert "SPDX identifier" in run("--out", "new.zip", "--license", "all rights", code=2)
+    assert "cannot be written" in run("--out", "nowhere/new.zip", code=2)
+    assert not Path("new.zip").exists()
 
 
 def test_a_simulations_result_is_saved(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
+from fedclust.report.ro_crate import METADATA
 from fedclust.report.tables import FORMATS
 from fedclust.site.result import SiteResult
 
@@ -37,7 +38,8 @@ def is_result(begin: bytes) -> bool:
 
 def is_document(begin: bytes) -> bool:
     """Whether a file begins like what ``session result`` writes, in any of its forms."""
-    return b"centroids_original" in begin or begin.startswith(b"cluster,size,")
+    crate = begin.startswith(b"PK") and METADATA.encode() in begin
+    return crate or b"centroids_original" in begin or begin.startswith(b"cluster,size,")
 
 
 def is_report(begin: bytes) -> bool:

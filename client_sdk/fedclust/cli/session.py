@@ -35,6 +35,7 @@ from fedclust.cli.session_options import SessionOptions, read_time
 from fedclust.cli.session_screen import overview_fields, session_row, show_session
 from fedclust.cli.watch import Watcher
 from fedclust.field_names import FieldNames
+from fedclust.report.ro_crate import check_license
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
 from fedclust.session_result import document_at, read_result
@@ -279,6 +280,7 @@ def watch(
         show(err, f"next: fedclust session result {session}")
 
 
+# Each parameter is an option, or a group of them, of the command.
 @o.command(
     app,
     "result",
@@ -286,17 +288,19 @@ def watch(
     "fedclust session result heart-2026 --format csv --out centroids.csv",
     "fedclust session result heart-2026 --report heart.html",
     "fedclust session result heart-2026 --result-out heart.fedclust",
+    "fedclust session result heart-2026 --format ro-crate --license CC-BY-4.0 --out heart.zip",
     "fedclust session result heart-2026 --k 5",
 )
 def result(
     connection: o.Connection,
     session: o.Session,
     form: Annotated[
-        Literal["table", "json", "csv", "binary"] | None,
+        Literal["table", "json", "csv", "binary", "ro-crate"] | None,
         o.opt(
             "--format",
             "Format of the output; by default a table, or in a file CSV if its name ends in .csv, "
-            "else JSON.",
+            "an RO-Crate if it ends in .zip, else JSON. An RO-Crate is what to deposit with a "
+            "publication: result, report, figures, definition and provenance in one file.",
         ),
     ] = None,
     path: Annotated[
@@ -304,6 +308,14 @@ def result(
     ] = None,
     report: o.Report = None,
     result_out: o.ResultOut = None,
+    licence: Annotated[
+        str | None,
+        o.opt(
+            "--license",
+            "Licence of an RO-Crate: an SPDX identifier, such as CC-BY-4.0, or the address of a "
+            "licence's text. Without it the RO-Crate says that none is stated.",
+        ),
+    ] = None,
     k: OneK = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -314,11 +326,12 @@ def result(
     check_outputs(((path, is_document), (report, is_report), (result_out, is_result)), ())
     check_report(report)
     shape = _result_form(form, path, as_json=as_json)
+    _check_license(licence, shape)
     with connection.client() as client:
         document = client.result_document(session)
         if k is not None:
             document = document_at(document, k)
-        if report is not None or result_out is not None:
+        if report is not None or result_out is not None or shape == "ro-crate":
             found = read_result(document, client.session(session).definition)
             if report is not None:
                 found.save_report(report)
@@ -326,6 +339,10 @@ def result(
             if result_out is not None:
                 found.save(result_out)
                 show(err, f"next: fedclust predict {result_out} --data FILE --out LABELS")
+            if shape == "ro-crate" and path is not None:
+                found.save_ro_crate(path, licence)
+                show(err, f"RO-Crate: {path}")
+                return
     if shape == "table":
         show_result(Result.model_validate(document.result), document.features)
         return
@@ -349,15 +366,25 @@ def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
     if path is None:
         if form == "binary" and sys.stdout.isatty():
             raise errors.UsageError("the binary form is not for a terminal: give --out")
+        if form == "ro-crate":
+            raise errors.UsageError("an RO-Crate is a file: give its name with --out")
         return form or ("json" if as_json else "table")
     if form == "table":
         raise errors.UsageError(
-            "--format table is for the screen: for a file give --format csv, json or binary, or "
-            "--report"
+            "--format table is for the screen: for a file give --format csv, json, binary or "
+            "ro-crate, or --report"
         )
     if path.suffix.lower() == ".fedclust":
         raise errors.UsageError(f"--out {path}: for `fedclust predict` give --result-out {path}")
-    return form or ("csv" if path.suffix.lower() == ".csv" and not as_json else "json")
+    by_ending = {} if as_json else {".csv": "csv", ".zip": "ro-crate"}
+    return form or by_ending.get(path.suffix.lower(), "json")
+
+
+def _check_license(licence: str | None, shape: str) -> None:
+    """Refuse a licence that cannot be read, or that nothing would be written with."""
+    if licence is not None and shape != "ro-crate":
+        raise errors.UsageError("--license is for an RO-Crate: give --format ro-crate too")
+    check_license(licence)
 
 
 def _warn_of_bounds(definition: Definition) -> None:

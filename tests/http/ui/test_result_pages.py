@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from fedclust.client import Client
 from fedclust.errors import UsageError
 from fedclust.report import (
     Facts,
@@ -282,6 +285,46 @@ def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, 
         assert said.endswith(f'.{file.rpartition(".")[2]}"')
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
         assert "script" not in answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(("name", "query"), [("ada", ""), ("ada", "?k=2"), ("north", "")])
+def test_the_ro_crate_is_what_the_sdk_writes(
+    api: ApiCaller, name: str, query: str, tmp_path: Path
+) -> None:
+    me, address = reader(api, name), "/ui/sessions/swept/result/ro-crate.zip"
+    with Client(api.base_url, api.tokens[name]) as client:
+        result = client.result("swept")
+    result = result.at(2) if query else result
+    for licence in ("", "CC0-1.0"):
+        result.save_ro_crate(tmp_path / "crate.zip", licence)
+        joined = f"{query or '?'}&license={licence}"
+        answer = me.client.get(f"{address}{joined}")
+        assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/zip")
+        assert answer.content == (tmp_path / "crate.zip").read_bytes()
+        stem = "swept-k2" if query else "swept"
+        said = f'attachment; filename="{stem}-ro-crate.zip"'
+        assert answer.headers["Content-Disposition"] == said
+    provenance = result.document.provenance
+    assert provenance.audit_head is not None
+    with zipfile.ZipFile(tmp_path / "crate.zip") as archive:
+        everything = b"".join(map(archive.read, archive.namelist())).decode()
+    assert provenance.audit_head.noted in everything
+    assert api.tokens[name] not in everything
+    # A site's crate says nothing of others' submissions.
+    sent = facts_for(api, "ada", "swept").provenance
+    assert sent is not None
+    for submission in sent.submissions:
+        assert (submission.sha256 in everything) == (name in ("ada", submission.site))
+
+
+def test_an_odd_licence_is_refused_before_the_result_is_read(api: ApiCaller) -> None:
+    before = reads_of(api, "swept")
+    path = "/ui/sessions/swept/result/ro-crate.zip?license=all%20rights"
+    assert "SPDX identifier" in reader(api, "ada").open(path, status=422)
+    assert reads_of(api, "swept") == before
+    assert 'action="/ui/sessions/swept/result/ro-crate.zip"' in reader(api, "ada").open(
+        "/ui/sessions/swept/result"
+    )
 
 
 def test_the_definition_has_the_hash_that_sites_consented_to(api: ApiCaller) -> None:

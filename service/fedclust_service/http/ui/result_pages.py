@@ -21,10 +21,11 @@ from fedclust.report import (
     report_bytes,
     sections,
 )
+from fedclust.report.ro_crate import check_license, crate_bytes
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
 from fedclust.wire import codec
-from fedclust.wire.models import ResultDocument, SessionInfo
+from fedclust.wire.models import Definition, ResultDocument, SessionInfo
 from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import JSON
 from fedclust_service.domain.refusal import Refusal
@@ -197,6 +198,7 @@ _FILES = {
     "report.html": (HTML, "-report.html"),
     "report.json": (JSON, "-report.json"),
     "report.csv": (CSV, "-report.csv"),
+    "ro-crate.zip": ("application/zip", "-ro-crate.zip"),
 }
 
 
@@ -205,14 +207,35 @@ def _file(page: PageRequest) -> Response:
     if file not in _FILES:
         raise Refusal("not-found", "There is no such file of a result.")
     media, ending = _FILES[file]
+    licence = _license(page) if file == "ro-crate.zip" else None
     document, facts, stem = _downloaded(page)
-    if file == "result.json":
+    if file == "ro-crate.zip":
+        content = _crate(document, facts.definition, licence)
+    elif file == "result.json":
         content = codec.to_json(codec.to_tree(document))
     elif file == "centroids.csv":
         content = centroid_table(document)
     else:
         content = report_bytes(facts, file)
     return _attachment(content, media, f"{stem}{ending}")
+
+
+def _crate(document: ResultDocument, definition: Definition, licence: str | None) -> bytes:
+    try:
+        return crate_bytes(document, definition, licence)
+    except UsageError as error:
+        raise Refusal("version-unsupported", f"{error}.") from None
+
+
+def _license(page: PageRequest) -> str | None:
+    """Return the licence of the address; Refusal ``invalid`` if it cannot be one."""
+    given = page.query("license")
+    try:
+        check_license(given)
+    except UsageError as error:
+        wrong = FieldError(pointer="/license", rule="license", message=str(error))
+        raise Refusal("invalid", "Give another licence, or none.", [wrong]) from None
+    return given
 
 
 def _definition(page: PageRequest) -> Response:
