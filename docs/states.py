@@ -18,7 +18,8 @@ _HEAD = """\
 # States
 
 This page says in which states a session, a site and a round can be, and what leads from one to
-another. Grey states are final. `python docs/states.py` renders this page from the tables in
+another. Grey states are final. For an introduction read [a session](concepts/session.md) and [a
+round](concepts/round.md). `python docs/states.py` renders this page from the tables in
 `service/fedclust_service/domain/`. Do not edit it: change the tables.
 """
 
