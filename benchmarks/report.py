@@ -140,6 +140,8 @@ PAGES = (
         "What it costs",
         "Time, memory and bytes of sites and coordinator, and what protection costs.",
         (
+            ("A session of each method", "methods"),
+            ("k-means methods compared", "methods_compared"),
             ("Out of core, on a Parquet file", "scale_parquet"),
             ("The service against a bare floor", "floor"),
             ("A submission with many sites", "load"),
