@@ -131,7 +131,7 @@ PAGES = (
         "Choosing the number of clusters",
         "What it costs to compare several numbers of clusters, and which number is recommended.",
         (
-            ("A sweep beside one run", "sweep"),
+            ("A sweep and one run", "sweep"),
             ("What is recommended", "sweep_recommends"),
         ),
     ),
