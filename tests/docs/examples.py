@@ -19,7 +19,7 @@ from docs.definitions import check_definition
 from docs.page import Page
 
 #: Languages of blocks that only show something.
-SHOWN = {"", "text", "mermaid", "sql", "powershell"}
+SHOWN = {"", "text", "sql", "powershell"}
 
 
 def parse(path: Path, page: Page) -> Document:
