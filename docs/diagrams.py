@@ -259,8 +259,11 @@ def state_graph(title: str, edges: Iterable[Edge], columns: Mapping[str, int]) -
     """
     edges = tuple(edges)
     rows = _state_rows(edges)
+    used = [columns.get(name, 0) for name in rows]
+    middle = WIDTH / 2 - 125 * (min(used) + max(used))
     places = {
-        name: (WIDTH / 2 + 250 * columns.get(name, 0), 44 + 112 * rows[name]) for name in rows
+        name: (middle + 250 * column, 44.0 + 112 * row)
+        for (name, row), column in zip(rows.items(), used, strict=True)
     }
     if len(set(places.values())) < len(places):
         raise ValueError("two states stand at one place")

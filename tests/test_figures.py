@@ -13,6 +13,9 @@ import protection_figures
 import states
 from diagrams import FIGURES, words_width, wrap
 from fedclust.report.drawing import Figure
+from fedclust.schema.policy import Policy
+from fedclust_service.settings import Settings
+from fedclust_service.store.tables import metadata
 
 DRAWN: dict[str, Callable[[], Figure]] = {
     **concept_figures.FIGURES,
@@ -45,3 +48,18 @@ def test_words_are_broken_where_the_line_is_full() -> None:
     assert wrap("one two\nthree", 1000) == ["one two", "three"]
     assert wrap("one two", 1) == ["one", "two"]
     assert len(wrap("i " * 30, 200)) < len(wrap("m " * 30, 200))
+
+
+def test_figures_say_what_the_product_does() -> None:
+    days = Settings.model_fields["retention_days"].default
+    assert f"until {days} days after" in concept_figures.data_flow().description
+    assert f"{days} days later" in concept_figures.session().description
+    page = (FIGURES.parent / "concepts" / "round.md").read_text("utf-8")
+    policy = Policy()
+    assert policy.round_timeout_s == 3600
+    assert "an hour after its start" in page
+    assert policy.fail_after_s == 7 * 86_400
+    assert "After seven more days" in page
+    tables = set(re.findall(r">([a-z_]+)</text>", concept_figures.data_model().svg))
+    assert tables <= metadata.tables.keys()
+    assert len(tables) > 10
