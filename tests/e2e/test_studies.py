@@ -133,7 +133,7 @@ def test_a_study_from_its_creation_to_its_deletion(run: Run, tmp_path: Path) -> 
         run("eva", "session", "delete", name, "--yes")
     run("eva", "session", "create", "four", "--study", "hearts", "--clusters", "6")
     assert definition("four")["config"]["n_clusters"] == 6
-    run("ada", "agent", "--until-done")
+    assert "no session is left" in run("ada", "agent", "--until-done")
     entries = {e["session"]: e for e in json.loads(run("ada", "agent", "list", "--json"))}
     assert {each["state"] for each in entries.values()} == {"ended"}
     assert "fedclust agent add four" in entries["four"]["said"]

@@ -82,7 +82,10 @@ def agent(
     entries = AgentEntries(directory)
     with _notifying(connection, entries, stopping):
         Agent(entries, connect, _print_line).run(stopping, until_done=until_done)
-    _print_line("stopped; the next run sends what is already written")
+    if stopping.is_set():
+        _print_line("stopped; the next run sends what is already written")
+    else:
+        _print_line("stopped: no session is left")
 
 
 @contextlib.contextmanager

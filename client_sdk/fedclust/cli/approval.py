@@ -147,7 +147,7 @@ def _show_review(review: Review) -> None:
     show(err, f"The review of {review.time} asks for this:")
     show_facts(
         {
-            "study": review.title or review.session,
+            "session": f"{review.title} ({review.session})" if review.title else review.session,
             "purpose": review.purpose,
             "site": f"{review.site} at {review.coordinator}",
             "columns": "; ".join(review.columns),
