@@ -1,0 +1,43 @@
+"""The tutorial of an hour: its files, its coordinator, and the figures that it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from docs.page import Page
+from support.server import running_server
+
+FIGURES = Path(__file__).parents[3] / "docs" / "figures"
+_SERVE = "fedclust-service serve --data-dir operator/data"
+_APPROVE = 'approve tumours --name "Dr Ruth Levi"'
+
+
+@contextmanager
+def around(page: Page) -> Iterator[None]:
+    page.file("four_hospitals.py", "load_breast_cancer")
+    page.file("ada/tumours.json", '"n_clusters"')
+    page.file("graz/columns.toml", "Radius_mm")
+    page.file("compare.py", "Counter")
+    page.replace(_SERVE, "true")
+
+    def serve() -> None:
+        server = stack.enter_context(running_server(page.place / "operator" / "data"))
+        page.address = server.base_url
+
+    def read_the_code() -> None:
+        """The steward types what the page says."""
+        printed = (page.place / "aarhus" / "review.html").read_text("utf-8")
+        code = re.search(r"Approval code <b>(\w{12})</b>", printed)
+        assert code is not None
+        page.replace(_APPROVE, f"{_APPROVE} --code {code[1]}")
+
+    page.before(_SERVE, serve)
+    page.before(_APPROVE, read_the_code)
+    with ExitStack() as stack:
+        yield
+    for name in ("choice", "profile", "mix"):
+        drawn, shown = page.place / f"{name}.svg", FIGURES / f"four_hospitals_{name}.svg"
+        assert drawn.read_text("utf-8") == shown.read_text("utf-8"), name
