@@ -16,6 +16,7 @@ from fedclust.report.drawing import Figure
 from fedclust.schema.policy import Policy
 from fedclust_service.settings import Settings
 from fedclust_service.store.tables import metadata
+from support.drawings import check_current
 
 DRAWN: dict[str, Callable[[], Figure]] = {
     **concept_figures.FIGURES,
@@ -27,7 +28,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_figure_is_current_and_readable(name: str) -> None:
     drawn = DRAWN[name]().svg
-    assert (FIGURES / f"{name}.svg").read_text("utf-8") == drawn + "\n", "run `make docs`"
+    check_current(name, drawn)
     root = ElementTree.fromstring(drawn)  # noqa: S314 (our own)
     assert root.get("role") == "img"
     assert len(root.get("aria-label", "")) > 200
