@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,3 +66,15 @@ def test_without_a_site_the_page_says_how_to_build_it(visitor: httpx.Client) -> 
         assert page.headers["Content-Type"].startswith("text/html")
         assert "make docs-site" in page.text
     assert "/help" not in visitor.get("/ui/sign-in").text
+
+
+def test_what_the_pages_link_is_a_page_of_the_documentation() -> None:
+    root = Path(__file__).parents[2]
+    templates = (root / "service" / "fedclust_service" / "http" / "ui" / "templates").glob("*.html")
+    linked = {
+        found
+        for path in templates
+        for found in re.findall(r'"/help/([^"]+)\.html', path.read_text("utf-8"))
+    }
+    assert "privacy/overview" in linked
+    assert [each for each in linked if not (root / "docs" / f"{each}.md").exists()] == []
