@@ -1,4 +1,4 @@
-"""What ``render.py`` writes about options: those of methods, and the fields of a definition."""
+"""What ``render.py`` writes about fields: options of methods, definitions, settings."""
 
 from __future__ import annotations
 
@@ -39,14 +39,21 @@ def options_table(fields: Iterable[FormField], meanings: Mapping[str, str]) -> s
     """Return a table of options; ValueError if one lacks a meaning."""
     # An inherited option comes first in a schema.
     in_order = sorted(fields, key=lambda each: (each.name != "n_clusters", each.name == "evaluate"))
+    return fields_table("option", in_order, meanings)
+
+
+def fields_table(
+    head: str, fields: Iterable[FormField], meanings: Mapping[str, str], prefix: str = ""
+) -> str:
+    """Return a table of fields, as JSON writes them; ValueError if one lacks a meaning."""
     rows = [
-        (f"`{each.name}`", _values(each), _default(each), _meaning(each, meanings))
-        for each in in_order
+        (f"`{prefix}{each.name}`", values(each), default(each), meaning(each.name, meanings))
+        for each in fields
     ]
-    return markdown_table(("option", "values", "default", "meaning"), rows)
+    return markdown_table((head, "values", "default", "meaning"), rows)
 
 
-def _values(field: FormField) -> str:
+def values(field: FormField) -> str:
     """Return what a field may hold."""
     limits = re.sub(r"\d{4,}", lambda found: f"{int(found[0]):,}", field.limits)
     numbers = " ".join(filter(None, ["integer" if field.whole else "number", limits]))
@@ -63,16 +70,17 @@ def _values(field: FormField) -> str:
     return texts.get(field.kind, "JSON")
 
 
-def _default(field: FormField) -> str:
+def default(field: FormField) -> str:
+    """Return the default of a field."""
     if field.default is UNSET:
         return "required" if field.required else "-"
-    return f"`{plain_text(field.default)}`"
+    return f"`{plain_text(field.default)}`" if field.default != "" else '`""`'
 
 
-def _meaning(field: FormField, meanings: Mapping[str, str]) -> str:
+def meaning(name: str, meanings: Mapping[str, str]) -> str:
     """Return what the code says about a field, in JSON's words."""
-    text = meanings.get(field.name, "")
+    text = meanings.get(name, "")
     if not text:
-        raise ValueError(f"the option {field.name} has no text in its model's docstring")
+        raise ValueError(f"{name} has no text in the docstring of its model")
     text = re.sub(r"\b(None|True|False)\b", lambda found: _JSON[found[0]], text)
     return text.replace("|", "\\|")

@@ -311,17 +311,6 @@ def test_rendered_parts_of_the_documentation_are_current() -> None:
         assert renderer.render(page, text) == text, f"{page}: run `make docs`"
 
 
-def test_the_page_of_the_python_interface_has_every_public_name() -> None:
-    import fedclust
-
-    folder = ROOT / "docs" / "reference" / "api"
-    pages = "\n".join(path.read_text("utf-8") for path in folder.glob("*.rst"))
-    described = set(re.findall(r"^\.\. auto\w+:: (?:fedclust\.)?(\w+)(?:\(\))?$", pages, re.M))
-    # A page has every error of the module `errors`.
-    errors = {name for name in fedclust.__all__ if hasattr(fedclust.errors, name)}
-    assert described | errors | {"__version__"} == set(fedclust.__all__)
-
-
 def test_the_map_shows_which_package_imports_which() -> None:
     drawer = _script("docs/map.py")
     drawn = drawer.draw(drawer.imports()).svg + "\n"
@@ -366,20 +355,6 @@ def test_the_data_model_names_every_table_and_column() -> None:
     assert described.keys() == actual.keys()
     for name, columns in actual.items():
         assert columns <= described[name], f"{name}: {sorted(columns - described[name])}"
-
-
-def test_the_settings_are_documented() -> None:
-    from fedclust_service.settings import Settings
-
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    missing = [name for name in Settings.model_fields if f"`FEDCLUST_{name.upper()}`" not in page]
-    assert missing == []
-    said = dict(re.findall(r"^\| `FEDCLUST_(\w+)` \| (\d+(?: MiB)?) \|", page, re.MULTILINE))
-    assert {"BODY_LIMIT", "LEASE_S", "RETENTION_DAYS"} <= said.keys()
-    for name, default in said.items():
-        number, _, unit = default.partition(" ")
-        expected = int(number) * (2**20 if unit else 1)
-        assert Settings.model_fields[name.lower()].default == expected, name
 
 
 def test_bench_without_a_name_runs_every_part() -> None:

@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
-from fedclust.wire.problems import FieldError, Problem
+from fedclust.wire.problems import CATALOGUE, FieldError, Problem
 
 
 class FedclustError(Exception):
@@ -261,6 +261,11 @@ class CoordinatorError(FedclustError):
     """
 
     slug: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if cls.slug in CATALOGUE:
+            status, title = CATALOGUE[cls.slug]
+            cls.__doc__ = f"{title}: problem type ``{cls.slug}``, status {status}."
 
     def __init__(self, problem: Problem) -> None:
         fields = "; ".join(map(str, problem.errors))

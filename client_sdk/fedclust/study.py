@@ -22,6 +22,17 @@ class StudyDefaults(Model):
 
     Only fields that were set count. Of ``config`` and ``policy`` a session may replace single
     fields. ``config`` is for ``algorithm``: a session of another method takes none of it.
+
+    Attributes
+    ----------
+    algorithm : str
+        The method of sessions that name none.
+    config : dict
+        Options of ``algorithm``; without ``algorithm``, of every session.
+    policy : Policy
+        Fields of the policy.
+    start : {"when_all_joined", "manual"}
+        Whether sessions start by themselves, or an analyst starts them.
     """
 
     algorithm: Line = Field(default_factory=str)
@@ -35,12 +46,16 @@ class StudyCreate(Model):
 
     Attributes
     ----------
+    name : str
+        The study's name in commands and addresses: a-z, 0-9 and hyphens.
     title, purpose, contact, approval, expires
         As in a session, which takes them over unless it says otherwise.
     sites : tuple of str
         The sites of each session.
     features : tuple of Feature
         A session takes all of them, or names some; it declares them as the study does.
+    defaults : StudyDefaults
+        What else the sessions take over.
     """
 
     name: Slug

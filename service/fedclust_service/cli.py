@@ -41,7 +41,7 @@ app.add_typer(config, name="config")
 app.add_typer(audit, name="audit")
 
 #: Every user of the machine can see flags in the process list.
-_NO_FLAG = frozenset({"secret_key", "smtp_password", "webhook_secret", "webhook_url"})
+NO_FLAG = frozenset({"secret_key", "smtp_password", "webhook_secret", "webhook_url"})
 
 
 def _print_version(wanted: bool) -> None:
@@ -130,7 +130,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flags() -> list[str]:
-    return [name for name in Settings.model_fields if name not in _NO_FLAG]
+    return [name for name in Settings.model_fields if name not in NO_FLAG]
 
 
 TokenOut = Annotated[

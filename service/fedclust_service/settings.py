@@ -96,7 +96,7 @@ class Settings(BaseSettings):
         32 * 2**20, ge=1_024, le=2**31, description="Largest request body, in bytes."
     )
     body_timeout_s: Seconds = Field(
-        300.0, description="Longest time that a request's body may take to arrive, s."
+        300.0, description="Longest time that a request's body may take to arrive, in seconds."
     )
     max_connections: int | None = Field(
         None,
@@ -120,9 +120,15 @@ class Settings(BaseSettings):
         "that a site takes part in or an analyst watches.",
     )
     long_poll_max: float = Field(
-        25.0, ge=0, le=25, allow_inf_nan=False, description="Longest wait of a task request, s."
+        25.0,
+        ge=0,
+        le=25,
+        allow_inf_nan=False,
+        description="Longest wait of a task request, in seconds.",
     )
-    aggregation_timeout_s: Seconds = Field(600.0, description="Longest aggregation of a round, s.")
+    aggregation_timeout_s: Seconds = Field(
+        600.0, description="Longest aggregation of a round, in seconds."
+    )
     aggregation_process_bytes: int = Field(
         32 * 2**20,
         ge=0,
@@ -130,12 +136,16 @@ class Settings(BaseSettings):
         description="Rounds whose answers have at least this many bytes are aggregated in a "
         "separate process, so that requests need not wait.",
     )
-    lease_s: Seconds = Field(30.0, description="Duration of a worker's lease on a round, s.")
-    sweep_every_s: Seconds = Field(1.0, description="Time between two checks of deadlines, s.")
+    lease_s: Seconds = Field(
+        30.0, description="Duration of a worker's lease on a round, in seconds."
+    )
+    sweep_every_s: Seconds = Field(
+        1.0, description="Time between two checks of deadlines, in seconds."
+    )
     clock_limit_s: Seconds = Field(
         60.0,
-        description="How far a machine's clock may differ from the coordinator's time, s; beyond "
-        "that the coordinator does not start, or is not ready.",
+        description="How far a machine's clock may differ from the coordinator's time, in seconds; "
+        "beyond that the coordinator does not start, or is not ready.",
     )
     retention_days: int = Field(
         30,
@@ -154,7 +164,8 @@ class Settings(BaseSettings):
         12,
         ge=1,
         le=168,
-        description="Hours after which a browser must sign in again, however often it is used.",
+        description="Hours after which a browser must sign in again, however often it is used. "
+        "It applies to those who sign in from then on.",
     )
     public_url: str | None = Field(
         None,
@@ -199,7 +210,7 @@ class Settings(BaseSettings):
     )
     webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Hosts that webhook_url may name, separated by commas.",
+        description="Hosts that webhook_url may name, without port, separated by commas.",
     )
     webhook_secret: SecretStr | None = Field(
         None, description="Key that posted notifications are signed with, at least 32 characters."
@@ -216,7 +227,7 @@ class Settings(BaseSettings):
         "json", description="Format of the log lines on stderr."
     )
     shutdown_grace_s: int = Field(
-        1, ge=1, le=600, description="Time for open requests to finish at shutdown, s."
+        1, ge=1, le=600, description="Time for open requests to finish at shutdown, in seconds."
     )
 
     @model_validator(mode="before")

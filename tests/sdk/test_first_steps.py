@@ -19,13 +19,10 @@ from fedclust.cli.session_options import SessionOptions, StudyOptions
 from fedclust.client import Client
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
-from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
 from fedclust.session_request import read_model
 from fedclust.wire.models import SessionCreate
 from support.purpose import PURPOSE
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text("utf-8")
 BODY: dict[str, Any] = {
     "name": "heart",
     "purpose": PURPOSE,
@@ -175,13 +172,3 @@ def test_tls_where_there_is_none() -> None:
 def test_an_empty_ledger_says_so(run: Run, tmp_path: Path) -> None:
     code, said = run("ledger", "show", "--journal-dir", str(tmp_path / "journal"))
     assert (code, said) == (0, "nothing has left\n")
-
-
-def test_the_page_about_definitions_names_every_field_and_default() -> None:
-    """As the models have them."""
-    named = set(re.findall(r"`([a-z_]+)`", " ".join(re.findall(r"^\| ([^|]*)\|", PAGE, re.M))))
-    fields = {*SessionCreate.model_fields, *Feature.model_fields, *Policy.model_fields}
-    assert named == fields
-    for name, value in Policy().model_dump().items():
-        (default,) = re.findall(rf"^\| `{name}` \| ([^|]*) \|", PAGE, re.M)
-        assert value is None or default.strip("`") == str(value)

@@ -16,16 +16,23 @@ class Feature(Model):
 
     Attributes
     ----------
-    name, unit : str
+    name : str
+        The name of the feature, and of its column at the sites.
+    unit : str
+        Unit of the numbers; the consent screen shows it, and a site converts its own numbers to it.
     lower, upper : float or None
-        Bounds of a number; released values outside them count as the bound.
+        Bounds of a number: the smallest and the largest value that a person can have. Released
+        values outside count as the bound. None: one site's extreme values can move the clusters.
     kind : {"numeric", "binary", "categorical"}
+        ``numeric``: a number. ``binary``: 0 or 1. ``categorical``: one of ``levels``.
     levels : tuple of str or None
-        Of a categorical feature: all that it can be.
+        All possible values of a categorical feature, 2 to 64; rows with another value get no label.
     transform : {"none", "log", "log1p"}
-        Applied to a number before it is scaled, and undone in the result.
+        Applied to a number before it is scaled, and undone in the result. ``log`` needs ``lower``
+        above 0, ``log1p`` above -1.
     weight : float
-        Factor of the feature's part in squared distances: 2 counts as two copies of it.
+        Factor of the feature's part in squared distances: 2 counts as two copies of it. From 1e-6
+        to 1e6.
     """
 
     name: FeatureName

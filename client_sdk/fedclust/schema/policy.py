@@ -37,6 +37,7 @@ class Policy(Model):
         to consent expressly.
     scaling : {"none", "standard", "bounds"}
         ``standard``: mean 0 and variance 1 over all sites. ``bounds``: from the features' bounds.
+        ``none``: numbers count as they are.
     missing : {"drop", "impute", "mask"}
         ``drop``: leave out rows with a missing value. ``impute``: replace it by the mean over all
         sites. ``mask``: sites may lack features; not every method takes that.

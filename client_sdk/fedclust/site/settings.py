@@ -24,7 +24,8 @@ class AgentSettings(Model):
     Attributes
     ----------
     notify_command : tuple of str
-        The program, and its arguments, that the agent runs when somebody has to act. Empty: none.
+        The program, and its arguments, that the agent runs when somebody has to act, such as
+        ``["/usr/local/bin/tell", "it@hospital.example"]``. An empty list: none.
     """
 
     notify_command: tuple[str, ...] = Field(
@@ -40,12 +41,15 @@ class SiteSettings(Model):
     Attributes
     ----------
     require_approval : bool
-        Whether this site joins a session, and sends in it, only with a recorded approval
-        (``fedclust approve``).
+        Whether this site joins a session, and sends in it, only with a recorded approval of exactly
+        what is asked (``fedclust approve``).
     min_group_size : int or None
-        The fewest persons behind any number that this site sends in any session, whatever else
-        asks for fewer. None: only the session and the options of a command count.
+        The fewest persons behind any number that this site sends, in every session and whatever
+        option is given; at least 3. A session with smaller groups uses this number. A session that
+        was joined with smaller groups before, or that asks for exact rows (``protection: none``),
+        sends nothing more. None: only the session and the options of a command count.
     agent : AgentSettings
+        The table ``[agent]``.
     """
 
     require_approval: bool = Field(default=False, description="true or false")

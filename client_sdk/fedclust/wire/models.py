@@ -168,21 +168,33 @@ class SessionCreate(Model):
     name : str
         The session's name in commands and addresses: a-z, 0-9 and hyphens.
     title : str
-        The title of the session, for the people who decide at a site.
+        The title of the session, for the people who decide at a site; at most 200 characters.
     contact : str
         Whom they can ask: name and address.
     approval : str
         The ethics approval or the contract.
     purpose : str
-        Why the sites should take part, in one to five sentences; only a simulation needs none.
+        Why the sites should take part, in one to five sentences (20 to 1,000 characters): they
+        decide by it. Only a simulation needs none.
     expires : datetime or None
-        No site joins from then on.
+        No site joins from then on, by the coordinator's clock. With its offset from UTC, such as
+        ``2026-12-31T00:00:00Z``.
     study : str or None
         The study that the session belongs to.
+    algorithm : str
+        The method, such as ``fkm``.
+    config : dict
+        The method's options; see the page of the method.
+    features : tuple of Feature
+        What every site is asked for, in this order.
+    sites : tuple of str
+        The sites to invite, which the operator has registered.
     seed : int or None
         The same seed gives the same result. None: drawn when the session is created.
     start : {"when_all_joined", "manual"}
-        Whether the session starts by itself.
+        Whether the session starts by itself, or an analyst starts it.
+    policy : Policy
+        Protection, number of sites and pace.
     """
 
     name: Slug

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from fedclust.wire.problems import CATALOGUE, FieldError, problem
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
 from fedclust.wire.submissions import JSON
+from fedclust_service.http.problem_help import PROBLEM_HELP
 
 #: Problems that the middleware can answer instead of a route.
 _EVERYWHERE = (
@@ -162,5 +163,5 @@ def _example(slug: str) -> dict[str, Any]:
                 message="fewer rows than a site may report",
             )
         )
-    document = problem(slug, f"{CATALOGUE[slug][1]}.", errors, request_id="0" * 16)
+    document = problem(slug, PROBLEM_HELP[slug].action, errors, request_id="0" * 16)
     return document.model_dump(exclude_none=True, mode="json")

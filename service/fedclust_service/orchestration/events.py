@@ -19,7 +19,7 @@ _DELETED = "session.deleted"
 #: The last event of a session; later entries are only in the audit trail.
 END = frozenset({"session.completed", "session.failed", "session.cancelled"})
 #: Events that a site reads about all sites.
-_FOR_SITES = END | {
+FOR_SITES = END | {
     "session.created",
     "session.started",
     "site.invited",
@@ -35,9 +35,9 @@ _FOR_SITES = END | {
     "submission.stored",
 }
 #: Events that a site reads only about itself.
-_OF_ITS_OWN = frozenset({"submission.refused", "result.read"})
+OF_ITS_OWN = frozenset({"submission.refused", "result.read"})
 #: Events that the session's analyst and operators read.
-_FOR_ALL = _FOR_SITES | _OF_ITS_OWN | {"session.start_refused", "round.taken_over", "round.warned"}
+FOR_ALL = FOR_SITES | OF_ITS_OWN | {"session.start_refused", "round.taken_over", "round.warned"}
 #: Of an entry's details: no sizes, counts or hashes of what others sent.
 _SHOWN_TO_SITES = frozenset({"round", "phase", "site", "reason", "deadline"})
 
@@ -102,7 +102,7 @@ def newest_number(co: Coordinator) -> int:
 
 
 def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
-    if entry.number is None or entry.action not in _FOR_ALL:
+    if entry.number is None or entry.action not in FOR_ALL:
         return None
     role, _, name = entry.actor.partition(":")
     site = name if role == Role.SITE.value else None
@@ -112,7 +112,7 @@ def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
         data |= {key: value for key, value in entry.details.items() if key != "via"}
     else:
         own = site == actor.name
-        if entry.action not in _FOR_SITES and not (own and entry.action in _OF_ITS_OWN):
+        if entry.action not in FOR_SITES and not (own and entry.action in OF_ITS_OWN):
             return None
         if entry.action == "submission.stored" and not own:
             del data["at"]  # as in the lists of rounds: of other sites only that they answered

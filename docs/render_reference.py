@@ -1,0 +1,219 @@
+"""What ``render.py`` writes on the pages of docs/reference/."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from typer.main import get_command
+
+from fedclust import errors
+from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
+from fedclust.cli.main import app
+from fedclust.cli.options import Connection, field_names
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust.site.settings import AgentSettings, SiteSettings
+from fedclust.study import StudyCreate, StudyDefaults
+from fedclust.wire.models import SessionCreate
+from fedclust.wire.problems import CATALOGUE
+from fedclust_service.cli import NO_FLAG
+from fedclust_service.cli import app as service_app
+from fedclust_service.domain.audit_actions import AUDIT_ACTIONS
+from fedclust_service.exit_codes import Exit
+from fedclust_service.http.problem_help import PROBLEM_HELP
+from fedclust_service.http.ui.schema_fields import attribute_help, model_field, model_help
+from fedclust_service.orchestration.events import FOR_ALL, FOR_SITES, OF_ITS_OWN
+from fedclust_service.settings import PREFIX, Settings
+from render_options import default, fields_table, markdown_table, values
+
+
+def markdown_code(text: str) -> str:
+    """Return text of the code with its double back quotes as Markdown has them."""
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """Return every command of ``fedclust`` with its arguments and options."""
+    connection = field_names(Connection)
+    shared = dict(_leaves("fedclust", get_command(app)))["fedclust status"].params
+    table = _options_table([each for each in shared if each.name in connection])
+    lead = "*connection* stands for these options, which all commands with a coordinator have:"
+    return f"{lead}\n\n{table}\n\n{_command_sections('fedclust', app, connection, 'connection')}"
+
+
+def service_commands() -> str:
+    """Return every command of ``fedclust-service`` with its arguments and options."""
+    return _command_sections("fedclust-service", service_app, tuple(Settings.model_fields), "flags")
+
+
+def _command_sections(name: str, typer_app: Any, shared: tuple[str, ...], mark: str) -> str:
+    """Return a section for each command; ``mark`` stands for the options named in ``shared``."""
+    parts = []
+    for path, command in _leaves(name, get_command(typer_app)):
+        own = [each for each in command.params if each.name not in (*shared, "help")]
+        words = [each.name.upper().replace("_", "-") for each in own if not _is_option(each)]
+        if any(each.name in shared for each in command.params):
+            words.append(f"[*{mark}*]")
+        options = [each for each in own if _is_option(each)]
+        table = f"\n\n{_options_table(options)}" if options else ""
+        usage = " ".join([f"`{path}`", *words])
+        help_text = textwrap.fill(" ".join((command.help or "").split()), 99)
+        parts.append(f"### {path.removeprefix(f'{name} ')}\n\n{usage}\n\n{help_text}{table}")
+    return "\n\n".join(parts)
+
+
+def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every command that does something, with the words that call it."""
+    inner = getattr(command, "commands", {})
+    if not inner or getattr(command, "invoke_without_command", False):
+        yield path, command
+    for name, each in inner.items():
+        yield from _leaves(f"{path} {name}", each)
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def _options_table(options: list[Any]) -> str:
+    return markdown_table(("option", "meaning"), map(_option, options))
+
+
+def _option(parameter: Any) -> tuple[str, str]:
+    said = [parameter.help or ""]
+    if parameter.envvar:
+        said.append(f"({parameter.envvar})")
+    return f"`{', '.join(parameter.opts)}`", " ".join(said).replace("|", "\\|").strip()
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    """Return every setting of the coordinator."""
+    rows = []
+    for each in model_field(Settings, "", "Settings").fields:
+        flag = "" if each.name in NO_FLAG else f"`--{each.name.replace('_', '-')}`"
+        shown = "-" if each.default in (None, [], ()) else default(each)
+        accepted = values(each) if each.limits or each.choices else ""
+        variable = f"`{PREFIX}{each.name.upper()}`"
+        rows.append((variable, flag, accepted, shown, markdown_code(each.help)))
+    return markdown_table(("setting", "flag", "values", "default", "meaning"), rows)
+
+
+def site_settings() -> str:
+    """Return every setting of ``site.toml``."""
+    own = [each for each in model_field(SiteSettings, "", "Site").fields if each.kind != "group"]
+    table = fields_table("setting", own, model_help(SiteSettings, code="`"))
+    agent = model_field(AgentSettings, "", "Agent").fields
+    rows = fields_table("setting", agent, model_help(AgentSettings, code="`"), "agent.")
+    return "\n".join([table, *rows.splitlines()[2:]])
+
+
+def variables() -> str:
+    """Return the variables that ``fedclust`` and Python read."""
+    rows = [
+        (f"`{name}`", markdown_code(standard), markdown_code(text))
+        for name, (standard, text) in VARIABLES.items()
+    ]
+    return markdown_table(("variable", "default", "meaning"), rows)
+
+
+# --- exit codes -----------------------------------------------------------------------------------
+
+
+def exit_codes() -> str:
+    """Return the exit codes of ``fedclust``, with the errors that lead to them."""
+    kinds: dict[int, list[str]] = {}
+    for kind, code in EXIT_CODES:
+        kinds.setdefault(code, []).append(f"`{kind.__name__}`")
+    rows = [
+        (str(code), markdown_code(text), ", ".join(kinds.get(code, ["-"])))
+        for code, (_, text) in EXIT_MEANINGS.items()
+    ]
+    return markdown_table(("code", "meaning", "error in Python"), rows)
+
+
+def service_exit_codes() -> str:
+    """Return the exit codes of ``fedclust-service``."""
+    meanings = attribute_help(Exit.__doc__ or "", code="`")
+    rows = [(str(int(each)), meanings[each.name]) for each in Exit]
+    return markdown_table(("code", "meaning"), [*rows, ("130", EXIT_MEANINGS[130][1])])
+
+
+# --- problems -------------------------------------------------------------------------------------
+
+
+def problem_list() -> str:
+    """Return the catalogue of problem types as a table."""
+    rows = (
+        (f"[`{slug}`](#{slug})", str(status), title) for slug, (status, title) in CATALOGUE.items()
+    )
+    return markdown_table(("type", "status", "title"), rows)
+
+
+def problems() -> str:
+    """Return a section for each problem type: when it occurs, and what to do."""
+    parts = []
+    for slug, (status, title) in CATALOGUE.items():
+        found = PROBLEM_HELP[slug]
+        in_python = f"In Python: `fedclust.errors.{errors.BY_SLUG[slug].__name__}`."
+        texts = (
+            f"**{status}: {title}.** {found.when}",
+            f"**What to do.** {found.action}",
+            in_python,
+        )
+        filled = [textwrap.fill(text, 99, break_on_hyphens=False) for text in texts]
+        parts.append("\n\n".join([f"## {slug}", *filled]))
+    return "\n\n".join(parts)
+
+
+# --- definitions ----------------------------------------------------------------------------------
+
+
+def definition_fields(model: type[BaseModel]) -> str:
+    """Return the fields of a part of a definition."""
+    fields = model_field(model, "", model.__name__).fields
+    # A part with fields of its own has a table of its own.
+    shown = [each for each in fields if each.kind != "group"]
+    groups = [each for each in fields if each.kind == "group"]
+    table = fields_table("field", shown, _own_texts(model))
+    if not groups:
+        return table
+    rows = [(f"`{each.name}`", "object", "`{}`", _own_texts(model)[each.name]) for each in groups]
+    return "\n".join([table, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _own_texts(model: type[BaseModel]) -> Mapping[str, str]:
+    return model_help(model, code="`")
+
+
+DEFINITIONS: Mapping[str, type[BaseModel]] = {
+    "session": SessionCreate,
+    "feature": Feature,
+    "policy": Policy,
+    "study": StudyCreate,
+    "study-defaults": StudyDefaults,
+}
+
+
+# --- the audit trail ------------------------------------------------------------------------------
+
+
+def audit_actions() -> str:
+    """Return the actions of the audit trail, and who reads them as events."""
+    rows = []
+    for action, text in AUDIT_ACTIONS.items():
+        readers = "analyst, operators" if action in FOR_ALL else "-"
+        if action in FOR_SITES:
+            readers += ", all sites"
+        elif action in OF_ITS_OWN:
+            readers += ", the site that it is about"
+        rows.append((f"`{action}`", markdown_code(text), readers))
+    return markdown_table(("action", "what has happened", "who reads it as an event"), rows)
