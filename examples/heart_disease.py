@@ -10,8 +10,9 @@ Switzerland, where it was not measured.
 A coordinator and four hospitals run as separate processes and talk over HTTP. Two sessions:
 
 - ``heart-shared``: federated k-means on the eight features that all four hospitals have.
-- ``heart-all``: all thirteen, of which each hospital uses those that 70 % of its rows have
-  (``missing: mask``): thirteen in Cleveland, ten in Budapest and Long Beach, nine in Zurich.
+- ``heart-all``: all thirteen. Each hospital uses those that groups with 70 % of its patients
+  release (``missing: mask``): thirteen in Cleveland, nine in Budapest, eight in Zurich, and six in
+  Long Beach.
 
 No hospital sends the diagnosis: it is in a column that the sessions do not ask for. Only this
 script, which plays all roles, compares it with the labels at the end.
