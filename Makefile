@@ -60,6 +60,7 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/concept_figures.py
 	$(BIN)/python docs/protection_figures.py
 	$(BIN)/python docs/method_figures.py
+	$(BIN)/python docs/choosing_figure.py
 
 # The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diagrams import FIGURES as FOLDER
-from diagrams import INK
+from diagrams import INK, save
 from fedclust import SimulationResult, simulate
 from fedclust.methods.kfed.server import farthest_first
 from fedclust.methods.overlap_oneshot.agglomeration import build_merge_tree, cluster_forces
@@ -483,5 +482,4 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 
 
 if __name__ == "__main__":
-    for name, draw in FIGURES.items():
-        (FOLDER / f"{name}.svg").write_text(draw().svg + "\n", "utf-8")
+    save(FIGURES)

@@ -8,10 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+import choosing_figure
 import concept_figures
+import method_figures
 import protection_figures
 import states
 from diagrams import FIGURES, words_width, wrap
+from fedclust.methods.registry import BUILT_IN
 from fedclust.report.drawing import Figure
 from fedclust.schema.policy import Policy
 from fedclust_service.settings import Settings
@@ -19,7 +22,9 @@ from fedclust_service.store.tables import metadata
 from support.drawings import check_current
 
 DRAWN: dict[str, Callable[[], Figure]] = {
+    **choosing_figure.FIGURES,
     **concept_figures.FIGURES,
+    **method_figures.FIGURES,
     **protection_figures.FIGURES,
     **states.FIGURES,
 }
@@ -43,6 +48,13 @@ def test_a_figure_is_current_and_readable(name: str) -> None:
         start = float(element.get("x", "0")) - before * width
         assert start >= 0.0, element.text
         assert start + width <= 720.0, element.text
+
+
+def test_every_page_of_a_method_has_its_figure() -> None:
+    assert method_figures.FIGURES.keys() == {f"method_{name}" for name in BUILT_IN}
+    for name in BUILT_IN:
+        page = (FIGURES.parent / "methods" / f"{name}.md").read_text("utf-8")
+        assert f"](../figures/method_{name}.svg)" in page
 
 
 def test_words_are_broken_where_the_line_is_full() -> None:
