@@ -336,11 +336,33 @@ def test_the_functions_that_contributing_names_are_in_their_files() -> None:
         assert re.search(rf"^\s*(?:def |class )?{name}\b", text, re.MULTILINE), f"{name}: {path}"
 
 
-def test_every_method_has_a_page() -> None:
+#: Of the page of each method, in this order.
+METHOD_HEADINGS = (
+    "When to use it",
+    "When not",
+    "A small example",
+    "What it computes",
+    "Options",
+    "What leaves a hospital",
+    "Cost",
+    "What the protection costs",
+    "Errors and warnings you may see",
+    "References",
+    "Details",
+)
+
+
+def test_every_method_has_a_page_with_the_same_headings() -> None:
     from fedclust.methods.registry import METHODS
 
-    for name in METHODS:
-        assert (ROOT / "docs" / "methods" / f"{name}.md").exists()
+    for name, method in METHODS.items():
+        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text("utf-8")
+        assert tuple(re.findall(r"^## (.+)$", text, re.MULTILINE)) == METHOD_HEADINGS, name
+        assert text.startswith(f"# {name}: "), name
+        references = " ".join(text.partition("\n## References\n")[2].split())
+        assert references.startswith(method.citation), name
+        assert f'"algorithm": "{name}"' in text, f"{name}: no definition"
+        assert f'simulate("{name}", ' in text, f"{name}: no example"
 
 
 def test_the_data_model_names_every_table_and_column() -> None:
