@@ -326,6 +326,24 @@ def test_the_command_without_a_coordinator(office: Office) -> None:
         assert str(file) in office.err
 
 
+def test_a_feature_that_too_few_groups_release_is_named(office: Office) -> None:
+    """The rows have enough values, but one without a value is in many of the groups."""
+    rows = [f"{20 + i},{'' if i % 15 == 7 else 150 + 2 * i}" for i in range(60)]
+    (office.path / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
+    body = {"name": "heart", "purpose": PURPOSE, "algorithm": "overlap", "sites": ["a", "b", "me"]}
+    body |= {"config": {"n_clusters": 2}, "features": list(FEATURES), "policy": {"missing": "mask"}}
+    file = office.path / "heart.json"
+    file.write_text(json.dumps(body), "utf-8")
+    given = ("check", "--definition", str(file), *office.data, "--min-present", "0.9")
+    assert office.run(*given) == 0, office.err
+    assert "all 2 features" in office.out
+    assert "takes part without chol: too few persons" in office.out
+    assert office.run(*given, "--json") == 0, office.err
+    assert json.loads(office.out)["features_unreleased"] == ["chol"]
+    assert office.run(*given[:-2]) == 0, office.err
+    assert "takes part without" not in office.out
+
+
 @pytest.mark.parametrize("identified", [(), ("--id-column", "id")])
 def test_the_table_has_the_same_figures_out_of_core(
     office: Office, identified: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

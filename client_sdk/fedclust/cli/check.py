@@ -126,7 +126,7 @@ def _conclude(done: RowCheck, full: bool, as_json: bool) -> None:
 def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
     def form_table(_: int) -> CheckedTable:
         request = site.check(info.name, rows.data, **rows.given)
-        return CheckedTable(request.persons, request.figures, request)
+        return CheckedTable(request.persons, request.features, request.figures, request)
 
     return examine(info.definition, rows, form_table)
 
@@ -153,20 +153,23 @@ def _table_of(plan: Plan, given: SourceRows, p: int, directory: Path) -> Checked
             rows = session_rows(plan, given.data, **identified)
             used = SiteRows(given.data, **given.given)
             prepared = prepare(store, plan, used, rows, p, datetime.now(UTC), ledger)
-            return CheckedTable(count_usable(plan, prepared.data), prepared.figures)
+            return CheckedTable(
+                count_usable(plan, prepared.data), prepared.features, prepared.figures
+            )
     return _new_table(plan, given.data, identified, p)
 
 
 def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
     """Return the table that a site without any would form; nothing is written."""
     if plan.policy.protection == "none":
-        data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
-        return CheckedTable(count_usable(plan, data), None)
+        read_rows = session_rows(plan, rows, **identified)
+        data, features = site_data(plan, rows, read_rows, p, **identified)
+        return CheckedTable(count_usable(plan, data), features, None)
     lacking = plan.policy.missing == "mask"
     read = read_persons(rows, plan.features, **identified, lacking=lacking)
     data, figures = measure_persons(plan, read, p)
-    held_features(plan, read, data)
-    return CheckedTable(count_usable(plan, data), figures)
+    features = held_features(plan, read, data)
+    return CheckedTable(count_usable(plan, data), features, figures)
 
 
 # --- a study --------------------------------------------------------------------------------------

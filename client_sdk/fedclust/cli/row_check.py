@@ -34,12 +34,13 @@ class SourceRows:
 
 @dataclass(frozen=True)
 class CheckedTable:
-    """The persons who would take part, and the figures of their table.
+    """The persons who would take part, the features that they have, and their table's figures.
 
     ``request`` is what the site would consent to, if a coordinator was asked.
     """
 
     usable: int
+    features: tuple[str, ...]
     figures: TableFigures | None
     request: ConsentRequest | None = None
 
@@ -63,6 +64,12 @@ class RowCheck:
     def enough(self) -> bool:
         """Whether the site would send anything but empty submissions."""
         return self.table.usable >= self.p
+
+    @property
+    def features_unreleased(self) -> list[str]:
+        """The features that the rows have, and that too few of the site's groups release."""
+        there = [each.feature for each in self.found.columns if each.state in ("ok", "warning")]
+        return [] if self.refused else [name for name in there if name not in self.table.features]
 
     @property
     def matched(self) -> str:
@@ -89,6 +96,7 @@ class RowCheck:
             "min_group_size": self.p,
             "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
             "table": None if table.figures is None else dataclasses.asdict(table.figures),
+            "features_unreleased": self.features_unreleased,
             "columns": [dataclasses.asdict(column) for column in found.columns],
             "repeated_ids": {
                 name: {"ids": ids, "rows": rows} for name, (ids, rows) in found.repeated.items()
@@ -124,6 +132,10 @@ class RowCheck:
             show(out, f"persons who take part: {usable}")
         if figures is not None:
             _show_table_figures(figures)
+        if self.features_unreleased:
+            said = f"takes part without {', '.join(self.features_unreleased)}: "
+            said += "too few persons are in groups that release a value"
+            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
 
 
 def examine(
@@ -144,8 +156,9 @@ def examine(
             found = profile(rows.data, body.features, text=text, lacking=lacking)
     except DataError as error:
         nothing = SourceProfile(error.source, 0, 0, (), (), (), error)
-        return RowCheck(body, nothing, p, CheckedTable(0, None), read=False)
-    table = CheckedTable(found.complete_rows if body.policy.missing == "drop" else found.rows, None)
+        return RowCheck(body, nothing, p, CheckedTable(0, (), None), read=False)
+    usable = found.complete_rows if body.policy.missing == "drop" else found.rows
+    table = CheckedTable(usable, (), None)
     if found.refused is None:
         # A profile does not check everything.
         try:
