@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+from numpydoc.docscrape import FunctionDoc
 from pydantic import BaseModel
 
 import fedclust
@@ -260,3 +261,32 @@ def test_every_public_name_is_on_a_page_and_has_a_docstring() -> None:
     for name, kind in vars(errors).items():
         if inspect.isclass(kind) and issubclass(kind, errors.FedclustError):
             assert kind.__doc__, f"fedclust.errors.{name} has no docstring"
+
+
+@pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: str(kind.__name__))
+def test_every_public_method_documents_its_parameters(kind: type) -> None:
+    """In numpydoc's sections; what many methods of a class take, once in the class's notes."""
+    shared = "\n".join(FunctionDoc(kind, doc=inspect.getdoc(kind) or "")["Notes"])
+    for name, function in own_members(kind):
+        text = inspect.getdoc(getattr(kind, name)) or ""
+        assert text, f"{kind.__name__}.{name} has no docstring"
+        if isinstance(inspect.getattr_static(kind, name), property):
+            continue
+        sections = FunctionDoc(function, doc=text)
+        described = {each for part in sections["Parameters"] for each in part.name.split(", ")}
+        described |= set(re.findall(r"``(\w+)``", shared))
+        taken = set(inspect.signature(function).parameters) - {"self", "cls"}
+        # `participate` names those that its `rows` stand for.
+        lacking = taken - described - ({"rows"} if "person" in described else set())
+        assert not lacking, f"{kind.__name__}.{name} does not document {', '.join(lacking)}"
+        returned = inspect.signature(function).return_annotation
+        says = sections["Returns"] or re.match(r"Return|Yield|Create|Add|Read", text)
+        if returned not in (None, "None", inspect.Signature.empty, "Self"):
+            assert says or kind is fedclust.Client, f"{kind.__name__}.{name}: what it returns?"
+
+
+def test_the_main_names_have_an_example() -> None:
+    main = ["Client", "FederatedKMeans", "FederatedSpectralClustering", "Site", "SiteResult"]
+    for name in [*main, "SessionResult", "SimulationResult", "simulate", "Feature", "Policy"]:
+        text = inspect.getdoc(getattr(fedclust, name)) or ""
+        assert ">>> " in text, f"fedclust.{name} has no example"

@@ -45,6 +45,14 @@ class Client:
     http : Http, optional
         Used instead of a new connection; for tests.
 
+    Notes
+    -----
+    Methods name what they act on in the same way: ``kind`` is ``"sites"``, ``"analysts"`` or
+    ``"operators"``, ``name`` an account of that kind, a study or a session, ``session`` the name of
+    a session, ``site`` that of a site, ``number`` that of a round. Every method raises
+    :class:`fedclust.errors.CoordinatorError` if the coordinator refuses, and
+    :class:`fedclust.errors.TransportError` if no usable answer comes.
+
     Examples
     --------
     With an analyst's token:
@@ -102,7 +110,14 @@ class Client:
     def add(
         self, kind: Kind, name: str, title: str = "", *, email: str | None = None
     ) -> models.PrincipalInfo:
-        """Register a site, an analyst or an operator; notifications go to ``email``."""
+        """Register a site, an analyst or an operator.
+
+        Parameters
+        ----------
+        title : str
+        email : str, optional
+            Address for notifications.
+        """
         body = models.PrincipalCreate(name=name, title=title, email=email)
         return self._send(models.PrincipalInfo, "POST", _path(kind), body)
 
@@ -111,7 +126,7 @@ class Client:
         return Listing(self._pages(models.PrincipalInfo, _path(kind)))
 
     def principal(self, kind: Kind, name: str) -> models.PrincipalInfo:
-        """Return one of them."""
+        """Return a site, an analyst or an operator."""
         return self._get(models.PrincipalInfo, _path(kind, name))
 
     def change(
@@ -123,18 +138,38 @@ class Client:
         email: str | None = None,
         disabled: bool | None = None,
     ) -> models.PrincipalInfo:
-        """Rename, disable or enable one of them, or change its address; "" removes that."""
+        """Change a site, an analyst or an operator.
+
+        Parameters
+        ----------
+        title : str, optional
+        email : str, optional
+            The new address for notifications; "" removes it.
+        disabled : bool, optional
+            Whether its tokens are refused.
+        """
         body = models.PrincipalPatch(title=title, email=email, disabled=disabled)
         return self._send(models.PrincipalInfo, "PATCH", _path(kind, name), body)
 
     def issue_token(self, kind: Kind, name: str, expires_in_days: int = 365) -> models.TokenIssued:
-        """Issue a token; its secret is shown only once. The request is never repeated."""
+        """Issue a token; its secret is shown only once. The request is never repeated.
+
+        Parameters
+        ----------
+        expires_in_days : int
+        """
         body = models.TokenCreate(expires_in_days=expires_in_days)
         path = _path(kind, name, "tokens")
         return self._send(models.TokenIssued, "POST", path, body, repeatable=False)
 
     def revoke_token(self, kind: Kind, name: str, token_id: str) -> None:
-        """Revoke a token."""
+        """Revoke a token.
+
+        Parameters
+        ----------
+        token_id : str
+            As :meth:`principals` lists it.
+        """
         self._http.request("DELETE", _path(kind, name, "tokens", token_id))
 
     # --- studies and sessions ---------------------------------------------------------------------
@@ -142,7 +177,14 @@ class Client:
     def create_study(self, study: StudyCreate | Mapping[str, Any]) -> StudyInfo:
         """Create a study, or return the one that the same request created.
 
-        UsageError names the fields of a mapping that cannot be sent.
+        Parameters
+        ----------
+        study : StudyCreate or mapping
+
+        Raises
+        ------
+        UsageError
+            The mapping cannot be sent; it names each field.
 
         Examples
         --------
@@ -209,9 +251,19 @@ class Client:
     def sessions(
         self, state: models.SessionState | None = None, study: str | None = None
     ) -> Listing[models.SessionEntry]:
-        """Return the sessions that the token may see; only those in a state, or of a study.
+        """Return the sessions that the token may see.
 
-        NotFound for a study that the token may not see.
+        Parameters
+        ----------
+        state : str, optional
+            Only those in this state.
+        study : str, optional
+            Only those of this study.
+
+        Raises
+        ------
+        NotFound
+            The token may not see the study.
         """
         path = _path("sessions")
         found = self._pages(models.SessionEntry, path, state=state, study=study, limit="200")
@@ -225,7 +277,12 @@ class Client:
         return self._get(models.SessionInfo, _path("sessions", name))
 
     def patch_session(self, name: str, patch: models.SessionPatch) -> models.SessionInfo:
-        """Move the open round's deadline, or invite more sites."""
+        """Move the open round's deadline, or invite more sites.
+
+        Parameters
+        ----------
+        patch : SessionPatch
+        """
         return self._send(models.SessionInfo, "PATCH", _path("sessions", name), patch)
 
     def start_session(self, name: str) -> models.SessionInfo:
@@ -275,7 +332,13 @@ class Client:
         return self._send(models.RoundInfo, "POST", path)
 
     def result(self, session: str) -> SessionResult:
-        """Return a completed session's result: tables, figures, reports. Two requests."""
+        """Return a completed session's result: tables, figures, reports. Two requests.
+
+        Raises
+        ------
+        ResultNotReady
+            The session has not completed.
+        """
         return read_result(self.result_document(session), self.session(session).definition)
 
     def result_document(self, session: str) -> models.ResultDocument:
@@ -286,7 +349,12 @@ class Client:
     # --- a site's part ----------------------------------------------------------------------------
 
     def join(self, session: str, participation: models.Participation) -> models.ParticipationInfo:
-        """Join a session with consent to its definition."""
+        """Join a session with consent to its definition.
+
+        Parameters
+        ----------
+        participation : Participation
+        """
         path = _path("sessions", session, "participation")
         return self._send(models.ParticipationInfo, "PUT", path, participation)
 
@@ -299,8 +367,17 @@ class Client:
     ) -> tuple[models.TaskResponse | None, str | None]:
         """Return the site's present task and its ETag.
 
-        With ``etag`` the coordinator waits up to ``wait_s`` seconds for another task; None if there
-        is none.
+        Parameters
+        ----------
+        etag : str, optional
+            That of the last task: the coordinator waits up to ``wait_s`` seconds for another one.
+        wait_s : int
+
+        Returns
+        -------
+        TaskResponse or None
+            None if no other task came.
+        str or None
         """
         reply = self._http.request(
             "GET",
@@ -322,20 +399,47 @@ class Client:
     def submit(
         self, session: str, round_number: int, body: bytes, media: str = BINARY
     ) -> tuple[models.Receipt, str | None]:
-        """Send a submission's exact bytes; return the receipt and the ETag for the next task."""
+        """Send a submission's exact bytes.
+
+        Parameters
+        ----------
+        round_number : int
+        body : bytes
+        media : str
+
+        Returns
+        -------
+        Receipt
+        str or None
+            The ETag with which to wait for the next task.
+        """
         path = _path("sessions", session, "rounds", str(round_number), "submission")
         reply = self._http.request("PUT", path, body=body, media=media)
         self.audit_head = read_audit_head(reply.headers) or self.audit_head
         return _read_reply(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
 
     def audit_head_at(self, number: int) -> models.AuditHead:
-        """Return the present hash of an entry of the coordinator's audit trail."""
+        """Return the present hash of an entry of the coordinator's audit trail.
+
+        Parameters
+        ----------
+        number : int
+            The number of the entry.
+        """
         return self._get(models.AuditHead, _path("audit", "heads", str(number)))
 
     # --- below ------------------------------------------------------------------------------------
 
     def admin(self, model: type[M], what: str, **query: str | None) -> Iterator[M]:
-        """Yield the items of ``/v1/admin/sessions`` or ``audit``, read as ``model`` (operators)."""
+        """Yield the items of a list for operators.
+
+        Parameters
+        ----------
+        model : type
+        what : str
+            ``sessions`` or ``audit``: the end of the path.
+        query
+        """
         return self._pages(model, _path("admin", what), **query)
 
     def _get(self, model: type[M], path: str) -> M:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedclust.data.frame import is_frame
 from fedclust.errors import DataError
+from fedclust.methods.registry import METHODS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -84,3 +85,38 @@ def mapping_option(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} is {value!r}: it must be a mapping of names to values")
     return value
+
+
+def pool_rows(
+    sites: Mapping[str, Any], features: Any, *, lacking: bool
+) -> tuple[Any, NDArray[np.str_]]:
+    """Return the concatenated rows of all sites, and the site of each row.
+
+    ``lacking``: whether a site may lack columns.
+    """
+    if not sites:
+        raise ValueError("name at least one site")
+    parts = list(sites.values())
+    names = np.repeat([str(name) for name in sites], [len(part) for part in parts])
+    if not all(is_frame(part) for part in parts):
+        widths = {np.shape(part)[1:] for part in parts}
+        if len(widths) != 1:
+            raise ValueError("the sites' rows have different numbers of columns")
+        return np.concatenate([np.asarray(part) for part in parts]), names
+    import pandas as pd
+
+    if not lacking:
+        check_same_columns(sites, features)
+    # A column that a site lacks is NaN there, as `missing: mask` reads it.
+    return pd.concat(parts, ignore_index=True), names
+
+
+def comparable(value: Any) -> Any:
+    """Return several numbers of clusters as a list, so that they can be compared."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return list(value) if isinstance(value, (list, tuple, range)) else value
+
+
+def has_centroids(method: str) -> bool:
+    return method in METHODS and not METHODS[method].by_prototypes

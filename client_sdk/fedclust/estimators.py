@@ -1,12 +1,5 @@
 """Estimators for sessions as in scikit-learn: ``fit``, ``predict``, ``transform``, ``score``.
 
-::
-
-    from fedclust import FederatedKMeans
-
-    model = FederatedKMeans(n_clusters=4, random_state=0).fit(X, sites=hospital_of_each_row)
-    model.labels_, model.cluster_centers_, model.predict(new_rows)
-
 Without ``sites`` all rows belong to one site. By default a session runs in this process, as with
 :func:`fedclust.simulate`. With ``coordinator=`` and ``session=`` the estimator takes part in a
 session that an analyst defined, with the rows of one site. The estimators work in pipelines and
@@ -37,11 +30,13 @@ from fedclust.data.frame import is_frame
 from fedclust.data.mapping import watch_reading
 from fedclust.definition import LEAST_GROUP
 from fedclust.estimator_rows import (
-    check_same_columns,
     check_site_names,
+    comparable,
     feature_name,
+    has_centroids,
     is_by_site,
     mapping_option,
+    pool_rows,
     site_names,
     take_rows,
     value_errors,
@@ -138,7 +133,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             if sites is not None:
                 raise ValueError("a mapping of sites names them: leave sites out")
             roster = [str(name) for name in X]
-            X, sites = self._pooled(X)
+            X, sites = pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
         if coordinator is not None and session is not None:
             if sites is not None:
                 raise ValueError("in a session at a coordinator the rows are those of one site")
@@ -173,9 +168,17 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def from_result(cls, result: SimulationResult | SessionResult, **params: Any) -> Self:
         """Return a fitted estimator from the result of a session or from a loaded result.
 
-        ``labels_`` are the own labels of a participating site; a loaded result, an analyst's and
-        that of a simulation of several sites have none. ``params`` are parameters that the
-        session's definition does not fix. ValueError for a method of another estimator.
+        Parameters
+        ----------
+        result : SimulationResult, SessionResult or SiteResult
+            Only that of a site that took part gives ``labels_``: those of its own rows.
+        params
+            Parameters that the session's definition does not fix.
+
+        Raises
+        ------
+        ValueError
+            The session's method belongs to another estimator.
         """
         definition = _definition_of(result)
         estimator = cls(**cls._defined(definition), **params)
@@ -198,10 +201,23 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         }
 
     def predict(self, X: Any) -> NDArray[np.int64]:
-        """Return the cluster (n,) of each new row; -1 where missing values forbid one.
+        """Return the cluster of each new row.
 
-        A DataFrame's columns are found by name where features were declared; an array's are the
-        features in their order. ValueError, naming column and row, where rows do not fit.
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+            A DataFrame's columns are found by name where features were declared; an array's are
+            the features in their order.
+
+        Returns
+        -------
+        (n,) int64
+            -1 where missing values forbid a label.
+
+        Raises
+        ------
+        ValueError
+            The rows do not fit; the message names column and row.
         """
         check_is_fitted(self)
         with value_errors():
@@ -217,7 +233,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             ("method", method, definition.algorithm),
             ("n_clusters", config["n_clusters"], definition.config.get("n_clusters")),
         ):
-            if own != _comparable(there):
+            if own != comparable(there):
                 raise ValueError(
                     f"{session} has {name} {there!r}, this estimator {own!r}: give it the "
                     "session's, or ask the analyst for another session. Nothing was sent."
@@ -266,7 +282,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _config(self, **named: Any) -> dict[str, Any]:
         """Return the method's options; the named ones override ``options``."""
         wanted = {**mapping_option("options", self.options), "n_clusters": self.n_clusters, **named}
-        return {name: _comparable(value) for name, value in wanted.items()}
+        return {name: comparable(value) for name, value in wanted.items()}
 
     def _declared(self) -> Any:
         if self.features is not None:
@@ -285,7 +301,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows as sessions take them, their number of columns and names checked."""
         if is_by_site(X):
-            X, _ = self._pooled(X)
+            X, _ = pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
         declared = self.features if reset else self._fitted_features()
         if declared is not None and is_frame(X):
             # The session finds its columns by name and checks them; levels may be text.
@@ -306,24 +322,6 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Return the declared features; None where the columns were taken as they came."""
         live = isinstance(self.result_, SessionResult)
         return _definition_of(self.result_).features if live else self.features
-
-    def _pooled(self, sites: Mapping[str, Any]) -> tuple[Any, NDArray[np.str_]]:
-        """Return the concatenated rows of all sites, and the site of each row."""
-        if not sites:
-            raise ValueError("name at least one site")
-        parts = list(sites.values())
-        names = np.repeat([str(name) for name in sites], [len(part) for part in parts])
-        if not all(is_frame(part) for part in parts):
-            widths = {np.shape(part)[1:] for part in parts}
-            if len(widths) != 1:
-                raise ValueError("the sites' rows have different numbers of columns")
-            return np.concatenate([np.asarray(part) for part in parts]), names
-        import pandas as pd
-
-        if self._policy()["missing"] != "mask":
-            check_same_columns(sites, self.features)
-        # A column that a site lacks is NaN there, as `missing: mask` reads it.
-        return pd.concat(parts, ignore_index=True), names
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -394,16 +392,27 @@ class FederatedKMeans(
     method: str = field(default=KMEANS, kw_only=True)
 
     def transform(self, X: Any) -> FloatArray:
-        """Return each row's distances (n, K) from the centroids, in the scaled space.
+        """Return each row's distances from the centroids, in the scaled space.
 
-        NaN where missing values forbid one.
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+
+        Returns
+        -------
+        (n, K) float64
+            NaN where missing values forbid one.
         """
         return np.asarray(np.sqrt(self._squares(X)))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return minus the sum of the rows' squared distances from their centroids.
+        """Return minus the sum of squared distances from the centroids, in the scaled space.
 
-        In the scaled space; rows without a label because of missing values do not count.
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+            Rows without a label because of missing values do not count.
+        y : ignored
         """
         del y
         nearest = self._squares(X).min(axis=1)
@@ -420,14 +429,14 @@ class FederatedKMeans(
             return squared_distances_to_centroids(self.result_.result_, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
-        if not _has_centroids(self.method):
-            known = ", ".join(filter(_has_centroids, sorted(METHODS)))
+        if not has_centroids(self.method):
+            known = ", ".join(filter(has_centroids, sorted(METHODS)))
             raise ValueError(f"method is {self.method!r}; the methods with centroids are {known}")
         return self.method, self._config()
 
     @classmethod
     def _defined(cls, definition: Definition) -> dict[str, Any]:
-        if not _has_centroids(definition.algorithm):
+        if not has_centroids(definition.algorithm):
             raise ValueError(
                 f"the session's method is {definition.algorithm}: take FederatedSpectralClustering"
             )
@@ -485,16 +494,5 @@ class FederatedSpectralClustering(_Federated):
         return {**params, "alignment": params["options"].pop("alignment")}
 
 
-def _has_centroids(method: str) -> bool:
-    return method in METHODS and not METHODS[method].by_prototypes
-
-
 def _definition_of(result: SimulationResult | SessionResult) -> Definition:
     return result.definition_ if isinstance(result, SimulationResult) else result.definition
-
-
-def _comparable(value: Any) -> Any:
-    """Return several numbers of clusters as a list, so that they can be compared."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return list(value) if isinstance(value, (list, tuple, range)) else value

@@ -74,6 +74,16 @@ class SessionResult(ResultAttributes):
     definition : Definition
     result_ : Result
         Everything that the coordinator returned about the clusters.
+
+    Examples
+    --------
+    ``result`` is what :meth:`fedclust.Client.result` returned:
+
+    >>> result.cluster_centers_.shape
+    (2, 2)
+    >>> result.save("heart-2026.fedclust")
+    >>> SessionResult.load("heart-2026.fedclust").n_rounds_ == result.n_rounds_
+    True
     """
 
     document: ResultDocument
@@ -87,7 +97,17 @@ class SessionResult(ResultAttributes):
         return facts_of_document(self.document, self.definition)
 
     def at(self, n_clusters: int) -> Self:
-        """Return the clustering for one K of a sweep; UsageError names every K there is."""
+        """Return the clustering for one K of a sweep.
+
+        Parameters
+        ----------
+        n_clusters : int
+
+        Raises
+        ------
+        UsageError
+            The sweep has no such K; the message names every K there is.
+        """
         return replace(self, document=document_at(self.document, n_clusters))
 
     def predict(self, rows: Source) -> NDArray[np.int64]:
@@ -115,16 +135,51 @@ class SessionResult(ResultAttributes):
             return self.label_new(self.new_rows(watch_reading(rows, work.read)))[0]
 
     def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
-        """Return rows to label, which are read only then."""
+        """Return rows to label, which are read only then.
+
+        Parameters
+        ----------
+        rows : Source
+            As in :meth:`predict`.
+        id_column : str, optional
+            Column that names rows.
+
+        Returns
+        -------
+        LabelRows
+        """
         lacking = self.definition.policy.missing == "mask"
         return LabelRows(rows, self.definition.features, id_column, lacking, new=True)
 
     def label_new(self, rows: LabelRows) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
-        """Label new rows (n,); also return their identifiers, if an id column was named."""
+        """Label new rows.
+
+        Parameters
+        ----------
+        rows : LabelRows
+            What :meth:`new_rows` returned.
+
+        Returns
+        -------
+        (n,) int64
+            -1 where missing values forbid a label.
+        tuple of str or None
+            The rows' identifiers, if an id column was named.
+        """
         return label_rows(self, rows, new=True)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result without labels; :meth:`load` and ``fedclust predict`` read it."""
+        """Write the result without labels; :meth:`load` and ``fedclust predict`` read it.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        UsageError
+            The file cannot be written.
+        """
         ResultFile(definition=self.definition, document=self.document).write(path)
 
     def save_ro_crate(
@@ -156,7 +211,17 @@ class SessionResult(ResultAttributes):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a saved result; UsageError for another file or version."""
+        """Read a saved result.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        UsageError
+            The file is no result, or one of another version.
+        """
         file = ResultFile.read(path)
         return cls(file.document, file.definition)
 

@@ -91,6 +91,16 @@ class SimulationResult(ResultAttributes):
     trace_ : tuple of TraceEntry
         All answers, in the order of rounds and sites.
     definition_ : Definition
+
+    Examples
+    --------
+    >>> rows = np.array([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
+    >>> sites = {name: np.repeat(rows, 5, axis=0) for name in ("berlin", "oslo", "porto")}
+    >>> result = simulate("lloyd", sites, config={"n_clusters": 2})
+    >>> result.sizes_
+    (45, 45)
+    >>> result.labels_["oslo"][[0, -1]]
+    array([0, 1])
     """
 
     result_: Result
@@ -107,16 +117,36 @@ class SimulationResult(ResultAttributes):
         return Facts(self.result_, self.definition_)
 
     def at(self, n_clusters: int) -> SimulationResult:
-        """Return the clustering for one K of a sweep; ValueError that names every K there is."""
+        """Return the clustering for one K of a sweep.
+
+        Parameters
+        ----------
+        n_clusters : int
+
+        Raises
+        ------
+        ValueError
+            The sweep has no such K; the message names every K there is.
+        """
         result = self.result_.at(n_clusters)
         return replace(self, result_=result, labels_=self._labels[n_clusters])
 
     def predict(self, rows: Source, site: str | None = None) -> NDArray[np.int64]:
-        """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file.
+        """Label new rows.
 
-        ``site``: the site that labels, for methods that need what a site remembers; without it
-        their labels are -1. With ``missing: mask`` the features of that site count; without a site
-        those for which the rows have a column. Missing values in them are imputed.
+        Parameters
+        ----------
+        rows : array (n, d), DataFrame or path
+            In own units. Missing values are imputed.
+        site : str, optional
+            The site that labels, for methods that need what a site remembers; without it their
+            labels are -1. With ``missing: mask`` the features of that site count; without a site
+            those for which the rows have a column.
+
+        Returns
+        -------
+        (n,) int64
+            -1 where missing values forbid a label.
         """
         with SlowWork("labelling rows") as work:
             given = watch_reading(rows, work.read)
@@ -133,6 +163,10 @@ class SimulationResult(ResultAttributes):
 
         The file contains no rows. A loaded result labels new rows as ``predict`` does without a
         site.
+
+        Parameters
+        ----------
+        path : path
         """
         definition = self.definition_
         document = ResultDocument(
@@ -166,6 +200,10 @@ class SimulationResult(ResultAttributes):
             As given to :func:`simulate`; they are measured in the scaled space.
         target : mapping of site name to (n,) int array, optional
             The true cluster of each row, -1 for none. By default the labels that were found.
+
+        Returns
+        -------
+        Separation
         """
         space = self.result_.space
         rows, labels = {}, {}

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust import Client, Site, SiteResult, simulate
+from fedclust import (
+    Client,
+    Feature,
+    Policy,
+    SessionResult,
+    SimulationResult,
+    Site,
+    SiteResult,
+    simulate,
+)
 from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
 from support.consortium import Consortium, declared
 from support.server import running_server
@@ -32,7 +41,17 @@ def run_examples(item: Any, **names: Any) -> None:
         assert runner.run(test).failed == 0
 
 
-@pytest.mark.parametrize("item", [simulate, FederatedKMeans, FederatedSpectralClustering])
+@pytest.mark.parametrize(
+    "item",
+    [
+        simulate,
+        SimulationResult,
+        FederatedKMeans,
+        FederatedSpectralClustering,
+        Feature,
+        Policy,
+    ],
+)
 def test_an_example_without_a_coordinator_runs_as_it_stands(item: Any) -> None:
     run_examples(item)
 
@@ -89,3 +108,14 @@ def test_the_example_of_the_client_reads_the_result(
 ) -> None:
     consortium, _, _ = finished
     run_examples(Client, url=consortium.url, token=consortium.analyst_token)
+
+
+def test_the_example_of_an_analysts_result_saves_it(
+    finished: tuple[Consortium, dict[str, SiteResult], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    consortium, _, _ = finished
+    with Client(consortium.url, consortium.analyst_token) as client:
+        run_examples(SessionResult, result=client.result("heart-2026"))

@@ -102,6 +102,10 @@ class ResultAttributes:
             as the reader may see them. ``k``: a row for each number of clusters of a sweep, with
             the measures that are compared. ``history``: a row for each round.
 
+        Returns
+        -------
+        DataFrame
+
         Raises
         ------
         UsageError
@@ -116,6 +120,14 @@ class ResultAttributes:
         The other may be of another K, session, method or set of sites. Only features with the same
         name, kind, unit, transform and levels count. A notebook shows the comparison.
 
+        Parameters
+        ----------
+        other : SiteResult, SessionResult or SimulationResult
+
+        Returns
+        -------
+        Comparison
+
         Raises
         ------
         UsageError
@@ -126,7 +138,17 @@ class ResultAttributes:
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write a report of the result: profiles, sizes, quality, provenance.
 
-        The ending of ``path`` says in which form: ``.html`` (one page, self-contained), ``.json``
-        or ``.csv``. It says no more than the result does, and contains no labels.
+        The report says no more than the result does, and contains no labels.
+
+        Parameters
+        ----------
+        path : path
+            Its ending says in which form: ``.html`` (one page, self-contained), ``.json`` or
+            ``.csv``.
+
+        Raises
+        ------
+        UsageError
+            The file cannot be written, or has another ending.
         """
         write_report(self._facts(), Path(path))

@@ -33,6 +33,13 @@ class Feature(Model):
     weight : float
         Factor of the feature's part in squared distances: 2 counts as two copies of it. From 1e-6
         to 1e6.
+
+    Examples
+    --------
+    >>> Feature(name="age", unit="years", lower=0, upper=120).kind
+    'numeric'
+    >>> Feature(name="pain", kind="categorical", levels=("typical", "atypical", "none")).levels
+    ('typical', 'atypical', 'none')
     """
 
     name: FeatureName

@@ -41,6 +41,11 @@ class Policy(Model):
     missing : {"drop", "impute", "mask"}
         ``drop``: leave out rows with a missing value. ``impute``: replace it by the mean over all
         sites. ``mask``: sites may lack features; not every method takes that.
+
+    Examples
+    --------
+    >>> Policy(min_group_size=10, scaling="bounds").min_sites
+    3
     """
 
     min_sites: Annotated[int, Field(ge=1, le=10_000)] = 3

@@ -162,8 +162,21 @@ class Site:
     def check(self, session: str, data: Source, **rows: Unpack[RowOptions]) -> ConsentRequest:
         """Match rows with a session's features and return the request for consent.
 
-        Reads the session; sends nothing about the rows and does not join. Parameters as in
-        :meth:`participate`.
+        Reads the session; sends nothing about the rows and does not join.
+
+        Parameters
+        ----------
+        session, data, rows
+            As in :meth:`participate`.
+
+        Returns
+        -------
+        ConsentRequest
+
+        Raises
+        ------
+        DataError
+            The rows do not fit the session.
         """
         with SessionWork(shown=self._progress) as work:
             return self._open(session, SiteRows(watch_reading(data, work.read), **rows)).request
@@ -178,8 +191,23 @@ class Site:
     ) -> Review:
         """Write what a session asks of this site as a printable HTML page, and record that.
 
-        Sends nothing about the rows. Parameters as in :meth:`participate`, and ``out``, the file
-        to write. UsageError if it cannot be written.
+        Sends nothing about the rows.
+
+        Parameters
+        ----------
+        session, data, rows
+            As in :meth:`participate`.
+        out : path
+            The file to write.
+
+        Returns
+        -------
+        Review
+
+        Raises
+        ------
+        UsageError
+            The file cannot be written.
         """
         request = self.check(session, data, **rows)
         return write_review(request, Path(out), self.approvals, self._now())
@@ -187,7 +215,14 @@ class Site:
     def last_review(self, session: str) -> Review:
         """Return the last review of a session, to approve it (``approvals.approve``).
 
-        UsageError if there is none, or if the session has another definition since.
+        Parameters
+        ----------
+        session : str
+
+        Raises
+        ------
+        UsageError
+            There is none, or the session has another definition since.
         """
         pinned = self._client.session(session).definition_sha256
         return self.approvals.last_review(self.url, self.name, session, pinned)
@@ -237,6 +272,11 @@ class Site:
         on_progress : callable, optional
             Called with every :class:`Progress`, instead of showing it.
 
+        Returns
+        -------
+        SiteResult
+            The clustering, with the labels of this site's rows.
+
         Raises
         ------
         DataError, ConsentError, DisclosureError
@@ -263,13 +303,28 @@ class Site:
         """Return the exact bytes of the next submission, without joining or sending anything.
 
         Before the session starts, its first task is derived from the definition as the
-        coordinator will derive it. Parameters as in :meth:`participate`.
+        coordinator will derive it.
+
+        Parameters
+        ----------
+        session, data, rows
+            As in :meth:`participate`.
+
+        Returns
+        -------
+        Preview
         """
         with SessionWork(shown=self._progress) as work:
             return self._open(session, SiteRows(watch_reading(data, work.read), **rows)).preview()
 
     def status(self, session: str | None = None) -> Listing[SessionStatus]:
-        """Return the status of this site's sessions, or of one."""
+        """Return the status of this site's sessions.
+
+        Parameters
+        ----------
+        session : str, optional
+            Only this one.
+        """
         infos = [self._client.session(session)] if session else self._client.sessions()
         decided = self.approvals.decisions(self.url, self.name)
         return Listing(
@@ -277,7 +332,12 @@ class Site:
         )
 
     def leave(self, session: str) -> None:
-        """Leave a session; what was sent still counts."""
+        """Leave a session; what was sent still counts.
+
+        Parameters
+        ----------
+        session : str
+        """
         self._client.leave(session)
 
     def _open(self, session: str, given: SiteRows) -> SessionRun:
