@@ -10,6 +10,12 @@ from fedclust.methods.registry import METHODS
 from fedclust_service.http.ui.form_field import UNSET, FormField, plain_text
 from fedclust_service.http.ui.schema_fields import model_help, options_field
 
+#: What a field holds that the browser's form takes as JSON.
+_OF_SEVERAL = {
+    "centroids": "list of lists of numbers",
+    "config": "object",
+    "features": "list of objects, see below",
+}
 _JSON = {"None": "`null`", "True": "`true`", "False": "`false`"}
 
 
@@ -46,11 +52,22 @@ def fields_table(
     head: str, fields: Iterable[FormField], meanings: Mapping[str, str], prefix: str = ""
 ) -> str:
     """Return a table of fields, as JSON writes them; ValueError if one lacks a meaning."""
-    rows = [
-        (f"`{prefix}{each.name}`", values(each), default(each), meaning(each.name, meanings))
+    rows = (
+        (f"`{prefix}{each.name}`", with_facts(meaning(each.name, meanings), _facts(each)))
         for each in fields
-    ]
-    return markdown_table((head, "values", "default", "meaning"), rows)
+    )
+    return markdown_table((head, "meaning"), rows)
+
+
+def with_facts(text: str, facts: Mapping[str, str]) -> str:
+    """Return a cell: a text, and below it short facts. Columns of their own would be too narrow."""
+    said = (f"*{name}:* {fact}." if fact else f"*{name}.*" for name, fact in facts.items())
+    return f"{text}<br>{' '.join(said)}"
+
+
+def _facts(field: FormField) -> dict[str, str]:
+    known = {"Required": ""} if default(field) == "required" else {"Default": default(field)}
+    return {**known, "Values": values(field)}
 
 
 def values(field: FormField) -> str:
@@ -67,7 +84,7 @@ def values(field: FormField) -> str:
     if field.kind in ("choice", "checkbox"):
         return ", ".join(words)
     texts = {"text": "text", "long_text": "text", "time": "date and time", "words": "list of texts"}
-    return texts.get(field.kind, "JSON")
+    return texts.get(field.kind) or _OF_SEVERAL[field.name]
 
 
 def default(field: FormField) -> str:

@@ -27,7 +27,7 @@ from fedclust_service.http.problem_help import PROBLEM_HELP
 from fedclust_service.http.ui.schema_fields import attribute_help, model_field, model_help
 from fedclust_service.orchestration.events import FOR_ALL, FOR_SITES, OF_ITS_OWN
 from fedclust_service.settings import PREFIX, Settings
-from render_options import default, fields_table, markdown_table, values
+from render_options import default, fields_table, markdown_table, values, with_facts
 
 
 def markdown_code(text: str) -> str:
@@ -99,12 +99,16 @@ def settings() -> str:
     """Return every setting of the coordinator."""
     rows = []
     for each in model_field(Settings, "", "Settings").fields:
-        flag = "" if each.name in NO_FLAG else f"`--{each.name.replace('_', '-')}`"
-        shown = "-" if each.default in (None, [], ()) else default(each)
-        accepted = values(each) if each.limits or each.choices else ""
+        facts = {}
+        if each.default not in (None, [], ()):
+            facts["Default"] = default(each) if each.kind != "words" else "all"
+        if each.limits or each.choices:
+            facts["Values"] = values(each)
+        flag = f"`--{each.name.replace('_', '-')}`"
+        facts |= {"No flag": ""} if each.name in NO_FLAG else {"Flag": flag}
         variable = f"`{PREFIX}{each.name.upper()}`"
-        rows.append((variable, flag, accepted, shown, markdown_code(each.help)))
-    return markdown_table(("setting", "flag", "values", "default", "meaning"), rows)
+        rows.append((variable, with_facts(markdown_code(each.help), facts)))
+    return markdown_table(("setting", "meaning"), rows)
 
 
 def site_settings() -> str:
@@ -186,7 +190,8 @@ def definition_fields(model: type[BaseModel]) -> str:
     table = fields_table("field", shown, _own_texts(model))
     if not groups:
         return table
-    rows = [(f"`{each.name}`", "object", "`{}`", _own_texts(model)[each.name]) for each in groups]
+    facts = {"Default": "`{}`", "Values": "object, see below"}
+    rows = [(f"`{each.name}`", with_facts(_own_texts(model)[each.name], facts)) for each in groups]
     return "\n".join([table, *("| " + " | ".join(row) + " |" for row in rows)])
 
 

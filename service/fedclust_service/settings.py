@@ -67,8 +67,8 @@ class Settings(BaseSettings):
     )
     database_url: SecretStr | None = Field(
         None,
-        description="sqlite:///PATH or postgresql+psycopg://…; a file in the data directory by "
-        "default.",
+        description="Address of the database: sqlite:///PATH or "
+        "postgresql+psycopg://USER@HOST/NAME; by default a file in the data directory.",
     )
     secret_key: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),
