@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fedclust import definition
@@ -20,15 +21,19 @@ def check_definition(shown: Any) -> None:
     """
     if not isinstance(shown, dict):
         return
+    # What a coordinator adds.
+    shown = {name: value for name, value in shown.items() if name != "method_version"}
     if {"purpose", "features", "algorithm"} <= shown.keys():
         definition.check_definition(read_model(SessionCreate, {"name": "unnamed", **shown}))
     elif {"purpose", "features"} <= shown.keys():
         check_study(read_study({"name": "unnamed", **shown}))
     else:
-        policy = Policy.model_validate(shown.get("policy", {}))
+        policy = Policy.model_validate_json(json.dumps(shown.get("policy", {})))
         errors = check_defaults(
             shown.get("algorithm", ""), shown.get("config", {}), policy, policy.min_sites
         )
-        features = tuple(Feature.model_validate(each) for each in shown.get("features", ()))
+        features = tuple(
+            Feature.model_validate_json(json.dumps(each)) for each in shown.get("features", ())
+        )
         if errors := [*errors, *check_features(features)]:
             raise DefinitionError(errors)

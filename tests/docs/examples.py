@@ -51,7 +51,8 @@ def parse(path: Path, page: Page) -> Document:
         "json": read(lambda text: check_definition(json.loads(text))),
         "toml": read(tomllib.loads),
         "yaml": read(yaml.safe_load),
-        "ini": read(configparser.ConfigParser().read_string),
+        # As systemd does: a name may come again.
+        "ini": read(configparser.RawConfigParser(strict=False).read_string),
     }
 
     def other_blocks(document: Document) -> Iterator[Region]:

@@ -6,19 +6,24 @@ import io
 import os
 import re
 import sys
+import textwrap
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from docs.terminal import Terminal, commands, fits, transcript
 from fedclust.client import Client
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.processes import clean_environment
+from support.server import lasting_port
 from support.shell_commands import shell_commands
+from support.timeouts import TIMEOUT_S, eventually
 
 #: What pages call the coordinator; in an example the address of a temporary one takes their place.
 ADDRESSES = ("https://coordinator.example", "http://127.0.0.1:8400")
@@ -45,6 +50,8 @@ class Page:
 
     Attributes
     ----------
+    title, source : str
+        Its path in the repository, and its text.
     place : Path
         The directory that they run in.
     names : dict
@@ -55,8 +62,8 @@ class Page:
         Of the coordinator; None: the temporary one, which starts when an example needs it.
     """
 
-    def __init__(self, title: str, place: Path, stack: ExitStack) -> None:
-        self.title = title
+    def __init__(self, title: str, source: str, place: Path, stack: ExitStack) -> None:
+        self.title, self.source = title, source
         self.place = place / "here"
         self._outside = place
         self._stack = stack
@@ -64,7 +71,8 @@ class Page:
         self.address: str | None = None
         self._replaced: dict[str, str] = {}
         self._before: list[tuple[str, Callable[[], object]]] = []
-        self._elsewhere: list[str] = []
+        self._elsewhere: list[tuple[str, Callable[[], object], bool]] = []
+        self._threads: list[threading.Thread] = []
         self._files: dict[str, str] = {}
         self.place.mkdir()
         (place / "home").mkdir()
@@ -84,10 +92,17 @@ class Page:
         """The coordinator's address."""
         return self.address or self.coordinator.base_url
 
+    @property
+    def operator_token(self) -> str:
+        """The operator's token; where the page itself serves, that of its ``operator.token``."""
+        if self.address is None:
+            return self.coordinator.operator_token
+        return (self.place / "operator.token").read_text("ascii").strip()
+
     @cached_property
     def operator(self) -> Client:
         """A client with the operator's token."""
-        return self._stack.enter_context(Client(self.url, self.coordinator.operator_token))
+        return self._stack.enter_context(Client(self.url, self.operator_token))
 
     def register(self, kind: Any, name: str, file: str | None = None) -> str:
         """Register a site or an analyst, and return a token; a file of this name gets it too."""
@@ -98,7 +113,7 @@ class Page:
         return token
 
     def save_token(self, token: str, file: str) -> None:
-        """Write a token to a file that only this account can read."""
+        """Write a token, or another secret, to a file that only this account can read."""
         path = self.place / file
         path.write_text(f"{token}\n", "utf-8")
         path.chmod(0o600)
@@ -122,9 +137,45 @@ class Page:
         """Write the block that contains a text to a file, as the page asks its reader to."""
         self._files[text] = name
 
-    def in_another_terminal(self, text: str) -> None:
-        """Start commands that contain a text, and go on; they have ended when the page has."""
-        self._elsewhere.append(text)
+    def in_another_terminal(
+        self, pattern: str, until: Callable[[], object] = bool, ends: bool = True
+    ) -> None:
+        """Start the command that a pattern is found in, and go on with the page.
+
+        Parameters
+        ----------
+        pattern : str
+            A regular expression.
+        until : callable
+            Go on when this holds.
+        ends : bool
+            Whether the command has to end with success before the page is done.
+        """
+        self._elsewhere.append((pattern, until, ends))
+
+    def serve_here(self) -> None:
+        """Let ``fedclust-service serve`` in a command be the coordinator of this page."""
+        port = lasting_port()
+        self.address = f"http://127.0.0.1:{port}"
+        self.env["FEDCLUST_PORT"] = str(port)
+
+        def answers() -> bool:
+            with suppress(httpx.TransportError):
+                return httpx.get(f"{self.address}/healthz", trust_env=False).is_success
+            return False
+
+        self.in_another_terminal(r"fedclust-service serve\b", answers, ends=False)
+
+    def block(self, language: str, text: str) -> str:
+        """Return the only code block of the page in a language that contains a text."""
+        pattern = rf"^( *)```{language}\n(.*?)^\1```"
+        found = re.findall(pattern, self.source, re.DOTALL | re.MULTILINE)
+        (only,) = [block for _, block in found if text in block]
+        return textwrap.dedent(only)
+
+    def wait_for(self, thread: threading.Thread) -> None:
+        """Wait for the end of a thread when all examples have run."""
+        self._threads.append(thread)
 
     @cached_property
     def terminal(self) -> Terminal:
@@ -139,10 +190,13 @@ class Page:
     # --- for the examples -------------------------------------------------------------------------
 
     def adapted(self, text: str) -> str:
-        """Return an example as it can run here."""
+        """Return an example as it can run here; do what has to come before it."""
         for mark, action in [each for each in self._before if each[0] in text]:
             self._before.remove((mark, action))
             action()
+        return self._with_replacements(text)
+
+    def _with_replacements(self, text: str) -> str:
         for address in ADDRESSES:
             if address in text:
                 text = text.replace(address, self.url)
@@ -163,23 +217,33 @@ class Page:
         """Run the commands of a script, each of which has to succeed."""
         for number, command in commands(script):
             with self._place(line + number):
-                elsewhere = any(each in command for each in self._elsewhere)
                 here = self._command(command)
-                (self.terminal.start if elsewhere else self.terminal.run)(here)
+                for each in self._elsewhere:
+                    if re.search(each[0], command):
+                        self._elsewhere.remove(each)
+                        printed = self.terminal.start(here, ends=each[2])
+                        eventually(each[1], partial(printed.read_text, "utf-8"))
+                        break
+                else:
+                    self.terminal.run(here)
 
     def run_transcript(self, text: str, line: int) -> None:
         """Run the commands of a transcript, and compare what they print."""
         for number, command, expected in transcript(text):
             with self._place(line + number):
+                expected = self._with_replacements(expected)
                 actual, succeeded = self.terminal.show(self._command(command))
-                assert fits(expected, actual), f"$ {command}\n{actual}\nand not\n{expected}"
+                assert fits(expected, actual), f"$ {command}\n{actual}\nand not:\n{expected}"
                 assert succeeded or expected, f"$ {command}\n{actual}"
 
     def finish(self) -> None:
-        """Wait for commands in other terminals; AssertionError for set-up that nothing needed."""
+        """Wait for what was started; AssertionError for set-up that nothing needed."""
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
         if "terminal" in vars(self):
             self.terminal.wait()
-        unused = [*(text for text, _ in self._before), *self._files]
+        unused = [text for text, _ in self._before] + [each[0] for each in self._elsewhere]
+        unused += self._files
         assert not unused, f"no example of {self.title} contains {unused}"
 
     def _command(self, command: str) -> str:
@@ -202,10 +266,10 @@ class Page:
 
 
 @contextmanager
-def opened(title: str, place: Path, patch: pytest.MonkeyPatch) -> Iterator[Page]:
+def opened(title: str, source: str, place: Path, patch: pytest.MonkeyPatch) -> Iterator[Page]:
     """Prepare a page; this process is in its directory and environment for the ``with`` block."""
     with ExitStack() as stack:
-        page = Page(title, place, stack)
+        page = Page(title, source, place, stack)
         patch.chdir(page.place)
         for name in set(os.environ) - page.env.keys():
             patch.delenv(name)

@@ -61,16 +61,17 @@ class Terminal:
         printed = self.run(f"{{ {command}\n}} || : >{shlex.quote(str(failed))}")
         return printed, not failed.exists()
 
-    def start(self, command: str) -> Path:
+    def start(self, command: str, ends: bool) -> Path:
         """Start a command as in another terminal; return the file with what it prints."""
-        name = f"started_{len(self._waiting)}"
+        name = f"started_{self._number}"
         printed = self._steps / f"{name}.out"
         self.run(f"{{ {command}\n}} >{shlex.quote(str(printed))} 2>&1 &\n{name}=$!")
-        self._waiting.append((name, printed))
+        if ends:
+            self._waiting.append((name, printed))
         return printed
 
     def wait(self) -> None:
-        """Wait for the end of all commands that were started; AssertionError where one failed."""
+        """Wait for the end of the commands that have one; AssertionError where one failed."""
         while self._waiting:
             name, printed = self._waiting.pop(0)
             _, succeeded = self.show(f'wait "${name}"')

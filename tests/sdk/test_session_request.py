@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedclust import Feature, Site, errors, simulate
+from fedclust import Feature, Site, errors
 from fedclust.client import Client
 from fedclust.session_request import inherit, read_session, read_study
 from fedclust.study import StudyInfo
@@ -81,27 +78,6 @@ def test_a_session_starts_from_another(analyst: Client) -> None:
     body, dropped = inherit(first, {"name": "x", "study": "other"})
     assert "sites" not in body
     assert dropped == ()
-
-
-def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text("utf-8")
-    code, compared = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    with local_coordinator(tmp_path) as local:
-        with Client(local.base_url, local.operator_token) as operator:
-            for name in SITES:
-                operator.add("sites", name)
-        names: dict[str, Any] = {"url": local.base_url, "token": local.operator_token}
-        exec(code, names)  # noqa: S102
-    assert names["states"] == {"types-3": "recruiting", "types-2": "recruiting"}
-    rows = {site: np.random.default_rng(3).random((40, 2)) for site in SITES}
-    found = {f"types-{k}": simulate("fkm", rows, config={"n_clusters": k}) for k in (2, 3)}
-    names["client"] = SimpleNamespace(result=found.__getitem__)
-    exec(compared, names)  # noqa: S102
-    assert len(names["clusters"]) == 5
-    assert names["clusters"].index.get_level_values(0).unique().tolist() == list(found)
-    assert names["inertia"] == {name: result.inertia_ for name, result in found.items()}
-    (example,) = re.findall(r"```json\n(.*?)```", page.partition("## Studies")[2], re.DOTALL)
-    assert read_study({"name": "hearts", **json.loads(example)}).features[1].kind == "binary"
 
 
 def test_a_token_comes_from_text_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
