@@ -108,7 +108,9 @@ class RowCheck:
     def show(self) -> None:
         """Show columns, persons and the table to a person."""
         found, usable, figures = self.found, self.table.usable, self.table.figures
-        show(out, f"{found.source}: {self.matched}, {found.rows} rows", "bold")
+        # Without a column for each feature no row was read.
+        count = f", {found.rows} rows" if found.rows or found.refused is None else ""
+        show(out, f"{found.source}: {self.matched}{count}", "bold")
         headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
         show_table(headings, map(_column_row, found.columns), right=3)
         for column in found.columns:
