@@ -65,7 +65,8 @@ def main() -> None:
     given = parser.parse_args()
     chromium = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if chromium is None:
-        sys.exit("no Chromium here: apt-get install --no-install-recommends chromium")
+        print("no Chromium here: apt-get install --no-install-recommends chromium")
+        return
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         took = None if given.built else build(place / "doctrees")
