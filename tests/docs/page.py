@@ -72,6 +72,7 @@ class Page:
         self._replaced: dict[str, str] = {}
         self._before: list[tuple[str, Callable[[], object]]] = []
         self._elsewhere: list[tuple[str, Callable[[], object], bool]] = []
+        self._printed: list[tuple[str, Callable[[], str]]] = []
         self._threads: list[threading.Thread] = []
         self._files: dict[str, str] = {}
         self.place.mkdir()
@@ -138,7 +139,7 @@ class Page:
         self._files[text] = name
 
     def in_another_terminal(
-        self, pattern: str, until: Callable[[], object] = bool, ends: bool = True
+        self, pattern: str, until: Callable[[], object] = object, ends: bool = True
     ) -> None:
         """Start the command that a pattern is found in, and go on with the page.
 
@@ -172,6 +173,11 @@ class Page:
         found = re.findall(pattern, self.source, re.DOTALL | re.MULTILINE)
         (only,) = [block for _, block in found if text in block]
         return textwrap.dedent(only)
+
+    def said(self, text: str) -> str:
+        """Return what the last command of the page printed that contains a text."""
+        *_, read = [read for command, read in self._printed if text in command]
+        return read()
 
     def wait_for(self, thread: threading.Thread) -> None:
         """Wait for the end of a thread when all examples have run."""
@@ -222,10 +228,12 @@ class Page:
                     if re.search(each[0], command):
                         self._elsewhere.remove(each)
                         printed = self.terminal.start(here, ends=each[2])
-                        eventually(each[1], partial(printed.read_text, "utf-8"))
+                        read = partial(printed.read_text, "utf-8")
+                        eventually(each[1], read)
                         break
                 else:
-                    self.terminal.run(here)
+                    read = partial(str, self.terminal.run(here))
+                self._printed.append((command, read))
 
     def run_transcript(self, text: str, line: int) -> None:
         """Run the commands of a transcript, and compare what they print."""

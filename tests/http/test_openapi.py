@@ -421,9 +421,9 @@ def test_the_first_submission_is_accepted_as_it_stands(tmp_path: Path, method: s
         assert {**receipt.json(), "received_at": expected["received_at"]} == expected
 
 
-def test_the_example_of_a_site_works_after_the_readmes_session() -> None:
+def test_the_example_of_a_site_works_after_the_tutorial() -> None:
     """Registering a name again with another title is 409."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    tutorial = (Path(__file__).parents[2] / "docs/tutorials/ten-minutes.md").read_text("utf-8")
     example = recorded_bodies()["create_site"]["request"]["name"]
-    assert "fedclust site add north" in readme
-    assert f"site add {example}" not in readme
+    assert "fedclust site add north" in tutorial
+    assert f"site add {example}" not in tutorial
