@@ -109,8 +109,8 @@ class RowCheck:
         """Show columns, persons and the table to a person."""
         found, usable, figures = self.found, self.table.usable, self.table.figures
         # Without a column for each feature no row was read.
-        count = f", {found.rows} rows" if found.rows or found.refused is None else ""
-        show(out, f"{found.source}: {self.matched}{count}", "bold")
+        read = f", {found.rows} rows" if found.rows or found.refused is None else ""
+        show(out, f"{found.source}: {self.matched}{read}", "bold")
         headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
         show_table(headings, map(_column_row, found.columns), right=3)
         for column in found.columns:
