@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from docs.page import Page
-from support.server import running_server
 
 FIGURES = Path(__file__).parents[3] / "docs" / "figures"
-_SERVE = "fedclust-service serve --data-dir operator/data"
 _APPROVE = 'approve tumours --name "Dr Ruth Levi"'
 
 
@@ -21,11 +19,7 @@ def around(page: Page) -> Iterator[None]:
     page.file("ada/tumours.json", '"n_clusters"')
     page.file("graz/columns.toml", "Radius_mm")
     page.file("compare.py", "Counter")
-    page.replace(_SERVE, "true")
-
-    def serve() -> None:
-        server = stack.enter_context(running_server(page.place / "operator" / "data"))
-        page.address = server.base_url
+    page.serve_here()
 
     def read_the_code() -> None:
         """The steward types what the page says."""
@@ -34,10 +28,8 @@ def around(page: Page) -> Iterator[None]:
         assert code is not None
         page.replace(_APPROVE, f"{_APPROVE} --code {code[1]}")
 
-    page.before(_SERVE, serve)
     page.before(_APPROVE, read_the_code)
-    with ExitStack() as stack:
-        yield
+    yield
     for name in ("choice", "profile", "mix"):
         drawn, shown = page.place / f"{name}.svg", FIGURES / f"four_hospitals_{name}.svg"
         assert drawn.read_text("utf-8") == shown.read_text("utf-8"), name
