@@ -124,8 +124,8 @@ class RowCheck:
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
             )
         if found.ignored:
-            count = len(found.ignored)
-            show(out, f"columns that are not used ({count}): {list_names(found.ignored)}")
+            n_ignored = len(found.ignored)
+            show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
         for name, (ids, rows) in found.repeated.items():
             said = f"{name}: {repeated_text(ids, rows)}"
             show(out, f"{said}; with --person-column each id is one person")
