@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from docs import examples, page
 from docs.terminal import commands, fits, transcript
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no POSIX shell here")
 
 
 def run(source: str, place: Path, patch: pytest.MonkeyPatch) -> page.Page:
