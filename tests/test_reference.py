@@ -209,7 +209,8 @@ def test_every_kind_of_notification_is_on_its_page() -> None:
 def test_every_event_of_the_log_is_on_the_page_for_operators() -> None:
     written = r'\blog\.(?:debug|info|warning|error)\(\s*"([a-z_]+)"'
     code = "".join(path.read_text("utf-8") for path in SERVICE.rglob("*.py"))
-    require("operations.md", [f"`{name}`" for name in set(re.findall(written, code))], "log events")
+    names = [f"`{name}`" for name in set(re.findall(written, code))]
+    require("operations/monitoring.md", names, "log events")
 
 
 # --- methods --------------------------------------------------------------------------------------
