@@ -17,19 +17,26 @@ from fedclust_service.domain.session import PARTICIPATION_TRANSITIONS, SESSION_T
 _HEAD = """\
 # States
 
-This page says in which states a session, a site and a round can be, and what leads from one to
-another. Grey states are final. For an introduction read [a session](concepts/session.md) and [a
-round](concepts/round.md). `python docs/states.py` renders this page from the tables in
-`service/fedclust_service/domain/`. Do not edit it: change the tables.
+This page lists the states of a session, of a site and of a round, with the exact rules that lead
+from one state to another. Grey states are final. For an introduction read [a
+session](concepts/session.md) and [a round](concepts/round.md).
+
+`python docs/states.py` renders this page from the tables in `service/fedclust_service/domain/`. Do
+not edit the page: change the tables.
 """
 
 _SESSION = """\
-A session starts when the last invited site has joined (`when_all_joined`; declined and excluded
-sites do not count) or when its analyst starts it (`manual`). At least `quorum` sites must have
-joined, or `min_sites` if there is no quorum. A session ends once, and its definition never changes.
+The definition says how a session starts:
 
-A session that no site ever joined can be deleted, in any state. It is then as if it had never
-existed, except in the audit trail, and its name can be used again.
+- `when_all_joined`: when the last invited site has joined. Sites that have declined or were
+  excluded do not count.
+- `manual`: when its analyst starts it.
+
+In both cases at least `quorum` sites must have joined, or `min_sites` if there is no quorum. A
+session ends once, and its definition never changes.
+
+A session that no site ever joined can be deleted, in any state. Only the audit trail keeps it, and
+its name can be used again.
 """
 
 _PARTICIPATION = """\
@@ -37,36 +44,37 @@ A site that has left or was excluded cannot join again. Its stored submissions s
 """
 
 _ROUND = """\
-A site is **pending** while it takes part and has not answered the round. The first of these rules
-that applies decides what happens to a collecting round. The coordinator checks them after every
-submission, departure and moved deadline, and at regular intervals.
+A site is **pending** while it takes part and has not answered the round. A round is **overdue**
+while it collects past its deadline, or while fewer than `min_sites` of its sites take part. The
+**quorum** is that of the policy. If the policy has none, it is the number of the round's sites that
+still take part, and at least `min_sites`.
 
-- A site of the round leaves without having answered, in a phase whose method then completes with
-  what it has found (`dual`): aggregating, `site_left`.
-- No site is pending, and there are at least `min_sites` non-empty submissions: aggregating,
-  `all_answered`.
-- No site is pending, there are fewer non-empty submissions, and `min_sites` of the round's sites
-  still take part: round and session fail, `too_few_contributors`.
-- The quorum of non-empty submissions is stored, and the deadline has passed: aggregating,
-  `quorum_at_deadline`.
-- The same before the deadline, and its analyst or an operator closes the round: aggregating,
-  `operator`.
-- The round has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
+The coordinator checks the rules below after every submission, every departure of a site and every
+change of the deadline, and at regular intervals. The first rule that applies decides:
+
+1. A site of the round leaves without an answer, in a phase whose method then completes with what
+   it has found (`dual`): the round is aggregated, `site_left`.
+2. No site is pending, and there are at least `min_sites` non-empty submissions: the round is
+   aggregated, `all_answered`.
+3. No site is pending, there are fewer non-empty submissions, and at least `min_sites` of the
+   round's sites still take part: round and session fail, `too_few_contributors`.
+4. The deadline has passed, and the quorum of non-empty submissions is stored: the round is
+   aggregated, `quorum_at_deadline`.
+5. The analyst or an operator closes the round before the deadline, and the quorum of non-empty
+   submissions is stored: the round is aggregated, `operator`.
+6. The round has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
+
+A phase that needs all sites closes only by `all_answered` or `site_left`.
 
 An aggregating round and its session fail if the method fails, or because of `aggregation_error`,
 `aggregation_timeout`, `aggregation_abandoned`, `method_version_unsupported` or
 `stored_data_damaged`.
 
-Some rounds are optional: the closing evaluation, and rounds that improve a clustering (`overlap`).
-They never fail a session. An optional round is aggregated when no site is pending (`all_answered`)
+**Optional rounds** never fail a session. These are the closing evaluation, and rounds that improve
+a clustering (`overlap`). An optional round is aggregated when no site is pending (`all_answered`),
 or when it has been overdue for `fail_after_s` (`fail_after`). If it has fewer than `min_sites`
-non-empty submissions, it is not used and a warning says so: the session completes with the previous
-clustering. Without an evaluation its sizes and quality are null.
-
-If the policy has no quorum, the quorum is the number of the round's sites that still take part, and
-at least `min_sites`. A round is **overdue** while it collects past its deadline, or while fewer
-than `min_sites` of its sites take part. A phase that needs all sites closes only by `all_answered`
-or `site_left`.
+non-empty submissions, it is not used: the session completes with the previous clustering, and a
+warning says so. Without an evaluation its sizes and quality are null.
 """
 
 
