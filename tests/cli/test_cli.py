@@ -150,7 +150,7 @@ def test_participate_from_the_consent_screen_to_labels(command: Command) -> None
     for phase in engine.possible_phases(command.fake.plan):
         for line in phase.discloses:
             assert line.field in said
-    assert "groups of at least 5 similar persons; nothing finer can be learned" in said
+    assert "groups of at least 5 similar persons; what leaves shows nothing finer" in said
     written = table(labels)
     assert written[0] == ["mrn", "cluster"]
     assert [row[0] for row in written[1:]] == [f"p{i}" for i in range(60)]

@@ -133,8 +133,11 @@ def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any
     common = {line for heading, line in terms.text(full=True)}
     only_here = sorted(common - own)
     assert only_here[-1].startswith("zurich; which of its rows")
-    stricter = ["Your own settings may be stricter: a site can ask for larger groups."]
-    assert only_here[:-1] == ([] if asked.protection_none else stricter)
+    stricter = (
+        f"{terms.p} persons is the session's number. If your site has set a larger one, "
+        "that applies, and the review at your site shows it."
+    )
+    assert only_here[:-1] == ([] if asked.protection_none else [stricter])
     told = " ".join(own - common)
     for text in ("303 persons", "missing", "Your table" if not asked.protection_none else ""):
         assert text in told

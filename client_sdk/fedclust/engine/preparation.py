@@ -107,8 +107,8 @@ PHASE = Phase(
                 "a feature, after its transform, or a level of one: its share."
             ),
             identifies=(
-                "Describes all your persons together. Every site learns the mean over all sites, "
-                "which of a feature that your site alone has is yours."
+                "Describes all your persons together. Every site learns the mean over all sites. "
+                "If your site alone has a feature, that is your own mean."
             ),
         ),
         Disclosure(

@@ -99,8 +99,8 @@ class SessionTerms:
             )
         return (
             f"Everything that leaves is computed from a table of groups of at least {self.p} "
-            "similar persons; nothing finer can be learned, whoever asks, in any number of rounds "
-            "and sessions. Rows, labels and identifiers never leave."
+            "similar persons; what leaves shows nothing finer, whoever asks, in any number of "
+            "rounds and sessions. Rows, labels and identifiers never leave."
         )
 
     @property
@@ -108,11 +108,11 @@ class SessionTerms:
         """What remains possible, one sentence each."""
         if self.protection_none:
             return self._two_sites_notes()
-        return (
-            *self._two_sites_notes(),
-            MALICIOUS_COORDINATOR,
-            "Your own settings may be stricter: a site can ask for larger groups.",
+        stricter = (
+            f"{self.p} persons is the session's number. If your site has set a larger one, that "
+            "applies, and the review at your site shows it."
         )
+        return (*self._two_sites_notes(), MALICIOUS_COORDINATOR, stricter)
 
     def _two_sites_notes(self) -> tuple[str, ...]:
         if self.two_sites_with is None:
