@@ -441,17 +441,19 @@ def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:
     features = [
         {"name": "crp", "unit": "mg/l", "lower": 0.1, "transform": "log"},
         {"name": "smoker", "kind": "binary"},
+        {"name": "sex", "kind": "binary", "unit": "1 = male"},
     ]
-    own = np.array([[3.25, 0.25], [88.0, 1.0]])
-    result = _result(np.log(own + 1), np.ones((2, 2)), centroids_original=own)
+    own = np.array([[3.25, 0.25, 0.0], [88.0, 1.0, 0.5]])
+    result = _result(np.log(own + 1), np.ones((2, 3)), centroids_original=own)
     found = {each.key: each for each in sections(Facts(result, _definition(features)))}
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["centroids"].html)
 
-    assert cells[-8:] == ["crp", "mg/l", "3.25", "88", "smoker", "share", "25 %", "100 %"]
+    assert cells[-12:-4] == ["crp", "mg/l", "3.25", "88", "smoker", "share", "25 %", "100 %"]
+    assert cells[-4:] == ["sex", "share (1 = male)", "0 %", "50 %"]
     # Two centroids lie on one axis: there is no column of zeros.
     assert "second axis" not in found["centroids"].html
     assert "prototypes" not in found["centroids"].html
-    many = result.model_copy(update={"prototypes": np.zeros((7, 2)), "prototype_labels": (0,) * 7})
+    many = result.model_copy(update={"prototypes": np.zeros((7, 3)), "prototype_labels": (0,) * 7})
     assert "Here 7 prototypes" in html(Facts(many, _definition(features)))
 
 

@@ -143,7 +143,9 @@ def _profile(facts: Facts) -> str:
 
 
 def _unit(column: Column) -> str:
-    return column.unit if column.kind != "binary" else "share"
+    if column.kind != "binary":
+        return column.unit
+    return f"share ({column.unit})" if column.unit else "share"
 
 
 def _mean_and_spread(entry: ClusterColumn) -> str:
