@@ -457,6 +457,22 @@ def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:
     assert "Here 7 prototypes" in html(Facts(many, _definition(features)))
 
 
+def test_quality_says_how_much_lies_within_groups() -> None:
+    quality = Quality(
+        inertia=12.5,
+        share_within=0.362,
+        simplified_silhouette=0.5,
+        davies_bouldin=0.7,
+        n_rows=100,
+    )
+    result = _result([[0.0], [9.0]], np.ones((2, 1)), quality=quality)
+    found = {each.key: each for each in sections(Facts(result, _definition([{"name": "u"}])))}
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["quality"].html)
+
+    assert cells[1] == "within groups"
+    assert cells[4:10] == ["persons", "12.5", "36 %", "0.5", "0.7", "100"]
+
+
 def test_a_site_reads_of_its_own_sizes() -> None:
     provenance = Provenance(
         algorithm="fkm",

@@ -299,11 +299,13 @@ def _quality(facts: Facts) -> str:
     if quality is not None:
         content = html_table(
             "Of the final clusters. A simplified silhouette near 1, and a low Davies-Bouldin "
-            "index, mean clusters that are well apart.",
-            ["inertia", "simplified silhouette", "Davies-Bouldin", "rows"],
+            "index, mean clusters that are well apart. Within groups: the share of the persons' "
+            "own inertia that lies between persons of one group, where no clustering sees it.",
+            ["inertia", "within groups", "simplified silhouette", "Davies-Bouldin", "persons"],
             [
                 [
                     quality.inertia,
+                    f"{100 * quality.share_within:.0f} %",
                     quality.simplified_silhouette,
                     quality.davies_bouldin,
                     quality.n_rows,
