@@ -63,9 +63,11 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/choosing_figure.py
 
 # The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.
+# All pages are written anew: each has the menu, and Sphinx would leave pages that were removed.
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet
 docs-site: $(DEV_STAMP)
 	$(BIN)/python docs/method_figures.py
+	rm -rf build/help
 	$(SPHINX) --doctree-dir build/doctrees --builder html docs build/help
 	$(BIN)/python docs/check_site.py build/help
 
