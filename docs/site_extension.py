@@ -3,6 +3,8 @@
 - ``<a id="x"></a>`` becomes a target that links of other pages find.
 - The text of a picture may have several lines.
 - A link to a file outside ``docs/`` becomes its text: the site does not contain that file.
+- In the PDF the list of pages is on the first one, and each page is as high as any other: not a
+  part of the section in which the list of pages happens to stand.
 - Scripts and styles inside a page move to files, so that the coordinator's content policy can
   forbid them.
 """
@@ -32,6 +34,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect everything to Sphinx."""
     app.connect("source-read", _read_markdown)
     app.connect("doctree-read", _unlink_files_outside)
+    app.connect("doctree-resolved", _order_pages_of_one_page)
     app.connect("build-finished", _move_inline_parts_to_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -54,6 +57,34 @@ def _unlink_files_outside(app: Sphinx, document: nodes.document) -> None:
             link.replace_self(link.children)
     for link in list(document.findall(addnodes.download_reference)):
         link.replace_self(link.children)
+
+
+def _order_pages_of_one_page(app: Sphinx, document: nodes.document, page: str) -> None:
+    if app.builder.name != "singlehtml":
+        return
+    for below in list(document.findall(addnodes.start_of_file)):
+        wrapper, section = below.parent, below.parent.parent
+        while not isinstance(section.parent, (nodes.document, addnodes.start_of_file)):
+            section = section.parent
+        if wrapper.parent is not section:
+            wrapper.parent.remove(wrapper)
+            section.append(wrapper)
+    front = next(iter(document.findall(nodes.section)))
+    first_wrapper = next(iter(document.findall(addnodes.start_of_file))).parent
+    front.insert(front.index(first_wrapper), _contents(app, page))
+
+
+def _contents(app: Sphinx, page: str) -> nodes.section:
+    contents = nodes.section("", nodes.title("", "Contents"), ids=["contents"])
+    for tree in app.env.get_doctree(page).findall(addnodes.toctree):
+        pages = nodes.bullet_list()
+        for name in tree["includefiles"]:
+            link = nodes.reference("", "", internal=True, refuri=f"#document-{name}")
+            link += nodes.Text(app.env.titles[name].astext())
+            pages += nodes.list_item("", addnodes.compact_paragraph("", "", link))
+        contents += nodes.paragraph("", "", nodes.strong("", tree["caption"]))
+        contents += pages
+    return contents
 
 
 def _move_inline_parts_to_files(app: Sphinx, error: Exception | None) -> None:
