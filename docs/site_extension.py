@@ -5,6 +5,9 @@
 - A link to a file outside ``docs/`` becomes its text: the site does not contain that file.
 - In the PDF the list of pages is on the first one, and each page is as high as any other: not a
   part of the section in which the list of pages happens to stand.
+- The reference shows the fields of a model by name and default; the types are in its docstring.
+  It omits the parameters by which tests replace the connection and the clock.
+- The path of a page in a docstring becomes a link.
 - Scripts and styles inside a page move to files, so that the coordinator's content policy can
   forbid them.
 """
@@ -14,8 +17,10 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
+from pydantic import BaseModel
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
@@ -23,6 +28,8 @@ from sphinx.application import Sphinx
 _TREES = {"adr/README": "0*", "recipes/README": "[a-z]*"}
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>', re.MULTILINE)
 _PICTURE_TEXT = re.compile(r"!\[[^\]]*\]\(")
+_PATH_OF_PAGE = re.compile(r"(``)?\bdocs/([\w/-]+)\.md(?(1)``)")
+_FOR_TESTS = re.compile(r", http: [^,]*Http .*\)$")
 _INLINE = re.compile(r"[ ]*<(script|style)(?: data-cfasync=\"false\")?>(.*?)</\1>\n?", re.DOTALL)
 #: The theme's style sheet has all icons as fonts; this script would write styles into the page.
 _ICON_SCRIPT = re.compile(r'[ ]*<script defer src="[^"]*/fontawesome\.js[^"]*"></script>\n?')
@@ -35,6 +42,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _read_markdown)
     app.connect("doctree-read", _unlink_files_outside)
     app.connect("doctree-resolved", _order_pages_of_one_page)
+    app.connect("autodoc-process-docstring", _link_pages, priority=900)
+    app.connect("autodoc-process-signature", _shorten_signature)
     app.connect("build-finished", _move_inline_parts_to_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -57,6 +66,39 @@ def _unlink_files_outside(app: Sphinx, document: nodes.document) -> None:
             link.replace_self(link.children)
     for link in list(document.findall(addnodes.download_reference)):
         link.replace_self(link.children)
+
+
+def _link_pages(
+    app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]
+) -> None:
+    del app, what, name, thing, options
+    lines[:] = [_PATH_OF_PAGE.sub(r":doc:`/\2`", line) for line in lines]
+
+
+def _shorten_signature(
+    app: Sphinx,
+    what: str,
+    name: str,
+    thing: object,
+    options: Any,
+    signature: str | None,
+    returned: str | None,
+) -> tuple[str, str | None] | None:
+    del app, what, name, options
+    if not signature:
+        return None
+    if isinstance(thing, type) and issubclass(thing, BaseModel):
+        defaults = {
+            field: given.get_default(call_default_factory=True)
+            for field, given in thing.model_fields.items()
+            if not given.is_required()
+        }
+        fields = (
+            f"{field}={defaults[field]!r}" if field in defaults else field
+            for field in thing.model_fields
+        )
+        return f"(*, {', '.join(fields)})", returned
+    return _FOR_TESTS.sub(")", signature), returned
 
 
 def _order_pages_of_one_page(app: Sphinx, document: nodes.document, page: str) -> None:
