@@ -24,7 +24,7 @@ from support.timeouts import TIMEOUT_S
 ROOT = Path(__file__).parents[2]
 #: A block of code below the line that begins with its file's name.
 BLOCK = re.compile(
-    r"^`([\w/]+\.(?:py|toml))`(?:(?!```).)*?\n```(?:python|toml)\n(.*?)```",
+    r"^`(pyproject\.toml|fedclust_damped/\w+\.py)`(?:(?!```).)*?\n```(?:python|toml)\n(.*?)```",
     re.DOTALL | re.MULTILINE,
 )
 SITES = {"ada": 60, "brno": 50, "cadiz": 55}
