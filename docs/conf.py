@@ -48,6 +48,7 @@ if tags.has("print"):  # noqa: F821 (Sphinx defines it): one page, for the PDF
 else:
     html_theme = "pydata_sphinx_theme"
     html_css_files = ["site.css"]
+    html_js_files = ["site.js"]
     html_context = {"default_mode": "auto"}
     html_sidebars = {"**": ["site_nav.html"]}
     html_theme_options = {
