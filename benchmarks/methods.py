@@ -21,9 +21,9 @@ import numpy as np
 from sklearn.datasets import load_iris, load_wine, make_blobs
 
 from _baselines import BARE, GROUPS, central, centroid_cost
+from _cases import CENTRAL_N_INIT, cases
 from _report import write
 from fedclust import simulate
-from protection import CENTRAL_N_INIT, cases
 
 Session = tuple[dict[str, Any], dict[str, Any]]
 
