@@ -337,7 +337,7 @@ def audit_verify(
 ) -> None:
     """Verify the audit trail's chain; exit code 1 if an entry was changed, removed or moved.
 
-    Works while a coordinator runs. Note the printed head outside this machine: only --head or a
+    Works while a coordinator runs. Note the printed head outside this machine: only `--head` or a
     site's ledger reveals a trail that was cut at its end or rewritten completely.
     """
     from fedclust_service.bootstrap import explain_store_errors
