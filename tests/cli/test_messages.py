@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from fedclust.cli import main as cli
+from fedclust.cli.participate import warn_unlabelled
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
@@ -591,7 +592,16 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     labelled = desk.run("north", f"predict swept.fedclust --out l2.csv {data}")
     assert labelled.code == 0
     assert "30 of 60 rows have no label: values are missing, or levels are not" in labelled.text
-    assert "30 rows labelled: l2.csv" in labelled.text
+    assert "30 rows labelled: l2.csv (K = " in labelled.text
+    two = desk.run("north", f"predict swept.fedclust --out l2.csv --k 2 {data}")
+    assert "30 rows labelled: l2.csv (K = 2)" in two.text
+
+
+def test_rows_without_a_label_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert warn_unlabelled(np.array([0, 1, 2])) == 0
+    assert capsys.readouterr().err == ""
+    assert warn_unlabelled(np.array([0, -1, 2])) == 1
+    assert "warning: 1 of 3 rows have no label" in capsys.readouterr().err
 
 
 # --- progress -------------------------------------------------------------------------------------

@@ -381,6 +381,7 @@ def test_one_mapping_file_serves_every_command(office: Office) -> None:
     out = ("--labels-out", str(labels), "--result-out", result)
     assert office.run("participate", "heart", *shared, "--yes", *out) == 0, office.err
     own = labels.read_text("utf-8")
+    assert "--out LABELS, with the options that read your table here" in office.err
     assert office.run("predict", result, *shared, "--out", str(labels)) == 0, office.err
     assert labels.read_text("utf-8") == own
     assert office.run("predict", result, *office.data, "--out", str(labels)) == 3

@@ -93,6 +93,8 @@ def test_the_page_explains_the_words_that_are_on_it_and_no_others(tmp_path: Path
         "silhouette",
     ):
         assert f" {word} " in explained()
+    assert "K The number of clusters" not in explained()
+    assert "K The number of clusters" in explained(config={"n_clusters": [2, 3]})
     assert "candidate clustering" not in explained()
     assert "candidate clustering" in explained(algorithm="fkm")
     assert "How much closer" not in explained(config={"n_clusters": 3, "evaluate": False})

@@ -7,7 +7,9 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import OneK
@@ -143,8 +145,10 @@ def participate(
         return
     if labels_out is not None and result.labels_ is not None:
         show(err, f"each row's cluster: {labels_out}")
+        warn_unlabelled(result.labels_)
     if result_out is not None:
-        show(err, f"next, for new rows: fedclust predict {result_out} --data FILE --out LABELS")
+        command = f"fedclust predict {result_out} --data FILE --out LABELS"
+        show(err, f"next, for new rows: {command}, with the options that read your table here")
 
 
 def _take_part(
@@ -207,15 +211,8 @@ def predict(
     write_labels(out_path, labels, ids, source.id_column)
     if source.id_column is None:
         show(err, "labels are named by row number only; give --id-column to name the rows")
-    without = int((labels < 0).sum())
+    without = warn_unlabelled(labels)
     n_ids, n_rows = count_repeated(ids or ())
-    if without:
-        show(
-            err,
-            f"warning: {without} of {len(labels)} rows have no label: values are missing, or "
-            "levels are not known to the session. fedclust check SESSION --data FILE says in which "
-            "columns",
-        )
     if n_ids:
         show(err, f"warning: {repeated_text(n_ids, n_rows)}; each row has its own line")
     value = {
@@ -224,7 +221,9 @@ def predict(
         "repeated_ids": n_ids,
         "labels": str(out_path),
     }
-    conclude(f"{len(labels) - without} rows labelled: {out_path}", value, as_json)
+    n_clusters = loaded.result_.n_clusters
+    sweep = "" if n_clusters is None else f" (K = {n_clusters})"
+    conclude(f"{len(labels) - without} rows labelled: {out_path}{sweep}", value, as_json)
 
 
 @o.command(
@@ -267,6 +266,19 @@ def leave(
         site.leave(session)
         (left,) = site.status(session) if as_json else (None,)
     conclude(f"{session}: left; this site gets no further tasks", left, as_json)
+
+
+def warn_unlabelled(labels: NDArray[np.int64]) -> int:
+    """Return how many rows have no label, and say so if there are any."""
+    without = int((labels < 0).sum())
+    if without:
+        show(
+            err,
+            f"warning: {without} of {len(labels)} rows have no label: values are missing, or "
+            "levels are not known to the session. fedclust check SESSION --data FILE says in which "
+            "columns",
+        )
+    return without
 
 
 def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:

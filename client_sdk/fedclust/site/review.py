@@ -86,6 +86,12 @@ _WORDS = (
         ),
     ),
     (
+        "K",
+        # Not the k of k-means.
+        r"(?-i:K)",
+        "The number of clusters; a session may compare several.",
+    ),
+    (
         "not released",
         r"not released",
         "A group does not release a column if one of its persons has no value in it.",
