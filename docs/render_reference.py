@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,8 +32,12 @@ from render_options import default, fields_table, markdown_table, values, with_f
 
 
 def markdown_code(text: str) -> str:
-    """Return text of the code with its double back quotes as Markdown has them."""
-    return text.replace("``", "`").replace("|", "\\|")
+    """Return text of the code with its double back quotes as Markdown has them.
+
+    Addresses become code too: they may break at the end of a line.
+    """
+    text = text.replace("``", "`").replace("|", "\\|")
+    return re.sub(r"(?<![`\w])([a-z+]+://[^\s;,]*[^\s;,.])", r"`\1`", text)
 
 
 # --- commands -------------------------------------------------------------------------------------
