@@ -47,7 +47,7 @@ def payloads(result: SimulationResult, phase: str, round_number: int = 0) -> dic
 
 
 def tasks(result: SimulationResult, phase: str) -> dict[int, Any]:
-    """Return what all sites were told in each round of a phase, by the round's number."""
+    """Return what every task of a phase had in common, by the round's number."""
     return {entry.round: entry.task.common for entry in result.trace_ if entry.phase == phase}
 
 
@@ -147,7 +147,7 @@ def draw_kfed() -> Figure:
     for panel in (local, chosen, moved):
         for site, own in sent.items():
             panel.sent(site, own.means)
-    chosen.numbers(seeds, beside=True)
+    chosen.numbers(seeds, next_to=True)
     nearest = paper.cluster_centers_[nearest_centroid(means, paper.cluster_centers_)]
     moved.links(means, nearest)
     moved.crosses(paper.cluster_centers_, size=3)
@@ -409,7 +409,7 @@ def draw_overlap() -> Figure:
     for site, sent in payloads(result, "cells").items():
         own = HELD[site]
         panels[site].sent(site, sent.means[:, own])
-        panels[site].numbers(result.cluster_centers_[:, own], beside=True)
+        panels[site].numbers(result.cluster_centers_[:, own], next_to=True)
         shift = 0.07 * (SITES.index(site) - 1)
         for axis in own:
             merged.sent(site, np.column_stack([np.full(3, axis + shift), sent.means[:, axis]]))

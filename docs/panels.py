@@ -24,7 +24,7 @@ _TINTS = ("#e7eff7", "#fdf1da", "#e4f3ec", "#f7e9f2", "#ececec")
 _EDGE, _GAP, _TOP = 8.0, 12.0, 28.0
 _SIZE = 12
 #: How far a number stands from what it names, in pixels.
-_BESIDE = (13.0, -11.0)
+_NEXT_TO = (13.0, -11.0)
 
 
 class Panel:
@@ -107,9 +107,9 @@ class Panel:
         style = {"fill": COLOURS[site], "stroke": "#ffffff", "stroke_width": "0.7"}
         self._parts.append(tag("path", d=way, **style))
 
-    def numbers(self, points: FloatArray, *, beside: bool = False) -> None:
-        """Draw points (K, 2) as black discs with the numbers 1 to K, or write these beside them."""
-        for number, (x, y) in enumerate(self.place(points) + (_BESIDE if beside else (0, 0)), 1):
+    def numbers(self, points: FloatArray, *, next_to: bool = False) -> None:
+        """Draw points (K, 2) as discs with the numbers 1 to K, or the numbers next to them."""
+        for number, (x, y) in enumerate(self.place(points) + (_NEXT_TO if next_to else (0, 0)), 1):
             self._parts.append(tag("circle", cx=x, cy=y, r=7.5, fill=INK, stroke="#ffffff"))
             style = {"fill": "#ffffff", "font_weight": "600"}
             self._parts.append(text(x, y + 4, str(number), "middle", size=_SIZE, **style))

@@ -77,17 +77,6 @@ class SiteResult(SessionResult):
         return replace(self, labels_=labels, ids_=ids, memory=memory, table=rows)
 
     def at(self, n_clusters: int) -> SiteResult:
-        """Return the clustering for one K of a sweep.
-
-        Parameters
-        ----------
-        n_clusters : int
-
-        Raises
-        ------
-        UsageError
-            The sweep has no such K; the message names every K there is.
-        """
         other = replace(super().at(n_clusters), labels_=None)
         if self.table is None:
             return other
@@ -95,49 +84,13 @@ class SiteResult(SessionResult):
         return replace(other, labels_=labels)
 
     def label_new(self, rows: LabelRows) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
-        """Label new rows.
-
-        Parameters
-        ----------
-        rows : LabelRows
-            What :meth:`new_rows` returned.
-
-        Returns
-        -------
-        (n,) int64
-            -1 where missing values forbid a label.
-        tuple of str or None
-            The rows' identifiers, if an id column was named.
-        """
         return label_rows(self, rows, self.memory, self.site, new=True)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result without labels; :meth:`load` and ``fedclust predict`` read it.
-
-        Parameters
-        ----------
-        path : path
-
-        Raises
-        ------
-        UsageError
-            The file cannot be written.
-        """
         file = ResultFile(definition=self.definition, document=self.document, site=self.site)
         file.write(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SiteResult:
-        """Read a saved result.
-
-        Parameters
-        ----------
-        path : path
-
-        Raises
-        ------
-        UsageError
-            The file is no result, or one of another version.
-        """
         file = ResultFile.read(path)
         return cls(file.document, file.definition, file.site)
