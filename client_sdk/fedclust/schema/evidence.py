@@ -1,0 +1,69 @@
+"""What a result says of how far its clusters can be trusted."""
+
+from __future__ import annotations
+
+from fedclust.numeric.arrays import FloatMatrix, FloatVector
+from fedclust.schema.model import Model
+
+__all__ = ["PrincipalAxes", "Stability"]
+
+
+class Stability(Model):
+    """How far models of resampled data agree with the clusters.
+
+    Each of ``n_models`` models clusters a bootstrap sample: sites drawn with replacement, and
+    persons drawn with replacement within them. See ``engine.stability``.
+
+    Attributes
+    ----------
+    n_models : int
+    jaccard : (K,) float64
+        For each cluster, the mean over the models of the largest Jaccard index with one of the
+        model's clusters (Hennig, "Cluster-wise assessment of cluster stability", 2007).
+    recovered, dissolved : (K,) float64
+        The share of models in which that index is at least .75, and below .5.
+    consensus : (K, K) float64
+        The probability that a model puts two persons into one cluster, by their clusters: one of
+        cluster k and one of cluster l.
+    ambiguous_share : float or None
+        The share of pairs of persons of one site whom more than a tenth and less than nine tenths
+        of the models put into one cluster (Senbabaoglu, Michailidis & Li, 2014).
+    prediction_strength : float or None
+        Mean over split halves (Tibshirani & Walther, "Cluster validation by prediction strength",
+        2005). None where it was not measured.
+    gap, gap_error : float or None
+        The gap statistic of this number of clusters and its standard error s_k (Tibshirani,
+        Walther & Hastie, "Estimating the number of clusters in a data set via the gap statistic",
+        2001).
+    gap_of_one : float or None
+        The gap statistic of a single cluster.
+    """
+
+    n_models: int
+    jaccard: FloatVector
+    recovered: FloatVector
+    dissolved: FloatVector
+    consensus: FloatMatrix
+    ambiguous_share: float | None = None
+    prediction_strength: float | None = None
+    gap: float | None = None
+    gap_error: float | None = None
+    gap_of_one: float | None = None
+
+
+class PrincipalAxes(Model):
+    """The axes of largest variance of all sites' cells, in the scaled space.
+
+    Attributes
+    ----------
+    origin : (d,) float64
+        The mean of all persons.
+    axes : (d, 2) float64
+        Orthonormal. The largest loading of each is positive. With one column the second is 0.
+    shares : (2,) float64
+        The share of the cells' variance that lies along each.
+    """
+
+    origin: FloatVector
+    axes: FloatMatrix
+    shares: FloatVector
