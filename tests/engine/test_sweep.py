@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import make_blobs
-from sklearn.metrics import adjusted_rand_score
 
 from fedclust import engine, simulate
 from fedclust.definition import DefinitionError
 from fedclust.engine import Plan, sweep
-from fedclust.engine.model_selection import adjusted_rand_index, recommend, stability
+from fedclust.engine.model_selection import recommend, stability
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd.config import Config
@@ -277,16 +276,6 @@ def _with(cells: Any, count: int) -> Any:
 
 
 # --- choosing -------------------------------------------------------------------------------------
-
-
-def test_agreement_is_the_adjusted_rand_index_of_the_rows() -> None:
-    rng = np.random.default_rng(2)
-    a, b, counts = rng.integers(0, 3, 12), rng.integers(0, 4, 12), rng.integers(1, 9, 12)
-    expected = adjusted_rand_score(np.repeat(a, counts), np.repeat(b, counts))
-    assert adjusted_rand_index(a, b, counts) == pytest.approx(expected, rel=1e-12)
-    assert adjusted_rand_index(a, a, counts) == 1.0
-    zeros = np.zeros(12, dtype=np.int64)
-    assert adjusted_rand_index(zeros, zeros, counts) == 1.0
 
 
 def test_stability_is_high_at_the_clusters_there_are() -> None:

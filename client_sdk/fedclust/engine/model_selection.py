@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
@@ -68,25 +68,12 @@ def stability(
     rngs = [server_rng(seed, f"stability-{n_clusters}-{start}") for start in range(_STARTS)]
     found = single_start_centroids(means, weights, n_clusters, rngs)
     labellings = [nearest_centroid(means, centroids) for centroids in found]
-    agreements = [adjusted_rand_index(a, b, counts) for a, b in combinations(labellings, 2)]
+    tables = [
+        contingency_table(a, b, counts, n_clusters, n_clusters)
+        for a, b in combinations(labellings, 2)
+    ]
+    agreements = [adjusted_rand_index(table) for table in tables]
     return float(np.mean(agreements))
-
-
-def adjusted_rand_index(
-    a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.int64]
-) -> float:
-    """Return the adjusted Rand index of two labellings (m,) of cells of ``counts`` (m,) rows."""
-    table = np.zeros((int(a.max()) + 1, int(b.max()) + 1))
-    np.add.at(table, (a, b), counts)
-    together = _n_pairs(table).sum()
-    in_a, in_b = _n_pairs(table.sum(axis=1)).sum(), _n_pairs(table.sum(axis=0)).sum()
-    by_chance = in_a * in_b / max(float(_n_pairs(table.sum())), 1.0)
-    most = (in_a + in_b) / 2.0
-    return 1.0 if most == by_chance else float((together - by_chance) / (most - by_chance))
-
-
-def _n_pairs(rows: Any) -> Any:
-    return rows * (rows - 1.0) / 2.0
 
 
 # --- recommendation -------------------------------------------------------------------------------
