@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedclust.engine import all_phases
+from fedclust.engine import EVIDENCE_PHASES, all_phases
 from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.schema.task import Phase
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
@@ -35,9 +36,25 @@ from render_reference import (  # noqa: E402
 
 
 def disclosures(method: str) -> str:
-    """Return, phase by phase, what leaves a site in sessions of ``method``."""
+    """Return, phase by phase, what leaves a site in sessions of ``method``, but for evidence."""
+    found = all_phases(METHODS[method])
+    text = phase_tables(phase for phase in found if phase not in EVIDENCE_PHASES)
+    if found[-1] not in EVIDENCE_PHASES:
+        return text
+    return f"{text}\n\n{_MORE_WITH_EVIDENCE}"
+
+
+_MORE_WITH_EVIDENCE = (
+    "With the options `stability` or `transfer`, `evidence` takes the place of `evaluate`, and a\n"
+    "round `resampling` follows: see [what leaves a site for\n"
+    "evidence](../evidence.md#what-leaves-a-site)."
+)
+
+
+def phase_tables(phases: Iterable[Phase]) -> str:
+    """Return, phase by phase, what leaves a site."""
     parts = []
-    for phase in all_phases(METHODS[method]):
+    for phase in phases:
         rows = (
             (f"`{line.field}`", line.shape, line.meaning, line.identifies)
             for line in phase.discloses
@@ -61,6 +78,7 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/problems.md", "list"): problem_list,
         ("reference/problems.md", "problems"): problems,
         ("reference/audit-actions.md", "actions"): audit_actions,
+        ("evidence.md", "disclosures"): lambda: phase_tables(EVIDENCE_PHASES),
     }
     for part, model in DEFINITIONS.items():
         page = "reference/definition.md"

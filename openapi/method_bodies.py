@@ -11,6 +11,7 @@ bits of numbers, and hashes over them, may differ.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +124,22 @@ class _Session:
 def _too_small(body: bytes) -> bytes:
     """Return an answer in which one count is below the smallest count of 5."""
     answer = json.loads(body)
-    for name in ("counts", "observed"):
-        counts = answer["payload"].get(name)
-        while counts and isinstance(counts[0], list):
-            counts = counts[0]
-        if counts:
-            counts[0] = 4
+    for counts in _counts_in(answer["payload"]):
+        counts[0] = 4
     return json.dumps(answer).encode()
+
+
+def _counts_in(payload: Any) -> Iterator[list[int]]:
+    """Yield the first row of every field of an answer that counts persons."""
+    if isinstance(payload, list):
+        for part in payload:
+            yield from _counts_in(part)
+    elif isinstance(payload, dict):
+        for name, value in payload.items():
+            counts = value if name in ("counts", "observed", "models") else None
+            while counts and isinstance(counts[0], list):
+                counts = counts[0]
+            yield from [counts] if counts else _counts_in(value)
 
 
 def _text(value: Any) -> bytes:

@@ -225,6 +225,7 @@ def test_every_method_has_a_page_with_its_options_and_what_leaves_a_site(name: s
         for field in model.model_fields:
             assert f"| `{field}` |" in options, f"docs/methods/{name}.md lacks the option {field}"
     left = text.partition("<!-- disclosures: begin -->")[2]
+    left += page("evidence.md")  # for the phases that are the same for every method
     for phase in all_phases(method):
         table = left.partition(f"**{phase.name}**")[2]
         for line in phase.discloses:

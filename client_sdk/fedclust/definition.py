@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import RootModel, ValidationError
 
-from fedclust.engine import Plan, sweep
+from fedclust.engine import Plan, check_evidence, sweep
 from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
@@ -150,6 +150,7 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         config = RunConfig(options, definition.features, policy, roster, policy.min_group_size)
         try:
             sweep.for_options(method, options).check_config(config)
+            check_evidence(method, config)
         except RuleViolation as error:
             errors.append(_error("/config" + error.pointer, error.rule, error.message))
     if errors:

@@ -146,7 +146,8 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
     first, second = sweep.measured(raw, contributions, config)
     assert first is not None
     assert second is None
-    done = sweep.complete_sweep(raw, (first, second), together.history_)
+    complete = sweep.complete_entries(raw, (first, second), together.history_)
+    done = sweep.report_recommended(complete)
     assert done.n_clusters == 2
     unmeasured = done.at(5)
     assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)

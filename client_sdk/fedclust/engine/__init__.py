@@ -5,8 +5,10 @@ from __future__ import annotations
 from fedclust.engine.coordinator import EngineState, advance, check_roster, start
 from fedclust.engine.message_check import MAX_COUNT, check
 from fedclust.engine.plan import (
+    EVIDENCE_PHASES,
     Plan,
     all_phases,
+    check_evidence,
     check_installed,
     has_features,
     max_rounds,
@@ -18,6 +20,7 @@ from fedclust.engine.site import label, local_step
 from fedclust.engine.tasks import TaskCommon, TaskSpace, read_task, write_task
 
 __all__ = [
+    "EVIDENCE_PHASES",
     "MAX_COUNT",
     "EngineState",
     "Plan",
@@ -26,6 +29,7 @@ __all__ = [
     "advance",
     "all_phases",
     "check",
+    "check_evidence",
     "check_installed",
     "check_roster",
     "has_features",

@@ -6,9 +6,8 @@ from hashlib import sha256
 
 import numpy as np
 
-from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
 from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
-from fedclust.engine.sweep_messages import SweepTask
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.run_config import RunConfig
@@ -29,8 +28,9 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
         raise RuleViolation("task", message, "/phase")
     phases = all_phases(plan.method)
     place = next(i for i, each in enumerate(phases) if each.name == task.phase)
-    of_method = 0 < place < len(phases) - 1
-    if before["phase"] >= (place if phases[place].once else len(phases) - 1):
+    closing = 1 + len(plan.method.phases)
+    of_method = 0 < place < closing
+    if before["phase"] >= (place if phases[place].once else closing):
         raise RuleViolation("task", f"the phase {task.phase!r} is over in this session", "/phase")
     rounds = before["rounds"] + of_method
     if rounds > max_rounds(plan):
@@ -40,8 +40,7 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
     _refuse_no_centroids(task.common)
     if of_method:
         plan.method.check_task(task, config)
-    if task.phase == evaluation.NAME:
-        _check_evaluation_task(plan, task, config)
+    _check_closing_task(plan, task, config)
     space = _refuse_other_space(plan, task.space, before.get("space"))
     progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
     return {**memory, "progress": progress}
@@ -49,8 +48,9 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
 
 def _refuse_no_centroids(common: Model) -> None:
     """Refuse a task that asks about no centroids at all."""
-    for part in common.parts if isinstance(common, SweepTask) else (common,):
-        if isinstance(part, CentroidTask) and 0 in part.centroids.shape:
+    for part in getattr(common, "parts", (common,)):
+        asked = part.clusters if isinstance(part, resampling.ResampledModels) else part
+        if isinstance(asked, CentroidTask) and 0 in asked.centroids.shape:
             raise RuleViolation(
                 "task", "a task names at least one centroid", "/parameters/centroids"
             )
@@ -73,10 +73,13 @@ def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> s
     return found
 
 
-def _check_evaluation_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
-    if not plan.options.evaluated:
-        raise RuleViolation("task", "the definition has no evaluation", "/phase")
-    if plan.method.sweeping:
+def _check_closing_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
+    prototypes = plan.method.by_prototypes
+    if task.phase == evidence.NAME:
+        evidence.check_task(task, config, prototypes=prototypes)
+    elif task.phase == resampling.NAME:
+        resampling.check_task(task, config, prototypes=prototypes)
+    elif task.phase == evaluation.NAME and plan.method.sweeping:
         sweep.check_evaluation_task(task, config)
-    else:
-        evaluation.check_task(task, config, prototypes=plan.method.by_prototypes)
+    elif task.phase == evaluation.NAME:
+        evaluation.check_task(task, config, prototypes=prototypes)

@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
+from fedclust.engine.evaluation import EvaluationOutcome
 from fedclust.engine.plan import Plan, is_exact, max_rounds, phase
-from fedclust.methods.common.finalize import complete_result
-from fedclust.numeric.arrays import FloatVector
+from fedclust.methods.common.finalize import complete_result, sort_clusters
+from fedclust.numeric.arrays import FloatMatrix, FloatVector
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Model, Tree
@@ -29,7 +30,7 @@ class EngineState(Model):
 
     Attributes
     ----------
-    stage : {"prepare", "method", "evaluate"}
+    stage : {"prepare", "method", "evaluate", "evidence", "resample"}
         What the open round belongs to.
     round : int
         Number of the open round, from 1.
@@ -44,11 +45,14 @@ class EngineState(Model):
     method : dict
         The method's own state, as a tree; None before its start.
     result : Result or None
-        In the evaluation: what is being evaluated, not yet sorted.
+        What is being evaluated, not yet sorted; with evidence sorted, and complete once resampled
+        models are compared.
+    box : (2, d) float64 or None
+        While resampled models are compared: least and greatest scaled values.
     history : tuple of HistoryEntry
     """
 
-    stage: Literal["prepare", "method", "evaluate"]
+    stage: Literal["prepare", "method", "evaluate", "evidence", "resample"]
     round: int
     phase: str = preparation.NAME
     method_rounds: int = 0
@@ -59,9 +63,18 @@ class EngineState(Model):
     warnings: tuple[str, ...] = ()
     method: dict[str, Tree] | None = None
     result: Result | None = None
+    box: FloatMatrix | None = None
     history: tuple[HistoryEntry, ...] = ()
 
 
+_UNMEASURED = (
+    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
+    "evaluation"
+)
+_NOT_COMPARED = (
+    "stability and transfer are not known: fewer sites than min_sites could compare the clusters "
+    "with other models"
+)
 Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 
 
@@ -126,9 +139,11 @@ def advance(
     ordered = sorted(contributions, key=lambda contribution: contribution.site)
     answered = sum(contribution.payload is not None for contribution in ordered)
     if answered < plan.policy.min_sites:
-        if state.stage == "evaluate" and state.result is not None:
-            # The clustering itself rests on rounds that had enough.
-            return Done(_final_result(plan, state, _unmeasured(state.result)))
+        # The clustering itself rests on rounds that had enough.
+        if state.stage in ("evaluate", "evidence") and state.result is not None:
+            return Done(_final_result(plan, state, _add_warning(state.result, _UNMEASURED)))
+        if state.stage == "resample" and state.result is not None:
+            return Done(_report(_add_warning(state.result, _NOT_COMPARED)))
         open_phase = phase(plan, state.phase)
         if state.stage == "method" and (open_phase.ends_with_site or open_phase.optional):
             return _end_early(plan, state, _run_config(plan, state, roster, masks), answered)
@@ -197,6 +212,10 @@ def _advance(
         return replace(following, warnings=warnings)
     if state.stage == "evaluate":
         return _close_evaluation(plan, state, contributions, config, answered)
+    if state.stage == "evidence":
+        return _close_evidence(plan, state, contributions, config, answered)
+    if state.stage == "resample":
+        return _close_resampling(plan, state, contributions, config, answered)
     return _close_method_round(plan, state, contributions, config, answered)
 
 
@@ -238,9 +257,7 @@ def _close_method_round(
     method = plan.method
     outcome = method.aggregate(method.state.model_validate(state.method), contributions, config)
     metrics = {"n_sites": float(answered), **outcome.metrics}
-    state = state.model_copy(
-        update={"history": (*state.history, _history_entry(state, state.phase, answered, metrics))}
-    )
+    state = _record(state, answered, metrics)
     if isinstance(outcome, Done):
         return _end_method(plan, state, outcome.result, config, metrics)
     if state.method_rounds >= max_rounds(plan):
@@ -273,10 +290,7 @@ def _end_early(plan: Plan, state: EngineState, config: RunConfig, answered: int)
         }
     finished = finished.model_copy(update=update)
     metrics = {"n_sites": float(answered)}
-    state = state.model_copy(
-        update={"history": (*state.history, _history_entry(state, state.phase, answered, metrics))}
-    )
-    return _end_method(plan, state, finished, config, metrics)
+    return _end_method(plan, _record(state, answered, metrics), finished, config, metrics)
 
 
 def _end_method(
@@ -285,9 +299,15 @@ def _end_method(
     raw = raw.model_copy(update={"warnings": (*state.warnings, *raw.warnings)})
     if not (plan.options.evaluated and len(raw.centroids) > 0):
         return Done(_final_result(plan, state, raw), metrics)
-    task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
+    task: Task
+    if evidence.is_wanted(plan.options):
+        raw = evidence.with_clusterings(raw, [sort_clusters(r) for r in evidence.clusterings(raw)])
+        stage, task = "evidence", evidence.task(raw, plan.options)
+    else:
+        stage = "evaluate"
+        task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
     return _open(
-        state, task, config, metrics, stage="evaluate", method=None, result=raw, phase=task.phase
+        state, task, config, metrics, stage=stage, method=None, result=raw, phase=task.phase
     )
 
 
@@ -298,52 +318,130 @@ def _close_evaluation(
     config: RunConfig,
     answered: int,
 ) -> Done:
-    raw = state.result
-    if raw is None:
-        raise ValueError("there is nothing to evaluate in this state")
-    metrics = {"n_sites": float(answered)}
-    if raw.sweep is not None:
+    raw = _result_of(state)
+    outcomes: tuple[EvaluationOutcome | None, ...]
+    if raw.sweep is None:
+        outcomes = (evaluation.aggregate(raw, contributions, config),)
+    else:
         outcomes = sweep.measured(raw, contributions, config)
-        entry = _history_entry(state, state.phase, answered, metrics)
-        return Done(sweep.complete_sweep(raw, outcomes, (*state.history, entry)), metrics)
-    outcome = evaluation.aggregate(raw, contributions, config)
-    if outcome.quality is not None:
-        metrics["inertia"] = outcome.quality.inertia
-    state = state.model_copy(
-        update={"history": (*state.history, _history_entry(state, state.phase, answered, metrics))}
-    )
-    result = _final_result(
-        plan,
+    metrics = _evaluation_metrics(raw, outcomes, answered)
+    state = _record(state, answered, metrics)
+    return Done(_report(_complete(plan, state, raw, outcomes)), metrics)
+
+
+def _close_evidence(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    answered: int,
+) -> Next | Done:
+    raw = _result_of(state)
+    outcomes, flows = evidence.measured(raw, contributions, config)
+    metrics = _evaluation_metrics(raw, outcomes, answered)
+    state = _record(state, answered, metrics)
+    if all(each is None for each in outcomes):
+        return Done(_final_result(plan, state, _add_warning(raw, _UNMEASURED)), metrics)
+    result = _complete(plan, state, raw, outcomes)
+    cells = evidence.pooled_cells(contributions)
+    axes = evidence.principal_axes(cells)
+    own = [each.model_copy(update={"axes": axes}) for each in evidence.clusterings(result)]
+    result = evidence.with_clusterings(result, own)
+    if result.sweep is not None:
+        entries = [
+            entry.model_copy(update={"flow": flow})
+            for entry, flow in zip(result.sweep, flows, strict=True)
+        ]
+        result = result.model_copy(update={"sweep": tuple(entries)})
+    task = resampling.task(result, cells, config, plan.seed)
+    box = evidence.bounding_box(contributions, config)
+    return _open(
         state,
-        raw,
-        sizes=outcome.sizes,
-        site_sizes=outcome.site_sizes,
-        quality=outcome.quality,
-        profile=outcome.profile,
-        warnings=outcome.warnings,
+        task,
+        config,
+        metrics,
+        stage="resample",
+        result=result,
+        box=box,
+        phase=task.phase,
     )
-    return Done(result, metrics)
 
 
-def _unmeasured(raw: Result) -> Result:
-    warning = (
-        "sizes and quality are not known: fewer sites than min_sites could answer the closing "
-        "evaluation"
-    )
-    return raw.model_copy(update={"warnings": (*raw.warnings, warning)})
+def _close_resampling(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    answered: int,
+) -> Done:
+    result, metrics = _result_of(state), {"n_sites": float(answered)}
+    state = _record(state, answered, metrics)
+    if state.box is None:
+        raise ValueError("this state has no range of values")
+    found = resampling.stabilities(result, contributions, config, box=state.box, seed=plan.seed)
+    entry = state.history[-1:]
+    own = [
+        each.model_copy(update={"stability": stability, "history": (*each.history, *entry)})
+        for each, stability in zip(evidence.clusterings(result), found, strict=True)
+    ]
+    return Done(_report(evidence.with_clusterings(result, own)), metrics)
 
 
-def _final_result(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
+def _result_of(state: EngineState) -> Result:
+    if state.result is None:
+        raise ValueError("there is nothing to evaluate in this state")
+    return state.result
+
+
+def _evaluation_metrics(
+    raw: Result, outcomes: Sequence[EvaluationOutcome | None], answered: int
+) -> dict[str, float]:
+    """Return the metrics of a closing round; of a sweep no inertia, for it has several."""
+    metrics = {"n_sites": float(answered)}
+    quality = None if outcomes[0] is None else outcomes[0].quality
+    if raw.sweep is None and quality is not None:
+        metrics["inertia"] = quality.inertia
+    return metrics
+
+
+def _record(state: EngineState, answered: int, metrics: Mapping[str, float]) -> EngineState:
+    """Add the round that closes to the history."""
+    entry = _history_entry(state, state.phase, answered, metrics)
+    return state.model_copy(update={"history": (*state.history, entry)})
+
+
+def _complete(
+    plan: Plan,
+    state: EngineState,
+    raw: Result,
+    outcomes: Sequence[EvaluationOutcome | None] | None,
+) -> Result:
+    """Return a result with what was measured of it; None: nothing was."""
     if raw.sweep is not None:
-        return sweep.complete_sweep(raw, None, state.history)
+        return sweep.complete_entries(raw, outcomes, state.history)
     wanted = plan.options.n_clusters
+    outcome = None if outcomes is None else outcomes[0]
     return complete_result(
         raw,
         n_clusters=wanted if isinstance(wanted, int) else None,
         history=state.history,
         n_rounds=state.method_rounds,
-        **measured,
+        **({} if outcome is None else vars(outcome)),
     )
+
+
+def _report(result: Result) -> Result:
+    """Return what sites and analysts read of a complete result."""
+    return result if result.sweep is None else sweep.report_recommended(result)
+
+
+def _add_warning(raw: Result, warning: str) -> Result:
+    return raw.model_copy(update={"warnings": (*raw.warnings, warning)})
+
+
+def _final_result(plan: Plan, state: EngineState, raw: Result) -> Result:
+    """Return the result of a session in which nothing was measured."""
+    return _report(_complete(plan, state, raw, None))
 
 
 def _history_entry(

@@ -210,7 +210,7 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
     if mask is not None:
         check_shape(mask, centroids.shape, "/parameters/mask")
-    labels = _labels(common, points, config)
+    labels = label_points(common, points, config)
     if not (labels >= 0).any():
         return None
     shared = config.mask & (np.True_ if mask is None else mask)
@@ -238,7 +238,7 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
     )
 
 
-def _labels(common: EvaluationTask, points: Points, config: RunConfig) -> IntArray:
+def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> IntArray:
     """Return the centroid (m,) of each point; -1 where it shares no feature with any."""
     if common.prototypes is not None and common.prototype_centroids is not None:
         shape = (len(common.prototype_centroids), points.X.shape[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
 from fedclust.engine.plan import Plan, is_exact
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
@@ -38,6 +38,10 @@ def check(
         elif task.phase == evaluation.NAME:
             closing = sweep.check_evaluation if plan.method.sweeping else evaluation.check
             closing(task, payload, config)
+        elif task.phase == evidence.NAME:
+            evidence.check(task, payload, config)
+        elif task.phase == resampling.NAME:
+            resampling.check(task, payload, config)
         else:
             plan.method.check(task, payload, config)
 

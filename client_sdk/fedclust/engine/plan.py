@@ -8,14 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.method import AnyMethod, Place
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Phase
+
+#: In place of the evaluation, in sessions with evidence; the same for every method.
+EVIDENCE_PHASES = (evidence.PHASE, resampling.PHASE)
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,7 @@ def max_rounds(plan: Plan) -> int:
 
 def most_rounds(plan: Plan) -> int:
     """Return how many rounds a session may take, with preparation and evaluation."""
-    around = int(preparation.needed(plan.policy)) + int(plan.options.evaluated)
-    return max_rounds(plan) + around
+    return max_rounds(plan) + int(preparation.needed(plan.policy)) + len(closing_phases(plan))
 
 
 def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
@@ -71,6 +74,12 @@ def check_installed(plan: Plan, place: Place) -> None:
         raise RuleViolation("not-installed", lacking)
 
 
+def check_evidence(method: AnyMethod, config: RunConfig) -> None:
+    """Raise RuleViolation where stability or transfer cannot be measured; says what to change."""
+    evidence.check_options(method, config)
+    resampling.check_options(config)
+
+
 def is_exact(plan: Plan) -> bool:
     """Whether the points are single rows."""
     return plan.policy.protection == "none"
@@ -79,7 +88,7 @@ def is_exact(plan: Plan) -> bool:
 def phase(plan_or_method: Plan | AnyMethod, name: str) -> Phase:
     """Return the phase called ``name``, the engine's own included; KeyError where there is none."""
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
-    for own in (preparation.PHASE, closing_phase(method)):
+    for own in (preparation.PHASE, *_engine_closings(method)):
         if own.name == name:
             return own
     return method.phase(name)
@@ -87,7 +96,7 @@ def phase(plan_or_method: Plan | AnyMethod, name: str) -> Phase:
 
 def all_phases(method: AnyMethod) -> tuple[Phase, ...]:
     """Return every phase that a session of this method may have, in order."""
-    return (preparation.PHASE, *method.phases, closing_phase(method))
+    return (preparation.PHASE, *method.phases, *_engine_closings(method))
 
 
 def possible_phases(plan: Plan) -> tuple[Phase, ...]:
@@ -95,10 +104,22 @@ def possible_phases(plan: Plan) -> tuple[Phase, ...]:
     found = [preparation.PHASE] if preparation.needed(plan.policy) else []
     names = plan.options.phases
     found += [each for each in plan.method.phases if names is None or each.name in names]
-    if plan.options.evaluated:
-        found.append(closing_phase(plan.method))
-    return tuple(found)
+    return (*found, *closing_phases(plan))
 
 
-def closing_phase(method: AnyMethod) -> Phase:
+def closing_phases(plan: Plan) -> tuple[Phase, ...]:
+    """Return the phases after the method's rounds, in order."""
+    if not plan.options.evaluated:
+        return ()
+    if evidence.is_wanted(plan.options):
+        return EVIDENCE_PHASES
+    return (_evaluation_phase(plan.method),)
+
+
+def _engine_closings(method: AnyMethod) -> tuple[Phase, ...]:
+    more = () if method.by_prototypes else EVIDENCE_PHASES
+    return (_evaluation_phase(method), *more)
+
+
+def _evaluation_phase(method: AnyMethod) -> Phase:
     return sweep.EVALUATION if method.sweeping else evaluation.PHASE

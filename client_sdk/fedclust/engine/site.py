@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
 from fedclust.engine.consent_check import refuse_unconsented
 from fedclust.engine.message_check import check, site_config
 from fedclust.engine.plan import Plan
@@ -23,6 +23,8 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
+
+_CLOSING = frozenset({evaluation.NAME, evidence.NAME, resampling.NAME})
 
 
 # What a step depends on; all but the first three are named.
@@ -84,17 +86,28 @@ def local_step(
                     payload = preparation.local_step(kept, config)
                 else:
                     scaled = _scaled(points, kept, task.space, config)
-                    if task.phase != evaluation.NAME:
-                        rng = site_rng(plan.seed, site, round_number)
-                        payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
-                    elif plan.method.sweeping:
-                        payload = sweep.evaluate(task, scaled, config)
+                    rng = site_rng(plan.seed, site, round_number)
+                    if task.phase in _CLOSING:
+                        payload = _closing_step(plan, task, scaled, config, rng)
                     else:
-                        payload = evaluation.local_step(task, scaled, config)
+                        payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
         except ValidationError as error:
             raise _payload_fault(plan.method, task.phase, error) from None
         check(plan, task, payload, p=p, size_band=size_band, mask=mask)
         return payload, memory
+
+
+def _closing_step(
+    plan: Plan, task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator
+) -> Model | None:
+    """Compute a site's answer to a task of a round after the method's."""
+    if task.phase == evidence.NAME:
+        return evidence.local_step(task, points, config, rng)
+    if task.phase == resampling.NAME:
+        return resampling.local_step(task, points, config)
+    if plan.method.sweeping:
+        return sweep.evaluate(task, points, config)
+    return evaluation.local_step(task, points, config)
 
 
 def _payload_fault(method: AnyMethod, phase: str, error: ValidationError) -> RuleViolation:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedclust.engine import evaluation, preparation
+from fedclust.engine import evaluation, evidence, preparation
 from fedclust.engine.evaluation import EvaluationOutcome
 from fedclust.engine.model_selection import recommend, stability
 from fedclust.engine.sweep_messages import (
@@ -57,6 +57,8 @@ _UNMEASURED = (
     "evaluation for this number of clusters"
 )
 
+#: Closing rounds that measure every K.
+_CLOSING = frozenset({evaluation.NAME, evidence.NAME})
 #: The closing round of a sweep.
 EVALUATION = swept_phase(evaluation.PHASE)
 
@@ -351,12 +353,12 @@ def measured(
     return tuple(outcomes)
 
 
-def complete_sweep(
+def complete_entries(
     raw: Result,
     outcomes: Sequence[EvaluationOutcome | None] | None,
     history: Sequence[HistoryEntry],
 ) -> Result:
-    """Return what sites and analysts read: the recommended K's clustering, and every K.
+    """Return a result whose clustering of every K is complete; none is recommended yet.
 
     Parameters
     ----------
@@ -367,7 +369,7 @@ def complete_sweep(
         Every round that closed, as the engine counts them.
     """
     before = [entry for entry in history if entry.phase == preparation.NAME]
-    after = [entry for entry in history if entry.phase == evaluation.NAME]
+    after = [entry for entry in history if entry.phase in _CLOSING]
     entries = []
     for place, entry in enumerate(_sweep_entries(raw)):
         k, own = entry.n_clusters, entry.result
@@ -396,12 +398,18 @@ def complete_sweep(
                 "n_rows": quality.n_rows,
             }
         entries.append(entry.model_copy(update=update))
+    return raw.model_copy(update={"sweep": tuple(entries)})
+
+
+def report_recommended(result: Result) -> Result:
+    """Return what sites and analysts read: the recommended K's clustering, and every K."""
+    entries = _sweep_entries(result)
     chosen, why = recommend(entries)
     best = next(entry.result for entry in entries if entry.n_clusters == chosen)
     return best.model_copy(
         update={
-            "sweep": tuple(entries),
+            "sweep": entries,
             "recommendation": why,
-            "warnings": (*raw.warnings, *best.warnings),
+            "warnings": (*result.warnings, *best.warnings),
         }
     )

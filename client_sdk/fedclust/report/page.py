@@ -17,6 +17,7 @@ from fedclust.report.markup import (
     html_table,
     html_warning,
 )
+from fedclust.report.stability import html_stability
 from fedclust.report.wording import isolated, named_values, without_noise
 from fedclust.schema.encoding import Column
 from fedclust.wire.models import Definition
@@ -43,6 +44,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("sizes", "Sizes", _sizes(facts)),
         Section("centroids", "Centroids", _centroids(facts)),
         Section("number", "Number of clusters", _choice(facts)),
+        Section("stability", "Stability", html_stability(facts)),
         Section("bounds", "Bounds", _bounds(facts)),
         Section("quality", "Quality", _quality(facts)),
         Section("provenance", "Provenance", _provenance(facts)),

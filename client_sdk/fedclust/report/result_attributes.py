@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedclust.report import Comparison, Facts, Plots, compare
 from fedclust.report.overview import TableName, frame, html_overview, text_overview
 from fedclust.report.tables import write_report
+from fedclust.schema.evidence import Stability
 from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class ResultAttributes:
     def sweep_(self) -> tuple[SweepEntry, ...] | None:
         """Every K of a sweep; None where there was one."""
         return self.result_.sweep
+
+    @property
+    def stability_(self) -> Stability | None:
+        """How far models of resampled data agree with the clusters; None if not measured."""
+        return self.result_.stability
 
     @property
     def plot(self) -> Plots:

@@ -53,7 +53,7 @@ def json_text(facts: Facts) -> str:
     result = facts.result
     sweep = [
         {
-            **entry.model_dump(exclude={"result", "n_rows"}),
+            **entry.model_dump(mode="json", exclude={"result", "n_rows"}),
             "reported": entry.n_clusters == result.n_clusters,
         }
         for entry in result.sweep or ()
@@ -71,6 +71,7 @@ def json_text(facts: Facts) -> str:
             "history": result.history,
             "sweep": sweep,
             "recommendation": result.recommendation,
+            "stability": result.stability,
             "bounds": bounds_of(result.bounds),
             "definition": facts.definition,
             "provenance": facts.provenance,

@@ -31,6 +31,16 @@ class MethodOptions(Model):
         return False
 
     @property
+    def resampled_models(self) -> int:
+        """Number of resampled models that the clusters are compared with; 0: none."""
+        return 0
+
+    @property
+    def transferred(self) -> bool:
+        """Whether the sites' own clusterings are compared with the common one."""
+        return False
+
+    @property
     def round_limit(self) -> int | None:
         """The most rounds of the method; None: as many as ``max_rounds`` admits."""
         return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector
+from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix
+from fedclust.schema.evidence import PrincipalAxes, Stability
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.space import Space
 
@@ -133,6 +134,9 @@ class SweepEntry(Model):
         The persons that these are over.
     stability : float or None
         How far different starts agree; see ``engine.model_selection``.
+    flow : (K', K) int64 or None
+        Persons by their cluster of the number of clusters before and of this one; with evidence.
+        None in the first entry.
     result : Result
         The clustering; its own ``sweep`` is None.
     """
@@ -143,6 +147,7 @@ class SweepEntry(Model):
     davies_bouldin: float | None = None
     n_rows: int | None = None
     stability: float | None = None
+    flow: IntMatrix | None = None
     result: Result
 
 
@@ -193,6 +198,10 @@ class Result(Model):
         Of a sweep: why that K is recommended.
     bounds : Bounds or None
         Of a method that proves how good its clustering is.
+    stability : Stability or None
+        With the option ``stability``: how far models of resampled data agree with the clusters.
+    axes : PrincipalAxes or None
+        With the options ``stability`` or ``transfer``.
     """
 
     centroids: FloatMatrix
@@ -219,6 +228,8 @@ class Result(Model):
     sweep: tuple[SweepEntry, ...] | None = None
     recommendation: str | None = None
     bounds: Bounds | None = None
+    stability: Stability | None = None
+    axes: PrincipalAxes | None = None
 
     @property
     def space(self) -> Space:

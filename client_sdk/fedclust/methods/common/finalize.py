@@ -144,6 +144,14 @@ def complete_result(
     )
 
 
+def sort_clusters(raw: Result) -> Result:
+    """Return a method's result with its clusters merged and sorted as in the final one.
+
+    Then :func:`complete_result` keeps their order, and so does all that is measured of them.
+    """
+    return complete_result(raw, n_clusters=None)
+
+
 def _too_few_warning(n_found: int, n_clusters: int | None) -> tuple[str, ...]:
     if n_clusters is None or n_found >= n_clusters:
         return ()

@@ -45,6 +45,20 @@ Restarts = Annotated[int, Field(ge=1, le=100)]
 Tolerance = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 
 
+#: Fewer resampled models say little; more cost much and say hardly more.
+_FEWEST_MODELS, _MOST_MODELS = 20, 500
+
+
+def _check_model_count(value: int) -> int:
+    if value and not _FEWEST_MODELS <= value <= _MOST_MODELS:
+        raise PydanticCustomError(
+            "stability",
+            "0 for none, or from {least} to {most} models",
+            {"least": _FEWEST_MODELS, "most": _MOST_MODELS},
+        )
+    return value
+
+
 class EvaluatedOptions(MethodOptions):
     """Options of a method with a closing evaluation.
 
@@ -52,14 +66,32 @@ class EvaluatedOptions(MethodOptions):
     ----------
     evaluate : bool
         Whether a closing round measures the quality of the final centroids.
+    stability : int
+        Number of models of resampled data with which the clusters are compared, from 20 to 500;
+        100 is usual. It takes one more round. 0: none.
+    transfer : bool
+        Whether each site compares the clusters with its own clustering, and with a model made
+        without it. It takes the same additional round.
     """
 
     evaluate: bool = True
+    stability: Annotated[int, AfterValidator(_check_model_count)] = 0
+    transfer: bool = False
 
     @property
     def evaluated(self) -> bool:
         """Whether the last round measures the quality of the centroids."""
         return self.evaluate
+
+    @property
+    def resampled_models(self) -> int:
+        """Number of resampled models; 0: stability is not measured."""
+        return self.stability
+
+    @property
+    def transferred(self) -> bool:
+        """Whether the sites' own clusterings are compared with the common one."""
+        return self.transfer
 
 
 # --- Sweeps over K --------------------------------------------------------------------------------

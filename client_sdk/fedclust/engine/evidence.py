@@ -1,0 +1,440 @@
+"""The closing round of a session with evidence: quality, and what the evidence is made from.
+
+It takes the place of the evaluation. Besides the evaluation of every K it brings each site's
+cells, from which the coordinator computes models of resampled data (``engine.resampling``), and the
+persons who move between one number of clusters and the next. The clusters are sorted before, so
+that everything is in their final order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.engine import evaluation
+from fedclust.engine.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
+from fedclust.engine.sweep_messages import config_at, has_enough, several_of
+from fedclust.methods.common.kmeans_rounds import (
+    GROUP_SUMS,
+    Cells,
+    check_cells,
+    collect_cells,
+    count_sent_cells,
+    disclosure,
+)
+from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
+from fedclust.numeric.arrays import FloatMatrix, IntMatrix
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.protection.message_checks import check_shape
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.evidence import PrincipalAxes
+from fedclust.schema.method import AnyMethod
+from fedclust.schema.model import Model
+from fedclust.schema.options import MethodOptions
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import own_bounds, scaled_bounds
+from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow, payloads_of
+
+__all__ = ["NAME", "PHASE", "EvidencePart", "EvidencePayload", "EvidenceTask"]
+
+NAME = "evidence"
+#: Cells of each site: as many as the landmarks of ``spectral``.
+N_CELLS = 60
+_SLACK = 1e-9
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class EvidenceTask(Model):
+    """Measure your points against the final clusters, and describe the points.
+
+    Attributes
+    ----------
+    n_clusters : tuple of int
+        In a sweep, every K that came to a clustering, ascending; elsewhere empty.
+    parts : tuple of EvaluationTask
+        The final clusters of each of these; elsewhere one part.
+    n_cells : int
+        Cells to send: 0 for none.
+    """
+
+    n_clusters: tuple[int, ...]
+    parts: tuple[EvaluationTask, ...]
+    n_cells: int
+
+
+class EvidencePart(Model):
+    """A site's numbers about one K.
+
+    Attributes
+    ----------
+    evaluation : Evaluation
+    flow : (K', K) int64 or None
+        Persons by their cluster of the part before and of this one; None in the first part.
+    """
+
+    evaluation: Evaluation
+    flow: IntMatrix | None = None
+
+
+class EvidencePayload(Model):
+    """A site's answer.
+
+    Attributes
+    ----------
+    parts : tuple of EvidencePart or None
+        In the task's order; None where no person belongs to a cluster.
+    cells : Cells or None
+        The site's own k-means cells, at most as many as asked for.
+    extent : (2, d) float64 or None
+        The least and the greatest scaled value of its records; with ``cells``.
+    """
+
+    parts: tuple[EvidencePart | None, ...]
+    cells: Cells | None = None
+    extent: FloatMatrix | None = None
+
+
+PHASE = Phase(
+    name=NAME,
+    once=True,
+    optional=True,
+    summary=(
+        "Sizes and quality of the final clusters, and cells of your own records, from which models "
+        "of resampled data are made."
+    ),
+    task=EvidenceTask,
+    payload=EvidencePayload,
+    discloses=(
+        *(
+            line.model_copy(
+                update={
+                    "field": f"parts.evaluation.{line.field}",
+                    "shape": f"{line.shape}, for each K",
+                }
+            )
+            for line in evaluation.PHASE.discloses
+        ),
+        disclosure(
+            "parts.flow",
+            "K x K numbers, for each K of several",
+            "How many of your persons move from each cluster to each of the next number of "
+            "clusters.",
+        ),
+        disclosure(
+            "cells.counts",
+            f"up to {N_CELLS} numbers",
+            "How many of your persons are in each cell of your own clustering.",
+        ),
+        disclosure(
+            "cells.means",
+            f"up to {N_CELLS} x d numbers",
+            "The mean of each column over each cell, scaled.",
+        ),
+        disclosure(
+            "extent",
+            "2 x d numbers",
+            "The least and the greatest value of each column among your records, scaled.",
+            f"{GROUP_SUMS[:-1]}: the records of two groups for each column.",
+        ),
+    ),
+)
+
+
+def is_wanted(options: MethodOptions) -> bool:
+    """Whether a session with these options has this round in place of the evaluation."""
+    return options.evaluated and needs_cells(options)
+
+
+def needs_cells(options: MethodOptions) -> bool:
+    """Whether models of resampled data are made."""
+    return options.resampled_models > 0 or options.transferred
+
+
+def check_options(method: AnyMethod, config: RunConfig) -> None:
+    """Raise RuleViolation where evidence cannot be gathered for these options; says what to change.
+
+    Its pointer is below the method's options.
+    """
+    options = config.options
+    if not needs_cells(options):
+        return
+    pointer = "/stability" if options.resampled_models else "/transfer"
+    if not options.evaluated:
+        message = "it rests on the closing evaluation: leave evaluate on"
+        raise RuleViolation("evidence", message, pointer)
+    if config.policy.missing == "mask":
+        message = "resampled models need every column at every site: drop or impute missing values"
+        raise RuleViolation("evidence", message, pointer)
+    if method.by_prototypes:
+        message = "it needs a method that assigns rows to the nearest centroid"
+        raise RuleViolation("evidence", message, pointer)
+
+
+def clusterings(result: Result) -> tuple[Result, ...]:
+    """Return the clustering of every K of a sweep, or the result itself."""
+    return (result,) if result.sweep is None else tuple(each.result for each in result.sweep)
+
+
+def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
+    """Inverse of :func:`clusterings`."""
+    if result.sweep is None:
+        return changed[0]
+    entries = tuple(
+        entry.model_copy(update={"result": own})
+        for entry, own in zip(result.sweep, changed, strict=True)
+    )
+    return result.model_copy(update={"sweep": entries})
+
+
+def task(raw: Result, options: MethodOptions) -> Task[EvidenceTask]:
+    """Return the task about a result whose clusters are sorted."""
+    parts = tuple(evaluation.task(each).common for each in clusterings(raw))
+    ks = () if raw.sweep is None else tuple(entry.n_clusters for entry in raw.sweep)
+    n_cells = N_CELLS if needs_cells(options) else 0
+    return Task(NAME, EvidenceTask(n_clusters=ks, parts=parts, n_cells=n_cells))
+
+
+def split_parts(
+    n_clusters: tuple[int, ...], n_parts: int, config: RunConfig
+) -> Iterator[RunConfig]:
+    """Yield the config of each part of a task; RuleViolation where these are not the session's."""
+    ordered = n_clusters == tuple(sorted(set(n_clusters)))
+    several = isinstance(config.options.n_clusters, tuple)
+    known = set(n_clusters) <= set(several_of(config)) if several else not n_clusters
+    if not ordered or not known or n_parts != (len(n_clusters) if several else 1) or not n_parts:
+        raise RuleViolation(
+            "task", "a task is about the session's numbers of clusters", "/parameters/n_clusters"
+        )
+    yield from (config_at(config, k) for k in n_clusters) if several else (config,)
+
+
+def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
+    """Refuse what the definition does not provide for; RuleViolation."""
+    asked = narrow(task.common, EvidenceTask)
+    for own, part in zip(
+        split_parts(asked.n_clusters, len(asked.parts), config), asked.parts, strict=True
+    ):
+        evaluation.check_task(replace(task, common=part), own, prototypes=prototypes)
+    if asked.n_cells != (N_CELLS if needs_cells(config.options) else 0):
+        raise RuleViolation("task", "the definition provides for other cells", "/parameters")
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+def local_step(
+    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator
+) -> EvidencePayload | None:
+    """Describe a site's scaled points."""
+    asked = narrow(task.common, EvidenceTask)
+    parts: list[EvidencePart | None] = []
+    before: IntArray | None = None
+    for own, part in zip(
+        split_parts(asked.n_clusters, len(asked.parts), config), asked.parts, strict=True
+    ):
+        found = evaluation.local_step(replace(task, common=part), points, own)
+        if found is None:
+            parts.append(None)
+            continue
+        labels = evaluation.label_points(part, points, own)
+        flow = None
+        if before is not None:
+            shape = len(asked.parts[len(parts) - 1].centroids), len(part.centroids)
+            flow = contingency(before, labels, points.sizes, shape)
+        parts.append(EvidencePart(evaluation=found, flow=flow))
+        before = labels
+    if all(part is None for part in parts):
+        return None
+    cells, extent = None, None
+    if asked.n_cells:
+        n_init = local_restarts(len(points.X), points.X.shape[1], asked.n_cells)
+        found_cells = local_kmeans(points, asked.n_cells, n_init, rng)
+        filled = found_cells.counts > 0
+        cells = Cells(counts=found_cells.counts[filled], means=found_cells.means[filled])
+        extent = np.stack([points.X.min(axis=0), points.X.max(axis=0)])
+    return EvidencePayload(parts=tuple(parts), cells=cells, extent=extent)
+
+
+def contingency(
+    rows: IntArray, columns: IntArray, sizes: IntArray, shape: tuple[int, int]
+) -> IntArray:
+    """Return how many persons have each pair of labels, (K, L) int64; -1 leaves one out."""
+    table = np.zeros(shape, dtype=np.int64)
+    both = (rows >= 0) & (columns >= 0)
+    np.add.at(table, (rows[both], columns[both]), sizes[both])
+    return table
+
+
+# --- Check ----------------------------------------------------------------------------------------
+
+
+def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
+    """Check a site's answer at either end; RuleViolation."""
+    asked, sent = narrow(task.common, EvidenceTask), narrow(payload, EvidencePayload)
+    if len(sent.parts) != len(asked.parts):
+        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+    configs = split_parts(asked.n_clusters, len(asked.parts), config)
+    before: IntArray | None = None
+    for i, (own, part, about) in enumerate(zip(configs, sent.parts, asked.parts, strict=True)):
+        if part is None:
+            continue
+        try:
+            evaluation.check(replace(task, common=about), part.evaluation, own)
+        except RuleViolation as broken:
+            pointer = f"/parts/{i}/evaluation{broken.pointer}"
+            raise RuleViolation(broken.rule, broken.message, pointer) from None
+        _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
+        before = part.evaluation.counts
+    if not asked.n_cells:
+        if sent.cells is not None or sent.extent is not None:
+            raise RuleViolation("cells", "the task asks for no cells", "/cells")
+        return
+    if sent.cells is None or sent.extent is None:
+        raise RuleViolation("cells", "the task asks for cells", "/cells")
+    try:
+        check_cells(sent.cells, count_sent_cells(sent.cells, asked.n_cells), config)
+    except RuleViolation as broken:
+        raise RuleViolation(broken.rule, broken.message, f"/cells{broken.pointer}") from None
+    _check_extent(sent.extent, config)
+
+
+def _check_flow(
+    flow: IntArray | None, before: IntArray | None, counts: IntArray, p: int, pointer: str
+) -> None:
+    if (flow is None) != (before is None):
+        raise RuleViolation("flow", "every part but the first has a flow", pointer)
+    if flow is not None and before is not None:
+        check_table(flow, before, counts, p, pointer)
+
+
+def check_table(
+    table: IntArray, rows: IntArray | None, columns: IntArray | None, p: int, pointer: str
+) -> None:
+    """Check a table (K, L) of persons: whole groups that add up to ``rows`` and ``columns``.
+
+    Raises
+    ------
+    RuleViolation
+        Another shape, a count below p other than 0, or other sums.
+    """
+    shape = (
+        len(table) if rows is None else len(rows),
+        table.shape[1] if columns is None else len(columns),
+    )
+    check_shape(table, shape, pointer)
+    if ((table < p) & (table != 0)).any():
+        raise RuleViolation("smallest-count", f"a count is 0 or at least {p}", pointer)
+    wrong = rows is not None and (table.sum(axis=1) != rows).any()
+    wrong |= columns is not None and (table.sum(axis=0) != columns).any()
+    if wrong:
+        raise RuleViolation("complement", "the persons do not add up to the clusters'", pointer)
+
+
+def _check_extent(extent: FloatArray, config: RunConfig) -> None:
+    check_shape(extent, (2, len(config.columns)), "/extent")
+    lower, upper = scaled_bounds(config)
+    slack = _SLACK * np.maximum(1.0, np.abs(extent))
+    outside = (extent < lower - slack) | (extent > upper + slack)
+    if (extent[0] > extent[1]).any() or outside.any():
+        raise RuleViolation("bounds", "the range of a column is not within its bounds", "/extent")
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PooledCells:
+    """All sites' cells: ``means`` (m, d), ``counts`` (m,), and ``sites`` (m,) by number in
+    ``names``.
+    """
+
+    means: FloatArray
+    counts: IntArray
+    sites: IntArray
+    names: tuple[str, ...]
+
+
+def pooled_cells(contributions: Sequence[Contribution]) -> PooledCells:
+    """Return the cells of the sites that sent any; contributions sorted by site."""
+    sent = {
+        site: payload.cells
+        for site, payload in payloads_of(contributions, EvidencePayload).items()
+        if payload.cells is not None
+    }
+    found = [Contribution(site, cells, 1) for site, cells in sent.items()]
+    means, counts = collect_cells(found)
+    sites = np.repeat(np.arange(len(sent)), [len(cells.counts) for cells in sent.values()])
+    return PooledCells(means, counts.astype(np.int64), sites, tuple(sent))
+
+
+def measured(
+    raw: Result, contributions: Sequence[Contribution], config: RunConfig
+) -> tuple[tuple[EvaluationOutcome | None, ...], tuple[IntArray | None, ...]]:
+    """Return the evaluation of every K, and the flow from the K before; in the result's order.
+
+    None for a K that fewer than ``min_sites`` sites measured.
+    """
+    outcomes: list[EvaluationOutcome | None] = []
+    flows: list[IntArray | None] = []
+    for place, own in enumerate(clusterings(raw)):
+        sent = part_contributions(contributions, place)
+        scores = [
+            Contribution(c.site, None if c.payload is None else c.payload.evaluation, c.p)
+            for c in sent
+        ]
+        enough = has_enough(scores, config)
+        outcomes.append(evaluation.aggregate(own, scores, config) if enough else None)
+        tables = [
+            c.payload.flow for c in sent if c.payload is not None and c.payload.flow is not None
+        ]
+        summed = np.sum(np.stack(tables), axis=0) if tables and enough else None
+        flows.append(summed)
+    return tuple(outcomes), tuple(flows)
+
+
+def part_contributions(
+    contributions: Sequence[Contribution], place: int
+) -> list[Contribution[EvidencePart]]:
+    """Return the sites' parts about the K at ``place``."""
+    return [
+        Contribution(
+            c.site,
+            None if c.payload is None else narrow(c.payload, EvidencePayload).parts[place],
+            c.p,
+        )
+        for c in contributions
+    ]
+
+
+def bounding_box(contributions: Sequence[Contribution], config: RunConfig) -> FloatArray:
+    """Return the least and greatest scaled values (2, d): declared bounds, where there are any.
+
+    Of other columns the range of all sites' records.
+    """
+    declared = np.isfinite(np.stack(own_bounds(config.columns)))
+    sent = payloads_of(contributions, EvidencePayload).values()
+    extents = np.stack([each.extent for each in sent if each.extent is not None])
+    found = np.stack([extents[:, 0].min(axis=0), extents[:, 1].max(axis=0)])
+    return np.where(declared, np.stack(scaled_bounds(config)), found)
+
+
+def principal_axes(cells: PooledCells) -> PrincipalAxes:
+    """Return the axes of largest variance of all sites' cells, weighted by persons."""
+    weights = cells.counts.astype(np.float64)
+    origin = np.average(cells.means, axis=0, weights=weights)
+    centred = (cells.means - origin) * np.sqrt(weights / weights.sum())[:, None]
+    _, lengths, vectors = np.linalg.svd(centred, full_matrices=False)
+    n_axes = min(2, len(lengths))
+    axes, shares = np.zeros((len(origin), 2)), np.zeros(2)
+    for j in range(n_axes):
+        largest = vectors[j, int(tolerant_argmax(np.abs(vectors[j])))]
+        axes[:, j] = vectors[j] * (1.0 if largest >= 0.0 else -1.0)
+    shares[:n_axes] = lengths[:n_axes] ** 2 / max(float((lengths**2).sum()), 1e-300)
+    return PrincipalAxes(origin=origin, axes=axes, shares=shares)

@@ -1,0 +1,314 @@
+"""The additional round of a session with evidence: the clusters against resampled models.
+
+The coordinator computes all models from the sites' cells before the round opens. Each site labels
+its records with the final clusters and with every model, and returns how many persons have each
+pair of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.engine import evaluation
+from fedclust.engine.evaluation import EvaluationTask
+from fedclust.engine.evidence import (
+    PooledCells,
+    check_table,
+    clusterings,
+    contingency,
+    split_parts,
+)
+from fedclust.engine.stability import (
+    N_SPLITS,
+    count_ambiguous_pairs,
+    gap_statistic,
+    resampled_models,
+    split_models,
+    summarise,
+)
+from fedclust.engine.sweep_messages import has_enough
+from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.numeric.arrays import FloatTensor3, IntTensor3, IntVector
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.protection.message_checks import check_shape
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.evidence import Stability
+from fedclust.schema.model import Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow
+
+__all__ = ["NAME", "PHASE", "ResampledModels", "ResamplingPayload", "ResamplingTask"]
+
+NAME = "resampling"
+#: The most numbers in a task, of all models: 32 MB, as much as a message may have.
+MAX_NUMBERS = 4_000_000
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class ResampledModels(Model):
+    """What the final clusters of one K are compared with.
+
+    Attributes
+    ----------
+    clusters : EvaluationTask
+        The final clusters.
+    models : (B, K, d) float64
+        Scaled centroids of models of resampled data. Of several equal centroids the first counts.
+    halves : (2R, K, d) float64
+        Models of random halves: 2r and 2r + 1 of the two halves of split r.
+    """
+
+    clusters: EvaluationTask
+    models: FloatTensor3
+    halves: FloatTensor3
+
+
+class ResamplingTask(Model):
+    """Label your records with the final clusters and with each of these models.
+
+    Attributes
+    ----------
+    n_clusters : tuple of int
+        As in :class:`~fedclust.engine.evidence.EvidenceTask`.
+    parts : tuple of ResampledModels
+    """
+
+    n_clusters: tuple[int, ...]
+    parts: tuple[ResampledModels, ...]
+
+
+class ResamplingTables(Model):
+    """A site's numbers about one K.
+
+    Attributes
+    ----------
+    models : (B, K, K) int64
+        Persons by their final cluster and that of each model.
+    halves : (R, K, K) int64
+        Persons by their cluster in the models of both halves of each split.
+    pairs : (3,) int64
+        Pairs of persons by how many models put both into one cluster: at most a tenth of them, in
+        between, at least nine tenths.
+    """
+
+    models: IntTensor3
+    halves: IntTensor3
+    pairs: IntVector
+
+
+class ResamplingPayload(Model):
+    """A site's answer: in the task's order, None where no person belongs to a cluster."""
+
+    parts: tuple[ResamplingTables | None, ...]
+
+
+PHASE = Phase(
+    name=NAME,
+    once=True,
+    optional=True,
+    summary="Each site compares the final clusters with models of resampled data.",
+    task=ResamplingTask,
+    payload=ResamplingPayload,
+    discloses=(
+        disclosure(
+            "parts.models",
+            "K x K numbers for each model, for each K",
+            "How many of your persons are in each pair of a final cluster and a model's cluster.",
+        ),
+        disclosure(
+            "parts.halves",
+            "K x K numbers for each split, for each K",
+            "How many of your persons are in each pair of clusters of the models of two halves.",
+        ),
+        disclosure(
+            "parts.pairs",
+            "3 numbers, for each K",
+            "How many pairs of your persons few, some or nearly all models put together.",
+        ),
+    ),
+)
+
+
+def check_options(config: RunConfig) -> None:
+    """Raise RuleViolation where the models would not fit into one message."""
+    wanted = config.options.n_clusters
+    n_models = config.options.resampled_models
+    if wanted is None or not n_models:
+        return
+    n_clusters = wanted if isinstance(wanted, int) else sum(wanted)
+    per_model = n_clusters * len(config.columns)
+    if (n_models + 2 * N_SPLITS) * per_model > MAX_NUMBERS:
+        most = max(MAX_NUMBERS // per_model - 2 * N_SPLITS, 0)
+        message = f"so many models of these clusters and columns are too large: at most {most}"
+        raise RuleViolation("evidence", message, "/stability")
+
+
+def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Task[ResamplingTask]:
+    """Return the task that compares a complete result with models of resampled cells."""
+    n_models = config.options.resampled_models
+    parts = []
+    for own in clusterings(result):
+        clusters = evaluation.task(own).common
+        shape = (0, *own.centroids.shape)
+        models, halves = np.zeros(shape), np.zeros(shape)
+        if n_models:
+            k = len(own.centroids)
+            models = resampled_models(
+                cells.means,
+                cells.counts,
+                cells.sites,
+                k,
+                n_models=n_models,
+                min_sites=config.policy.min_sites,
+                seed=seed,
+            )
+            halves = split_models(cells.means, cells.counts, k, seed=seed)
+        parts.append(ResampledModels(clusters=clusters, models=models, halves=halves))
+    ks = () if result.sweep is None else tuple(entry.n_clusters for entry in result.sweep)
+    return Task(NAME, ResamplingTask(n_clusters=ks, parts=tuple(parts)))
+
+
+def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
+    """Refuse what the definition does not provide for; RuleViolation."""
+    asked = narrow(task.common, ResamplingTask)
+    n_models = config.options.resampled_models
+    n_halves = 2 * N_SPLITS if n_models else 0
+    configs = split_parts(asked.n_clusters, len(asked.parts), config)
+    for i, (own, part) in enumerate(zip(configs, asked.parts, strict=True)):
+        evaluation.check_task(replace(task, common=part.clusters), own, prototypes=prototypes)
+        shape = part.clusters.centroids.shape
+        at = f"/parameters/parts/{i}"
+        for name, sent, n in (("models", part.models, n_models), ("halves", part.halves, n_halves)):
+            if sent.shape != (n, *shape):
+                message = f"the definition provides for {n} models of {shape[0]} clusters"
+                raise RuleViolation("task", message, f"{at}/{name}")
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+def local_step(task: SiteTask, points: Points, config: RunConfig) -> ResamplingPayload | None:
+    """Compare the clusters of a site's scaled points."""
+    asked = narrow(task.common, ResamplingTask)
+    parts: list[ResamplingTables | None] = []
+    configs = split_parts(asked.n_clusters, len(asked.parts), config)
+    for own, part in zip(configs, asked.parts, strict=True):
+        labels = evaluation.label_points(part.clusters, points, own)
+        parts.append(_compare(part, labels, points) if (labels >= 0).any() else None)
+    if all(part is None for part in parts):
+        return None
+    return ResamplingPayload(parts=tuple(parts))
+
+
+def _compare(part: ResampledModels, labels: IntArray, points: Points) -> ResamplingTables:
+    k = len(part.clusters.centroids)
+    shape = (k, k)
+
+    def table(rows: IntArray, columns: IntArray) -> IntArray:
+        return contingency(rows, columns, points.sizes, shape)
+
+    by_model = [nearest_centroid(points.X, centroids) for centroids in part.models]
+    by_half = [nearest_centroid(points.X, centroids) for centroids in part.halves]
+    pairs = np.zeros(3, dtype=np.int64)
+    if by_model:
+        pairs = count_ambiguous_pairs(np.stack(by_model), points.sizes)
+    models = [table(labels, found) for found in by_model]
+    halves = [table(a, b) for a, b in zip(by_half[::2], by_half[1::2], strict=True)]
+    return ResamplingTables(
+        models=np.array(models, dtype=np.int64).reshape(-1, k, k),
+        halves=np.array(halves, dtype=np.int64).reshape(-1, k, k),
+        pairs=pairs,
+    )
+
+
+def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
+    """Check a site's answer at either end; RuleViolation."""
+    asked, sent = narrow(task.common, ResamplingTask), narrow(payload, ResamplingPayload)
+    if len(sent.parts) != len(asked.parts):
+        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+    for i, (part, about) in enumerate(zip(sent.parts, asked.parts, strict=True)):
+        if part is None:
+            continue
+        at, k = f"/parts/{i}", len(about.clusters.centroids)
+        check_shape(part.models, (len(about.models), k, k), f"{at}/models")
+        check_shape(part.halves, (len(about.halves) // 2, k, k), f"{at}/halves")
+        check_shape(part.pairs, (3,), f"{at}/pairs")
+        if (part.pairs < 0).any():
+            raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
+        persons: IntArray | None = None
+        for table in part.models:
+            check_table(table, persons, None, config.p, f"{at}/models")
+            if persons is None:
+                persons = table.sum(axis=1)
+                check_sizes(persons, config, f"{at}/models")
+        for table in part.halves:
+            check_table(table, None, None, config.p, f"{at}/halves")
+            if persons is not None and table.sum() != persons.sum():
+                raise RuleViolation("complement", "all persons count", f"{at}/halves")
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+def stabilities(
+    result: Result,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    *,
+    box: FloatArray,
+    seed: int,
+) -> tuple[Stability | None, ...]:
+    """Return the stability of every K of a result; None where too few sites answered for it."""
+    found: list[Stability | None] = []
+    for place, own in enumerate(clusterings(result)):
+        sent = _parts(contributions, place)
+        tables = [c.payload for c in sent if c.payload is not None]
+        if not has_enough(sent, config) or not config.options.resampled_models:
+            found.append(None)
+            continue
+        summary = summarise(
+            np.sum([each.models for each in tables], axis=0, dtype=np.int64),
+            np.sum([each.halves for each in tables], axis=0, dtype=np.int64),
+            np.sum([each.pairs for each in tables], axis=0, dtype=np.int64),
+        )
+        found.append(summary.model_copy(update=_gap(own, box, seed)))
+    return tuple(found)
+
+
+def _gap(result: Result, box: FloatArray, seed: int) -> Mapping[str, float]:
+    """Return the gap statistic of a result with quality and profile."""
+    quality, profile = result.quality, result.profile
+    if quality is None or profile is None:
+        return {}
+    variances = (profile.overall_deviations / result.scale) ** 2
+    gap, error, of_one = gap_statistic(
+        inertia=quality.inertia / (1.0 - quality.share_within),
+        total=float(variances.sum()) * quality.n_rows,
+        n_persons=quality.n_rows,
+        n_clusters=len(result.centroids),
+        box=box,
+        seed=seed,
+    )
+    return {"gap": gap, "gap_error": error, "gap_of_one": of_one}
+
+
+def _parts(
+    contributions: Sequence[Contribution], place: int
+) -> list[Contribution[ResamplingTables]]:
+    return [
+        Contribution(
+            c.site,
+            None if c.payload is None else narrow(c.payload, ResamplingPayload).parts[place],
+            c.p,
+        )
+        for c in contributions
+    ]

@@ -1,0 +1,77 @@
+"""The part of a report that says how stable the clusters are."""
+
+from __future__ import annotations
+
+from html import escape
+
+from fedclust.engine.stability import band
+from fedclust.report.facts import Facts
+from fedclust.report.markup import html_table
+from fedclust.schema.evidence import Stability
+
+__all__ = ["html_stability"]
+
+#: Tibshirani & Walther, 2005: clusters that another half of the data would find again.
+_PREDICTABLE = 0.8
+
+
+def html_stability(facts: Facts) -> str:
+    """Return the section's HTML; nothing where stability was not measured."""
+    found = facts.result.stability
+    if found is None:
+        return ""
+    rows = [
+        [
+            cluster.number,
+            float(found.jaccard[k]),
+            band(float(found.jaccard[k])),
+            f"{100 * found.recovered[k]:.0f} %",
+            f"{100 * found.dissolved[k]:.0f} %",
+        ]
+        for k, cluster in enumerate(facts.clusters)
+    ]
+    clusters = html_table(
+        f"Each cluster in {found.n_models} models of resampled sites and persons. Jaccard: how far "
+        "the most similar cluster of a model holds the same persons, 1 where all are the same. "
+        "Bands by Hennig: below .6 not a cluster to rely on, from .6 a pattern, from .75 stable, "
+        "from .85 highly stable.",
+        ["cluster", "mean Jaccard", "band", "found again (.75 or more)", "dissolved (below .5)"],
+        rows,
+        text=(2,),
+    )
+    consensus = html_table(
+        "Consensus: the probability that a model puts two persons into one cluster, by their "
+        "clusters here. Near 1 on the diagonal and near 0 elsewhere, the clusters keep apart.",
+        ["cluster", *(f"with {cluster.number}" for cluster in facts.clusters)],
+        [
+            [cluster.number, *(float(value) for value in found.consensus[k])]
+            for k, cluster in enumerate(facts.clusters)
+        ],
+    )
+    sentences = "".join(f"<p>{escape(line)}</p>" for line in stability_sentences(found))
+    return f"{sentences}{clusters}{consensus}"
+
+
+def stability_sentences(found: Stability) -> tuple[str, ...]:
+    """Return what the measures of all clusters together say, in sentences."""
+    lines = []
+    if found.ambiguous_share is not None:
+        lines.append(
+            f"Ambiguous pairs: {100 * found.ambiguous_share:.0f} % of the pairs of persons of one "
+            "site are together in more than a tenth and less than nine tenths of the models."
+        )
+    if found.prediction_strength is not None:
+        says = "reach" if found.prediction_strength >= _PREDICTABLE else "do not reach"
+        lines.append(
+            f"Prediction strength {found.prediction_strength:.2f}: the clusters {says} "
+            f"{_PREDICTABLE}, from which on one half of the persons predicts the other's clusters."
+        )
+    if found.gap is not None and found.gap_error is not None and found.gap_of_one is not None:
+        k = len(found.jaccard)
+        favoured = found.gap_of_one < found.gap - found.gap_error
+        says = f"it speaks for {k} clusters" if favoured else "it speaks for one cluster"
+        lines.append(
+            f"Gap statistic {found.gap:.3f} (standard error {found.gap_error:.3f}) for {k} "
+            f"clusters and {found.gap_of_one:.3f} for one: of the two, {says}."
+        )
+    return tuple(lines)
