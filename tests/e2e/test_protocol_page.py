@@ -148,6 +148,8 @@ def revived(value: Any, schema: dict[str, Any]) -> Any:
     if axes and inner.get("type") in _DTYPES:
         array = np.array(value, dtype=_DTYPES[inner["type"]])
         return array if array.ndim == axes else array.reshape((0,) * axes)
+    if isinstance(value, list) and "items" in schema:
+        return [revived(item, schema["items"]) for item in value]
     if isinstance(value, dict):
         fields = schema.get("properties", {})
         return {name: revived(item, fields.get(name, {})) for name, item in value.items()}

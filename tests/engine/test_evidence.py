@@ -196,7 +196,7 @@ def test_a_site_refuses_a_task_that_the_definition_does_not_provide_for():
     with pytest.raises(RuleViolation, match="other cells"):
         answer(plan, changed(entry.task, n_cells=1_000))
     with pytest.raises(RuleViolation, match="numbers of clusters"):
-        answer(plan, changed(entry.task, n_clusters=(3,)))
+        answer(plan, changed(entry.task, n_clusters=np.array([3])))
     four = entry.task.common.parts[0].model_copy(
         update={"centroids": np.arange(16, dtype=float).reshape(4, 4)}
     )

@@ -26,7 +26,7 @@ from fedclust.methods.common.kmeans_rounds import (
     disclosure,
 )
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
-from fedclust.numeric.arrays import FloatMatrix, IntMatrix
+from fedclust.numeric.arrays import FloatMatrix, IntMatrix, IntVector
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
@@ -56,7 +56,7 @@ class EvidenceTask(Model):
 
     Attributes
     ----------
-    n_clusters : tuple of int
+    n_clusters : (n,) int64
         In a sweep, every K that came to a clustering, ascending; elsewhere empty.
     parts : tuple of EvaluationTask
         The final clusters of each of these; elsewhere one part.
@@ -64,7 +64,7 @@ class EvidenceTask(Model):
         Cells to send: 0 for none.
     """
 
-    n_clusters: tuple[int, ...]
+    n_clusters: IntVector
     parts: tuple[EvaluationTask, ...]
     n_cells: int
 
@@ -196,23 +196,25 @@ def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
 def task(raw: Result, options: MethodOptions) -> Task[EvidenceTask]:
     """Return the task about a result whose clusters are sorted."""
     parts = tuple(evaluation.task(each).common for each in clusterings(raw))
-    ks = () if raw.sweep is None else tuple(entry.n_clusters for entry in raw.sweep)
     n_cells = N_CELLS if needs_cells(options) else 0
-    return Task(NAME, EvidenceTask(n_clusters=ks, parts=parts, n_cells=n_cells))
+    return Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts, n_cells=n_cells))
 
 
-def split_parts(
-    n_clusters: tuple[int, ...], n_parts: int, config: RunConfig
-) -> Iterator[RunConfig]:
+def cluster_counts(result: Result) -> IntArray:
+    """Return every K of a sweep, ascending; empty for another result."""
+    return np.array([entry.n_clusters for entry in result.sweep or ()], dtype=np.int64)
+
+
+def split_parts(n_clusters: IntArray, n_parts: int, config: RunConfig) -> Iterator[RunConfig]:
     """Yield the config of each part of a task; RuleViolation where these are not the session's."""
-    ordered = n_clusters == tuple(sorted(set(n_clusters)))
+    ks = n_clusters.tolist()
     several = isinstance(config.options.n_clusters, tuple)
-    known = set(n_clusters) <= set(several_of(config)) if several else not n_clusters
-    if not ordered or not known or n_parts != (len(n_clusters) if several else 1) or not n_parts:
+    known = set(ks) <= set(several_of(config)) if several else not ks
+    if ks != sorted(set(ks)) or not known or n_parts != (len(ks) if several else 1) or not n_parts:
         raise RuleViolation(
             "task", "a task is about the session's numbers of clusters", "/parameters/n_clusters"
         )
-    yield from (config_at(config, k) for k in n_clusters) if several else (config,)
+    yield from (config_at(config, k) for k in ks) if several else (config,)
 
 
 def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:

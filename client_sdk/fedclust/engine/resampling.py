@@ -18,6 +18,7 @@ from fedclust.engine.evaluation import EvaluationTask
 from fedclust.engine.evidence import (
     PooledCells,
     check_table,
+    cluster_counts,
     clusterings,
     contingency,
     split_parts,
@@ -77,12 +78,12 @@ class ResamplingTask(Model):
 
     Attributes
     ----------
-    n_clusters : tuple of int
+    n_clusters : (n,) int64
         As in :class:`~fedclust.engine.evidence.EvidenceTask`.
     parts : tuple of ResampledModels
     """
 
-    n_clusters: tuple[int, ...]
+    n_clusters: IntVector
     parts: tuple[ResampledModels, ...]
 
 
@@ -173,8 +174,7 @@ def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Ta
             )
             halves = split_models(cells.means, cells.counts, k, seed=seed)
         parts.append(ResampledModels(clusters=clusters, models=models, halves=halves))
-    ks = () if result.sweep is None else tuple(entry.n_clusters for entry in result.sweep)
-    return Task(NAME, ResamplingTask(n_clusters=ks, parts=tuple(parts)))
+    return Task(NAME, ResamplingTask(n_clusters=cluster_counts(result), parts=tuple(parts)))
 
 
 def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
