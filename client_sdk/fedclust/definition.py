@@ -13,7 +13,7 @@ from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, clustered, outcomes_of
 from fedclust.schema.field_names import field_errors, unknown_name_message
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
@@ -111,9 +111,10 @@ def plan_of(definition: Definition) -> Plan:
     return Plan(
         method=sweep.for_options(method, options),
         options=options,
-        features=definition.features,
+        features=clustered(definition.features),
         policy=definition.policy,
         seed=definition.seed,
+        declared=definition.features if outcomes_of(definition.features) else (),
     )
 
 
@@ -147,7 +148,8 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
     if not errors:
         roster = tuple(sorted(definition.sites))
         policy = definition.policy
-        config = RunConfig(options, definition.features, policy, roster, policy.min_group_size)
+        features = clustered(definition.features)
+        config = RunConfig(options, features, policy, roster, policy.min_group_size)
         try:
             sweep.for_options(method, options).check_config(config)
             check_evidence(method, config)
@@ -277,8 +279,13 @@ def check_features(features: tuple[Feature, ...], scaling: str = "none") -> list
             for pointer, rule, message in _feature_faults(feature)
         ]
         needs_bounds = scaling == "bounds" and feature.kind == "numeric"
+        needs_bounds &= feature.role == "feature"
         if needs_bounds and (feature.lower is None or feature.upper is None):
             errors.append(_error(at, "bounds", "scaling by bounds needs lower and upper"))
+    if features and not clustered(features):
+        message = "every one has the role outcome: at least one must have the role feature, so "
+        message += "that there is something to cluster by"
+        errors.append(_error("/features", "role", message))
     return errors or _check_columns(features)
 
 
@@ -308,6 +315,12 @@ def _feature_faults(feature: Feature) -> list[tuple[str, str, str]]:
     if not 1 / MAX_WEIGHT <= feature.weight <= MAX_WEIGHT:
         message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: more would drown other features"
         faults.append(("/weight", "weight", message))
+    if feature.role == "outcome" and feature.weight != 1.0:
+        message = "an outcome does not influence the clusters: leave its weight out"
+        faults.append(("/weight", "role", message))
+    if feature.role == "outcome" and feature.transform != "none":
+        message = "an outcome is reported in its own unit: leave its transform out"
+        faults.append(("/transform", "role", message))
     number = feature.kind == "numeric"
     if not number and feature.transform != "none":
         faults.append(("/transform", "transform", f"a {feature.kind} feature takes none"))

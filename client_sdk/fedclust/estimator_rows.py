@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
 
 from fedclust.data.frame import is_frame
 from fedclust.errors import DataError
@@ -29,6 +30,12 @@ def is_by_site(X: Any) -> bool:
 def feature_name(feature: Any) -> str:
     named = feature.get("name") if isinstance(feature, Mapping) else feature
     return str(getattr(named, "name", named))
+
+
+def is_outcome(feature: Any) -> bool:
+    """Whether a declared feature, a mapping or a name is an outcome."""
+    given = feature.get("role") if isinstance(feature, Mapping) else getattr(feature, "role", None)
+    return bool(given == "outcome")
 
 
 def site_names(sites: ArrayLike) -> NDArray[np.str_]:
@@ -109,6 +116,13 @@ def pool_rows(
         check_same_columns(sites, features)
     # A column that a site lacks is NaN there, as `missing: mask` reads it.
     return pd.concat(parts, ignore_index=True), names
+
+
+def session_seed(random_state: Any) -> int:
+    """Return a session's seed: the number given, or one drawn as scikit-learn draws."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def comparable(value: Any) -> Any:

@@ -22,7 +22,6 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedclust.data import load
@@ -35,8 +34,10 @@ from fedclust.estimator_rows import (
     feature_name,
     has_centroids,
     is_by_site,
+    is_outcome,
     mapping_option,
     pool_rows,
+    session_seed,
     site_names,
     take_rows,
     value_errors,
@@ -44,6 +45,7 @@ from fedclust.estimator_rows import (
 from fedclust.live_line import SlowWork
 from fedclust.methods.common.assign import squared_distances_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
+from fedclust.schema.feature import clustered
 from fedclust.session_result import SessionResult
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.site import Site
@@ -155,7 +157,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             config=config,
             policy=self._policy(),
             features=self._declared(),
-            seed=self._seed(),
+            seed=session_seed(self.random_state),
             persons=None if owners is None else {s: owners[where] for s, where in at.items()},
         )
         labels = np.full(len(rows), -1, dtype=np.int64)
@@ -245,7 +247,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _take_names(self, features: Iterable[Any]) -> None:
-        names = [feature_name(feature) for feature in features]
+        names = [feature_name(feature) for feature in features if not is_outcome(feature)]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
 
@@ -292,12 +294,6 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             names = [f"x{j}" for j in range(self.n_features_in_)]
         return [str(name) for name in names]
 
-    def _seed(self) -> int:
-        """Return the session's seed: the number given, or one drawn as scikit-learn draws."""
-        if isinstance(self.random_state, (int, np.integer)):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows as sessions take them, their number of columns and names checked."""
         if is_by_site(X):
@@ -308,7 +304,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             if reset:
                 self._take_names(declared)
             return X
-        return validate_data(
+        rows = validate_data(
             self,
             X,
             reset=reset,
@@ -317,11 +313,15 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             # A site with fewer rows could never answer.
             ensure_min_samples=self._smallest() if reset else 1,
         )
+        if reset and declared is not None:
+            # New rows have no outcomes.
+            self.n_features_in_ -= sum(map(is_outcome, declared))
+        return rows
 
     def _fitted_features(self) -> Any:
         """Return the declared features; None where the columns were taken as they came."""
         live = isinstance(self.result_, SessionResult)
-        return _definition_of(self.result_).features if live else self.features
+        return clustered(_definition_of(self.result_).features) if live else self.features
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -425,7 +425,7 @@ class FederatedKMeans(
         lacking = definition.policy.missing == "mask"
         with value_errors(), SlowWork("measuring distances") as work:
             given = watch_reading(rows, work.read)
-            table = load(given, definition.features, lacking=lacking, new=True)
+            table = load(given, clustered(definition.features), lacking=lacking, new=True)
             return squared_distances_to_centroids(self.result_.result_, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from fedclust.report import Facts, facts_of_document
 from fedclust.report.result_attributes import ResultAttributes
 from fedclust.report.ro_crate import crate_bytes
 from fedclust.schema.encoding import columns_of
+from fedclust.schema.feature import clustered
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -149,7 +150,7 @@ class SessionResult(ResultAttributes):
         LabelRows
         """
         lacking = self.definition.policy.missing == "mask"
-        return LabelRows(rows, self.definition.features, id_column, lacking, new=True)
+        return LabelRows(rows, clustered(self.definition.features), id_column, lacking, new=True)
 
     def label_new(self, rows: LabelRows) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
         """Label new rows.
@@ -280,7 +281,7 @@ def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
 
 def _consistent(result: Result, definition: Definition) -> bool:
     """Return whether the shapes of a result's arrays fit its clusters and the session's columns."""
-    n_clusters, d = len(result.centroids), len(columns_of(definition.features))
+    n_clusters, d = len(result.centroids), len(columns_of(clustered(definition.features)))
     all_sizes = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
     profile = result.profile
     return (

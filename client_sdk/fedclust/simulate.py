@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from fedclust import engine
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file
-from fedclust.data.site_data import site_data
+from fedclust.data.site_data import no_points, site_data
 from fedclust.data.site_features import declare_features, spread_out
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of
@@ -34,10 +34,11 @@ from fedclust.report.result_attributes import ResultAttributes
 from fedclust.schema.display import short_repr
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import clustered
 from fedclust.schema.field_names import field_errors, unknown_field_message
 from fedclust.schema.json_value import json_value
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points, row_points
+from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.session_result import ResultFile
@@ -412,7 +413,7 @@ def _read_site(
             p = plan.policy.min_group_size
             points, held = site_data(plan, source, table, p, person=persons)
         else:
-            points, held = row_points(table.X), table.features
+            points, held = no_points(plan), table.features
     except DataError as error:
         raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
     return _Site(name, table, points, engine.has_features(plan, held))
@@ -484,7 +485,7 @@ def _read_table(
         tell = new or definition.policy.protection == "none"
         return load(
             source,
-            definition.features,
+            clustered(definition.features) if new else definition.features,
             person=persons,
             lacking=lacking,
             new=new,
@@ -493,6 +494,6 @@ def _read_table(
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
             names = tuple(feature.name for feature in definition.features)
-            d = len(columns_of(definition.features))
+            d = len(columns_of(clustered(definition.features)))
             return Table(np.empty((0, d)), names, columns=names)
         raise RuleViolation(error.rule, f"{at}{error}") from None

@@ -87,6 +87,42 @@ def test_sites_consent_to_the_study_too() -> None:
     assert canonical(definition) != canonical(freeze(request(), seed=7))
 
 
+def with_outcome(**fields: Any) -> SessionCreate:
+    """A request that compares deaths between the clusters of two features."""
+    outcome = {"name": "died", "kind": "binary", "role": "outcome", **fields}
+    return request(features=[outcome, {"name": "age", "lower": 0, "upper": 120}])
+
+
+def test_outcomes_are_consented_to_and_no_columns_of_the_method() -> None:
+    definition = freeze(with_outcome(), seed=7)
+    written = json.loads(canonical(definition))["features"]
+    assert [each.get("role") for each in written] == ["outcome", None]
+    assert read_definition(canonical(definition)) == definition
+    plan = plan_of(definition)
+    assert [column.name for column in plan.columns] == ["age"]
+    assert [column.name for column in plan.outcome_columns] == ["died"]
+    assert [feature.name for feature in plan.released] == ["died", "age"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"weight": 2}, "/features/0/weight"),
+        ({"kind": "numeric", "transform": "log", "lower": 1}, "/features/0/transform"),
+    ],
+)
+def test_an_outcome_takes_no_weight_and_no_transform(fields: Any, pointer: str) -> None:
+    assert pointers(with_outcome(**fields)) == [pointer]
+
+
+def test_outcomes_need_a_feature_to_cluster_by_and_no_bounds() -> None:
+    assert pointers(request(features=[{"name": "died", "role": "outcome"}])) == ["/features"]
+    stay = with_outcome(kind="numeric").model_copy(
+        update={"policy": request(policy_scaling="bounds").policy}
+    )
+    check_definition(stay)
+
+
 def test_only_a_simulation_needs_no_purpose() -> None:
     silent = request().model_copy(update={"purpose": ""})
     assert pointers(silent) == ["/purpose"]

@@ -39,7 +39,7 @@ def data_of(plan: Plan, rows: ArrayLike) -> Points:
     """Return what a site with these rows (n, d), every row a person, hands to the engine."""
     if not isinstance(rows, np.ndarray):
         return _form_points(plan, rows)
-    key = (plan.features, plan.policy, rows.dtype.str, rows.shape, rows.tobytes())
+    key = (plan.released, plan.policy, rows.dtype.str, rows.shape, rows.tobytes())
     if key not in _POINTS:
         _POINTS[key] = _form_points(plan, rows)
     # Without what a session has derived from them.
@@ -47,7 +47,7 @@ def data_of(plan: Plan, rows: ArrayLike) -> Points:
 
 
 def _form_points(plan: Plan, rows: ArrayLike) -> Points:
-    table = load(rows, plan.features)
+    table = load(rows, plan.released)
     return site_data(plan, rows, table, plan.policy.min_group_size)[0]
 
 

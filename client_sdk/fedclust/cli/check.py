@@ -166,7 +166,7 @@ def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
         data, features = site_data(plan, rows, read_rows, p, **identified)
         return CheckedTable(count_usable(plan, data), features, None)
     lacking = plan.policy.missing == "mask"
-    read = read_persons(rows, plan.features, **identified, lacking=lacking)
+    read = read_persons(rows, plan.released, **identified, lacking=lacking)
     data, figures = measure_persons(plan, read, p)
     features = held_features(plan, read, data)
     return CheckedTable(count_usable(plan, data), features, figures)

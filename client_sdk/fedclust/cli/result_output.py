@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.report.wording import listed, share
 from fedclust.schema.encoding import columns_of
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, clustered
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
@@ -18,7 +18,7 @@ MORE_ROUNDS = "(and those of preparation and evaluation)"
 def show_result(result: Result, features: tuple[Feature, ...]) -> None:
     """Print the clusters and how they were found; warnings on standard error."""
     sizes = result.sizes or (None,) * len(result.centroids_original)
-    columns = columns_of(features)
+    columns = columns_of(clustered(features))
     show_table(
         ["cluster", "persons", *(column.name for column in columns)],
         [

@@ -208,7 +208,8 @@ def _show_table_figures(figures: TableFigures) -> None:
 def _column_row(column: ColumnProfile) -> list[str]:
     """Return what is shown of a feature."""
     unit = f" [{column.unit}]" if column.unit else ""
-    cells = [column.feature + unit, column.column or "-", column.state]
+    role = " (outcome)" if column.role == "outcome" else ""
+    cells = [column.feature + unit + role, column.column or "-", column.state]
     if column.column is None:
         return cells + [""] * 5
     numbers = (column.minimum, column.mean, column.sd, column.maximum)

@@ -37,6 +37,7 @@ from fedclust.cli.watch import Watcher
 from fedclust.field_names import FieldNames
 from fedclust.report.ro_crate import check_license
 from fedclust.report.tables import centroid_table
+from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
 from fedclust.session_result import document_at, read_result
 from fedclust.site.terminal import confirmed
@@ -391,7 +392,7 @@ def _warn_of_bounds(definition: Definition) -> None:
     """Warn of numeric features without bounds, of which a site can send any value."""
     unbounded = [
         feature.name
-        for feature in definition.features
+        for feature in clustered(definition.features)
         if feature.kind == "numeric" and (feature.lower is None or feature.upper is None)
     ]
     if unbounded:

@@ -87,6 +87,7 @@ class ColumnProfile:
     Attributes
     ----------
     feature, kind, unit : str
+    role : {"feature", "outcome"}
     column : str or None
         Its column here; None if there is none.
     state : {"ok", "warning", "lacking", "refused"}
@@ -111,6 +112,7 @@ class ColumnProfile:
     feature: str
     kind: str
     unit: str
+    role: Literal["feature", "outcome"]
     column: str | None
     state: State
     present: float
@@ -289,7 +291,8 @@ def _read_columns(
             column.unknown += count_unknown(reading, own, rows.coded(reading.feature.name))
             if reading.feature.kind == "numeric":
                 column.add_outside(own, values)
-            complete &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
+            if reading.feature.role == "feature":
+                complete &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
         n += len(block)
         n_complete += int(complete.sum())
     return columns, n, n_complete
@@ -323,7 +326,7 @@ def _column_profile(
             says = ["the mapping says that this site lacks it"]
     elif faults:
         state = "refused"
-    elif share < rows.min_present or (lacking and not column.n):
+    elif feature.role == "feature" and (share < rows.min_present or (lacking and not column.n)):
         state = "lacking" if lacking else "refused"
         says.append(f"{share:.1%} of its rows have a value: min_present is {rows.min_present:.1%}")
     names = feature.levels or ("0", "1")
@@ -332,6 +335,7 @@ def _column_profile(
         feature=feature.name,
         kind=feature.kind,
         unit=feature.unit,
+        role=feature.role,
         column=here,
         state=state,
         present=share,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from fedclust.data.sources import describe, open_reader
 from fedclust.data.sql import SqlReader
 from fedclust.errors import DataError
 from fedclust.schema.encoding import encode_features
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, outcomes_of
 
 #: Default number of rows in a block.
 BLOCK: Final = 65_536
@@ -216,6 +216,8 @@ class RowSource:
     def held(self, shares: NDArray[np.float64], lacking: bool, least: float) -> tuple[str, ...]:
         """Return the features that the site has, given the share of values in each (d,).
 
+        And the outcomes for which it has a column, whatever their share.
+
         Raises
         ------
         DataError
@@ -224,7 +226,10 @@ class RowSource:
         named = [
             (feature.name, share)
             for feature, share in zip(self.features, shares.tolist(), strict=True)
+            if feature.role == "feature"
         ]
+        outcomes = {feature.name for feature in outcomes_of(self.features)}
+        others = tuple(name for name in self.columns if name in outcomes)
         if not lacking:
             for name, share in named:
                 if share < least:
@@ -233,14 +238,14 @@ class RowSource:
                     message += "with missing: mask does without it"
                     column = self.local[name]
                     raise self.origin.fault("too-few-present", message, column=column)
-            return tuple(name for name, _ in named)
+            return tuple(name for name, _ in named) + others
         found = tuple(name for name, share in named if share > 0 and share >= least)
         if not found:
             message = "it has none of the session's features"
             if not self.columns:
                 message += "; docs/data.md says how columns of other names are found"
             raise self.origin.fault("no-features", message)
-        return found
+        return found + others
 
     def rule(self, feature: str) -> ColumnRule:
         """Return how a feature's column is read."""
@@ -265,14 +270,21 @@ class RowSource:
             found.append(own)
         return tuple(found)
 
-    def matrix(self, block: RowBlock) -> NDArray[np.float64]:
-        """Return a block's rows in the session's columns (n, d), NaN where missing."""
+    def matrix(
+        self, block: RowBlock, role: Literal["feature", "outcome"] = "feature"
+    ) -> NDArray[np.float64]:
+        """Return a block's rows in the columns of this role (n, d), NaN where missing."""
+        chosen = [
+            (feature, own)
+            for feature, own in zip(self.features, self.session_values(block), strict=True)
+            if feature.role == role
+        ]
         values = [
             # Values below the bound may have no logarithm.
             own if feature.transform == "none" else np.maximum(own, feature.lower or 0.0)
-            for feature, own in zip(self.features, self.session_values(block), strict=True)
+            for feature, own in chosen
         ]
-        return encode_features(self.features, values)
+        return encode_features([feature for feature, _ in chosen], values)
 
     def _decoder(
         self, reading: FeatureReading, codes: Mapping[str, Sequence[str] | None]

@@ -24,6 +24,7 @@ from fedclust.protection.table import (
     release_blocks,
 )
 from fedclust.schema.points import Points, row_points
+from fedclust.schema.scaling import own_bounds
 
 
 def session_rows(
@@ -37,8 +38,8 @@ def session_rows(
     """
     lacking = plan.policy.missing == "mask"
     if plan.policy.protection == "none":
-        return load(source, plan.features, person=person, id_column=id_column, lacking=lacking)
-    return LabelRows(source, plan.features, id_column, lacking)
+        return load(source, plan.released, person=person, id_column=id_column, lacking=lacking)
+    return LabelRows(source, plan.released, id_column, lacking)
 
 
 def site_data(
@@ -68,15 +69,22 @@ def site_data(
     """
     if plan.policy.protection == "none":
         assert isinstance(rows, Table)  # noqa: S101  (session_rows)
-        lower = [-np.inf if column.lower is None else column.lower for column in plan.columns]
-        upper = [np.inf if column.upper is None else column.upper for column in plan.columns]
-        return row_points(np.clip(rows.X, lower, upper)), rows.features
+        outcomes = rows.outcomes
+        if outcomes is not None:
+            outcomes = np.clip(outcomes, *own_bounds(plan.outcome_columns))
+        return row_points(np.clip(rows.X, *own_bounds(plan.columns)), outcomes), rows.features
     lacking = plan.policy.missing == "mask"
     persons = read_persons(
-        source, plan.features, person=person, id_column=id_column, lacking=lacking
+        source, plan.released, person=person, id_column=id_column, lacking=lacking
     )
     points = form_points(plan, persons, p)
     return points, held_features(plan, persons, points)
+
+
+def no_points(plan: Plan) -> Points:
+    """Return what a site with too few persons computes from."""
+    outcomes = np.empty((0, len(plan.outcome_columns)))
+    return row_points(np.empty((0, len(plan.columns))), outcomes)
 
 
 def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
@@ -90,12 +98,8 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     try:
         table = form_table_by_blocks(persons.describe(p), blocks, p, persons.n_persons)
     except TooFewPersons:
-        return _no_points(plan)
+        return no_points(plan)
     return table_points(persons, table)
-
-
-def _no_points(plan: Plan) -> Points:
-    return row_points(np.empty((0, len(plan.columns))))
 
 
 def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, TableFigures | None]:
@@ -121,7 +125,7 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
     try:
         table = release_blocks(columns, grouped(), p)
     except TooFewPersons:
-        return _no_points(plan), None
+        return no_points(plan), None
     blocks = (
         (block.sources, groups.astype(np.int64))
         for block, groups in zip(persons.blocks(), labels, strict=True)
@@ -137,6 +141,8 @@ def table_points(persons: SitePersons, table: ProtectedTable) -> Points:
 def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str, ...]:
     """Return the features that the site has, by the header and what its groups release.
 
+    The outcomes for which it has a column follow.
+
     Raises
     ------
     DataError
@@ -147,6 +153,8 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
     held = []
     for reading in persons.readings:
         name = reading.feature.name
+        if reading.feature.role == "outcome":
+            continue
         places = [j for j, column in enumerate(plan.columns) if column.feature == name]
         released = ~np.isnan(points.X[:, places]).any(axis=1)
         share = points.sizes[released].sum() / points.n if points.n else 1.0
@@ -162,4 +170,5 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
         message = "it has none of the session's features; docs/data.md says how columns of other "
         message += "names are found"
         raise DataError(persons.source, "no-features", message)
-    return tuple(held)
+    there = {each.feature.name for each in persons.readings if each.column is not None}
+    return (*held, *(outcome.name for outcome in plan.outcomes if outcome.name in there))

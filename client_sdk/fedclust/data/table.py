@@ -18,7 +18,7 @@ from fedclust.data.row_source import BLOCK, RowSource
 from fedclust.data.row_warnings import OtherUnits, UnknownCodes
 from fedclust.data.sources import open_reader
 from fedclust.schema.encoding import columns_of
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, clustered, outcomes_of
 
 #: An array (n, d) whose columns are the session's features in order; a pandas or Dask DataFrame or
 #: Dask array; the path of a CSV, Excel, Parquet or SQL file; a SqlQuery; or one of these in a
@@ -35,7 +35,8 @@ class Table:
     X : (n, d) float64
         The session's columns, as ``schema.encoding.encode_features`` gives them: NaN where missing.
     features : tuple of str
-        Features that the source has; the columns of the others are NaN.
+        Features that the source has, the columns of the others are NaN; and outcomes for which it
+        has a column.
     persons : (n,) int64 or None
         Which person a row belongs to, numbered by first appearance.
     ids : tuple of str or None
@@ -43,6 +44,8 @@ class Table:
     columns : tuple of str
         Features with a column in the source, even an empty one. New rows are labelled by these, so
         that a row's label does not depend on the other rows.
+    outcomes : (n, q) float64 or None
+        As ``X``, of the session's outcomes; None if it has none.
     """
 
     X: NDArray[np.float64] = field(repr=False)
@@ -50,6 +53,7 @@ class Table:
     persons: NDArray[np.int64] | None = field(default=None, repr=False)
     ids: tuple[str, ...] | None = field(default=None, repr=False)
     columns: tuple[str, ...] = ()
+    outcomes: NDArray[np.float64] | None = field(default=None, repr=False)
 
     def digest(self) -> str:
         """Return the SHA-256 of these rows, persons and features."""
@@ -59,6 +63,8 @@ class Table:
             digest.update(_canonical_bytes(rows))
         if self.persons is not None:
             digest.update(b"persons" + self.persons.astype("<i8").tobytes())
+        if self.outcomes is not None:
+            digest.update(b"outcomes" + _canonical_bytes(self.outcomes))
         return digest.hexdigest()
 
 
@@ -70,7 +76,7 @@ class LabelRows:
     ----------
     source : Source
     session : tuple of Feature
-        The session's features.
+        The session's features. Rows are labelled without the outcomes among them.
     id_column : str or None
         Column that names the rows.
     lacking : bool
@@ -96,7 +102,7 @@ class LabelRows:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The features that rows are labelled by."""
+        """The features that rows are labelled by, and the outcomes that the source has."""
         return self._opened().columns if self.held is None else self.held
 
     def digest(self) -> str:
@@ -146,6 +152,7 @@ def load(
     source : Source
         A table's columns are found by name, and others are ignored.
     features : sequence of Feature
+        The outcomes among them are not columns of ``X``.
     person : str or sequence of length n, optional
         Column that says which person a row belongs to, or its values.
     id_column : str, optional
@@ -173,7 +180,8 @@ def load(
         )
         raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}
-    numbers, parts = array("q"), []
+    numbers, parts, others = array("q"), [], []
+    names = {feature.name for feature in outcomes_of(rows.features)}
     present, unknown = np.zeros(len(rows.features), dtype=np.int64), UnknownCodes(rows)
     for block in rows.scan():
         unknown.add(block)
@@ -186,6 +194,8 @@ def load(
             for each in rows.session_values(block)
         ]
         parts.append(rows.matrix(block))
+        if names:
+            others.append(rows.matrix(block, "outcome"))
     rows.refuse()
     if tell_unknown:
         unknown.warn()
@@ -198,8 +208,9 @@ def load(
     ids = tuple(kept[id_column]) if id_column is not None else None
     held = rows.held(present / len(X), lacking, 0.0 if new else rows.min_present)
     # The methods must not see values of a feature that counts as lacking.
-    X[:, [column.feature not in held for column in columns_of(rows.features)]] = np.nan
-    return Table(X, held, persons, ids, rows.columns)
+    X[:, [column.feature not in held for column in columns_of(clustered(rows.features))]] = np.nan
+    there = tuple(name for name in rows.columns if name not in names)
+    return Table(X, held, persons, ids, there, np.concatenate(others) if others else None)
 
 
 def read_text_column(source: Source, column: str) -> tuple[str, ...]:

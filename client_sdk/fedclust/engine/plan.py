@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, outcomes_of
 from fedclust.schema.method import AnyMethod, Place
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
@@ -32,9 +33,12 @@ class Plan:
     options : MethodOptions
         What ``method.options`` has read.
     features : tuple of Feature
-        As declared, in the session's order. ``columns`` (d,) are what methods see of them.
+        Those that persons are clustered by, in the session's order. ``columns`` (d,) are what
+        methods see of them.
     policy : Policy
     seed : int
+    declared : tuple of Feature
+        Features and outcomes in the session's order; empty where it has no outcome.
     """
 
     method: AnyMethod
@@ -42,11 +46,27 @@ class Plan:
     features: tuple[Feature, ...]
     policy: Policy
     seed: int
+    declared: tuple[Feature, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """What the features become."""
         return columns_of(self.features)
+
+    @property
+    def released(self) -> tuple[Feature, ...]:
+        """What the groups of a site release: features and outcomes, in the session's order."""
+        return self.declared or self.features
+
+    @functools.cached_property
+    def outcomes(self) -> tuple[Feature, ...]:
+        """What is compared between the final clusters. Methods do not see it."""
+        return outcomes_of(self.declared)
+
+    @property
+    def outcome_columns(self) -> tuple[Column, ...]:
+        """What the outcomes become: one column (q,), or one for each level."""
+        return columns_of(self.outcomes)
 
 
 def max_rounds(plan: Plan) -> int:

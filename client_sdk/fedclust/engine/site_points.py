@@ -82,14 +82,19 @@ def complete_points(points: Points, config: RunConfig) -> Points:
         whole = known.all(axis=1)
         if whole.all():
             return points
-        return Points(X[whole], points.sizes[whole], points.within)
+        outcomes = None if points.outcomes is None else points.outcomes[whole]
+        return replace(points, X=X[whole], sizes=points.sizes[whole], outcomes=outcomes)
     return replace(points, X=X, observed=None if known.all() else known)
 
 
 def scaled_points(points: Points, space: Space, config: RunConfig) -> Points:
-    """Return complete points imputed and scaled, 0 in columns that the site has not got."""
+    """Return complete points imputed and scaled, 0 in columns that the site has not got.
+
+    They have no outcomes: a method does not see these.
+    """
     X = points.X
     if space.impute is not None and points.observed is not None:
         X = np.where(points.observed, X, space.impute)
     scaled = space.to_scaled(X)
-    return replace(points, X=scaled if config.mask.all() else scaled * config.mask)
+    X = scaled if config.mask.all() else scaled * config.mask
+    return replace(points, X=X, outcomes=None, outcome_within=None)

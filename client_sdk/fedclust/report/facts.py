@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedclust.report.wording import share, without_noise
 from fedclust.schema.encoding import Column, columns_of
+from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
@@ -94,7 +95,7 @@ class Facts:
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the centroids."""
-        return columns_of(self.definition.features)
+        return columns_of(clustered(self.definition.features))
 
     @functools.cached_property
     def clusters(self) -> tuple[Cluster, ...]:

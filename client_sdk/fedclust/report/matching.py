@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedclust.errors import UsageError
 from fedclust.report.facts import ClusterColumn, Facts
 from fedclust.schema.encoding import Column, columns_of, transformed
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, clustered
 from fedclust.wire.models import Definition
 
 __all__ = [
@@ -134,20 +134,21 @@ def shared(first: Definition, second: Definition) -> Shared:
     UsageError
         There is none.
     """
-    others = {feature.name: feature for feature in second.features}
+    features, of_second = clustered(first.features), clustered(second.features)
+    others = {feature.name: feature for feature in of_second}
     reasons: dict[str, str] = {}
-    for feature in first.features:
+    for feature in features:
         other = others.get(feature.name)
         reason = "only in the first" if other is None else _mismatch(feature, other)
         if reason:
             reasons[feature.name] = reason
-    own = {feature.name for feature in first.features}
+    own = {feature.name for feature in features}
     reasons |= {name: "only in the second" for name in others if name not in own}
     left_out = tuple(f"{name}: {reason}" for name, reason in reasons.items())
-    places = {column.name: j for j, column in enumerate(columns_of(second.features))}
+    places = {column.name: j for j, column in enumerate(columns_of(of_second))}
     found = [
         (column, i, places[column.name])
-        for i, column in enumerate(columns_of(first.features))
+        for i, column in enumerate(columns_of(features))
         if column.feature not in reasons
     ]
     if not found:

@@ -247,12 +247,14 @@ def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerm
 
 
 def feature_text(feature: Feature) -> str:
-    """Return a feature's name, unit, bounds and kind for people."""
+    """Return a feature's name, unit, bounds, role and kind for people."""
     text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
     if feature.lower is not None or feature.upper is not None:
         low = "" if feature.lower is None else f"{feature.lower:g}"
         text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
-    details: list[str] = [] if feature.kind == "numeric" else [feature.kind]
+    details: list[str] = [] if feature.role == "feature" else [feature.role]
+    if feature.kind != "numeric":
+        details.append(feature.kind)
     if feature.levels:
         details.append(" | ".join(feature.levels))
     if feature.transform != "none":

@@ -15,6 +15,7 @@ from fedclust.errors import UsageError, writing
 from fedclust.report.facts import Cluster, ClusterColumn, Facts
 from fedclust.report.wording import share
 from fedclust.schema.encoding import columns_of
+from fedclust.schema.feature import clustered
 from fedclust.schema.result import Bounds
 from fedclust.wire.models import ResultDocument
 
@@ -153,7 +154,7 @@ def centroid_table(document: ResultDocument) -> bytes:
     """
     centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
     sizes = document.result.get("sizes") or (None,) * len(centroids)
-    columns = columns_of(document.features)
+    columns = columns_of(clustered(document.features))
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["cluster", "size", *(spreadsheet_text(column.name) for column in columns)])

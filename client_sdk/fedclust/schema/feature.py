@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, StringConstraints
+from pydantic import Field, FiniteFloat, StringConstraints, model_serializer
 
 from fedclust.schema.model import FeatureName, Model, Visible
 
-__all__ = ["Feature"]
+__all__ = ["Feature", "clustered", "outcomes_of"]
 
 
 class Feature(Model):
@@ -33,6 +33,10 @@ class Feature(Model):
     weight : float
         Factor of the feature's part in squared distances: 2 counts as two copies of it. From 1e-6
         to 1e6.
+    role : {"feature", "outcome"}
+        ``feature``: persons are clustered by it. ``outcome``: it does not influence the clusters;
+        the result compares it between them. An outcome has no transform and no weight, and a
+        person without its value is clustered all the same.
 
     Examples
     --------
@@ -52,3 +56,22 @@ class Feature(Model):
     levels: tuple[FeatureName, ...] | None = None
     transform: Literal["none", "log", "log1p"] = "none"
     weight: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    role: Literal["feature", "outcome"] = "feature"
+
+    @model_serializer(mode="wrap")
+    def _without_default_role(self, write: Any) -> dict[str, Any]:
+        # A definition without outcomes keeps the canonical form and the hash of one that knows
+        # none.
+        return {k: v for k, v in write(self).items() if (k, v) != ("role", "feature")}
+
+
+def clustered(features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    """Return the features that persons are clustered by; the same tuple if these are all."""
+    if all(feature.role == "feature" for feature in features):
+        return features
+    return tuple(feature for feature in features if feature.role == "feature")
+
+
+def outcomes_of(features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    """Return the outcomes among a definition's features."""
+    return tuple(feature for feature in features if feature.role == "outcome")

@@ -41,7 +41,7 @@ class ConsentRequest(SessionTerms):
     persons_declared : bool
         Whether a column says which rows belong to one person.
     features : tuple of str
-        Those of the session that the site has.
+        Features and outcomes of the session that the site has.
     data : DataTerms
         Which rows, and how they are read.
     figures : TableFigures or None

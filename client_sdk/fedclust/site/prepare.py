@@ -18,7 +18,7 @@ from fedclust import errors
 from fedclust.data import LabelRows, Source, Table
 from fedclust.data.person_blocks import SiteColumn, SitePersons
 from fedclust.data.persons import read_persons
-from fedclust.data.site_data import held_features, site_data, table_points
+from fedclust.data.site_data import held_features, no_points, site_data, table_points
 from fedclust.definition import LEAST_GROUP
 from fedclust.engine import Plan
 from fedclust.methods.registry import METHODS
@@ -34,7 +34,7 @@ from fedclust.protection.recognition import (
 from fedclust.protection.size_bands import size_band
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points, row_points
+from fedclust.schema.points import Points
 from fedclust.site.cohorts import CohortStore, Draft, cohort_refusals
 from fedclust.site.compute import count_usable
 from fedclust.site.consent import ConsentRequest
@@ -95,7 +95,7 @@ class Prepared:
     ----------
     data : Points
     features : tuple of str
-        Those of the session that the site has.
+        Features and outcomes of the session that the site has.
     p : int
         The least number of persons behind every number.
     draft : Draft or None
@@ -125,9 +125,14 @@ class Prepared:
         """Return the SHA-256 that distinguishes these rows and points from any others."""
         found = hashlib.sha256(rows.digest().encode())
         if self.draft is not None:
-            points = np.where(np.isnan(self.data.X), np.nan, self.data.X)
-            found.update(points.astype("<f8").tobytes() + self.data.sizes.astype("<i8").tobytes())
+            found.update(_value_bytes(self.data.X) + self.data.sizes.astype("<i8").tobytes())
+            if self.data.outcomes is not None:
+                found.update(_value_bytes(self.data.outcomes))
         return found.hexdigest()
+
+
+def _value_bytes(values: NDArray[np.float64]) -> bytes:
+    return np.where(np.isnan(values), np.nan, values).astype("<f8").tobytes()
 
 
 def prepare(
@@ -152,7 +157,7 @@ def prepare(
         return Prepared(data, features, p, n_rows=len(data.X))
     lacking = plan.policy.missing == "mask"
     try:
-        persons, draft = draft_table(store, given, plan.features, p, now, ledger, lacking=lacking)
+        persons, draft = draft_table(store, given, plan.released, p, now, ledger, lacking=lacking)
         cohort = draft.record.cohort
         p_used = max(p, cohort.p)
         names = [each.column for each in persons.readings if each.column is not None]
@@ -160,7 +165,7 @@ def prepare(
             points = table_points(persons, cohort.table(names, p_used))
         figures = _measure_closeness(store, cohort, persons, names)
     except TooFewPersons:
-        return Prepared(row_points(np.empty((0, len(plan.columns)))), rows.features, p)
+        return Prepared(no_points(plan), rows.features, p)
     return Prepared(
         points,
         held_features(plan, persons, points),
@@ -202,7 +207,7 @@ def consent_request(
         features=prepared.features,
         data=data_terms(
             given.source,
-            plan.features,
+            plan.released,
             prepared.features,
             person=given.person,
             id_column=given.id_column,

@@ -47,7 +47,7 @@ _STAND_INS: Mapping[str, Any] = {
 _APART = ("/purpose", "/config", "/features/")
 _NONE_CHOSEN = {"/features": "add at least one feature", "/sites": "invite at least one site"}
 #: The order of the columns of a table of features.
-_COLUMNS = ("name", "kind", "unit", "levels", "lower", "upper", "transform", "weight")
+_COLUMNS = ("name", "role", "kind", "unit", "levels", "lower", "upper", "transform", "weight")
 
 
 @functools.lru_cache(maxsize=64)
