@@ -1,0 +1,214 @@
+"""Outcomes by cluster: sums at the sites, their check, and what the coordinator compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust.engine import outcomes
+from fedclust.engine.outcomes import OutcomeSums
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.outcomes import Estimate, Outcomes
+from fedclust.schema.points import Points, row_points
+
+COLUMNS = columns_of(
+    (
+        Feature(name="died", kind="binary", role="outcome"),
+        Feature(name="stay", lower=0, upper=90, role="outcome"),
+    )
+)
+EXACT = {"rel": 1e-10, "abs": 1e-12}
+Site = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+def site(seed: int, n: int) -> Site:
+    """Labels of three clusters and outcomes (n, 2) of persons, some without a value."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(3, n, p=[0.5, 0.2, 0.3])
+    died = (rng.random(n) < np.array([0.2, 0.5, 0.3])[labels]).astype(float)
+    stay = np.minimum(rng.gamma(2.0, 3.0 + labels, n) + seed, 90.0)
+    died[rng.random(n) < 0.1] = np.nan
+    stay[rng.random(n) < 0.1] = np.nan
+    return labels, np.column_stack([died, stay])
+
+
+SITES = {"a": site(1, 200), "b": site(2, 150), "c": site(3, 260)}
+
+
+def compared(sites: dict[str, Site], min_sites: int = 3) -> tuple[Outcomes, tuple[str, ...]]:
+    sent, persons = {}, np.zeros(3, dtype=np.int64)
+    for name, (labels, values) in sites.items():
+        points = row_points(np.zeros((len(labels), 1)), values)
+        sent[name] = outcomes.local_sums(points, labels, 3, COLUMNS)
+        own = np.bincount(labels, minlength=3)
+        outcomes.check(sent[name], own, COLUMNS, 1)
+        persons += own
+    return outcomes.summarise(sent, persons.tolist(), COLUMNS, min_sites)
+
+
+def same(found: Estimate | None, value: float, limits: Any) -> None:
+    assert found is not None
+    assert (found.value, found.lower, found.upper) == pytest.approx((value, *limits), **EXACT)
+
+
+def square(labels: NDArray[np.int64], died: NDArray[np.float64], k: int) -> Any:
+    """Return deaths and survivors of cluster ``k``, then of cluster 0."""
+    return np.array([[np.sum(died[labels == of] == each) for each in (1, 0)] for of in (k, 0)])
+
+
+def pooled() -> Site:
+    labels, values = zip(*SITES.values(), strict=True)
+    return np.concatenate(labels), np.concatenate(values)
+
+
+def test_yes_no_outcomes_are_those_of_the_pooled_rows() -> None:
+    stats = pytest.importorskip("statsmodels.stats.api")
+    found, warnings = compared(SITES)
+    assert (found.reference, warnings) == (0, ())
+    died = found.results[0]
+    labels, values = pooled()
+    table = square(labels, values[:, 0], 1)
+    assert [each.persons for each in died.clusters[1::-1]] == table.sum(axis=1).tolist()
+    assert [each.events for each in died.clusters[1::-1]] == table[::-1, 0].tolist()[::-1] != []
+    limits = stats.proportion_confint(*table[0].cumsum(), method="wilson")
+    same(died.clusters[1].value, table[0, 0] / table[0].sum(), limits)
+    crude, one = stats.Table2x2(table), died.comparisons[0]
+    assert one.cluster == 1
+    same(one.odds_ratio, crude.oddsratio, crude.oddsratio_confint())
+    same(one.risk_ratio, crude.riskratio, crude.riskratio_confint())
+
+    tables = {name: square(own, values[:, 0], 1) for name, (own, values) in SITES.items()}
+    stratified = stats.StratifiedTable(list(tables.values()))
+    assert one.mantel_haenszel is not None
+    same(
+        one.mantel_haenszel.odds_ratio,
+        stratified.oddsratio_pooled,
+        stratified.oddsratio_pooled_confint(),
+    )
+    of_b = stats.Table2x2(tables["b"])
+    same(one.by_site["b"], of_b.oddsratio, of_b.oddsratio_confint())
+    logs = [
+        (each.log_oddsratio, each.log_oddsratio_se**2)
+        for each in map(stats.Table2x2, tables.values())
+    ]
+    combined = stats.combine_effects(*np.array(logs).T, method_re="chi2")
+    assert one.over_sites is not None
+    fixed, random, *_ = combined.conf_int()
+    same(one.over_sites.fixed, np.exp(combined.mean_effect_fe), np.exp(fixed))
+    if combined.tau2 > 0:
+        same(one.over_sites.random, np.exp(combined.mean_effect_re), np.exp(random))
+    assert one.over_sites.i2.value == pytest.approx(max(combined.i2, 0.0), **EXACT)
+
+
+def test_means_are_those_of_the_pooled_rows() -> None:
+    stats = pytest.importorskip("statsmodels.stats.api")
+    from statsmodels.stats.meta_analysis import effectsize_smd
+
+    stay = compared(SITES)[0].results[1]
+    labels, values = pooled()
+
+    def days(of: NDArray[np.int64], values: NDArray[np.float64], k: int) -> Any:
+        own = values[of == k, 1]
+        return stats.DescrStatsW(own[~np.isnan(own)])
+
+    whole = [days(labels, values, k) for k in (2, 0)]
+    same(stay.clusters[2].value, whole[0].mean, whole[0].tconfint_mean())
+    assert stay.clusters[2].deviation == pytest.approx(whole[0].std_ddof(1), **EXACT)
+    limits = stats.CompareMeans(*whole).tconfint_diff(usevar="unequal")
+    two = stay.comparisons[1]
+    same(two.mean_difference, whole[0].mean - whole[1].mean, limits)
+
+    pairs = [[days(of, values, k) for k in (2, 0)] for of, values in SITES.values()]
+    effects = [
+        (a.mean - b.mean, a.std_ddof(1) ** 2 / a.nobs + b.std_ddof(1) ** 2 / b.nobs)
+        for a, b in pairs
+    ]
+    combined = stats.combine_effects(*np.array(effects).T, method_re="chi2")
+    assert two.over_sites is not None
+    same(two.over_sites.fixed, combined.mean_effect_fe, combined.conf_int()[0])
+    smd = [
+        effectsize_smd(a.mean, a.std_ddof(1), a.nobs, b.mean, b.std_ddof(1), b.nobs)
+        for a, b in pairs
+    ]
+    assert two.standardised_over_sites is not None
+    found = stats.combine_effects(*np.array(smd).T, method_re="chi2")
+    same(two.standardised_over_sites.fixed, found.mean_effect_fe, found.conf_int()[0])
+
+
+def test_the_variance_within_groups_completes_that_of_persons() -> None:
+    rng = np.random.default_rng(5)
+    values = np.sort(rng.normal(30.0, 4.0, 600))
+    groups = values.reshape(-1, 6)
+    share = 1 - groups.mean(axis=1).var() / values.var()
+    released = np.column_stack([np.zeros(100), groups.mean(axis=1)])
+    points = Points(
+        np.zeros((100, 1)),
+        np.full(100, 6),
+        np.zeros(1),
+        outcomes=released,
+        outcome_within=np.array([0.0, share]),
+    )
+    sent = {name: outcomes.local_sums(points, np.zeros(100, int), 1, COLUMNS) for name in "abc"}
+    stay = outcomes.summarise(sent, [1800], COLUMNS, 3)[0].results[1]
+    assert stay.clusters[0].deviation == pytest.approx(values.std(), rel=1e-3)
+    assert stay.comparisons == ()
+
+
+def test_a_site_reads_its_own_numbers_alone_and_rare_outcomes_are_left_out() -> None:
+    found = compared(SITES)[0].of_sites(frozenset({"b"}))
+    for result in found.results:
+        assert set(result.sites) == {"b"}
+        assert {name for each in result.comparisons for name in each.by_site} == {"b"}
+    labels, values = SITES["c"]
+    without = {**SITES, "c": (labels, np.where([True, False], np.nan, values))}
+    rare, warnings = compared(without)
+    assert [each.name for each in rare.results] == ["stay"]
+    assert warnings == ("fewer sites than min_sites have values of the outcomes 'died'",)
+
+
+def message(**changes: Any) -> OutcomeSums:
+    fields: dict[str, Any] = {
+        "counts": np.array([[12, 20], [10, 0]]),
+        "sums": np.array([[6.0, 800.0], [0.0, 0.0]]),
+        "m2": np.array([[0.0, 50.0], [0.0, 0.0]]),
+        "within": np.array([0.0, 2.0]),
+    }
+    for name, (place, value) in changes.items():
+        fields[name] = fields[name].copy()
+        fields[name][place] = value
+    return OutcomeSums(**fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({}, None),
+        ({"counts": ((0, 0), 4)}, "smallest-count"),
+        ({"counts": ((0, 0), 18)}, "smallest-count"),
+        ({"counts": ((0, 0), 30)}, "smallest-count"),
+        ({"sums": ((0, 0), 3.0)}, "smallest-count"),
+        ({"sums": ((0, 0), 8.0)}, "smallest-count"),
+        ({"sums": ((0, 0), 5.5)}, "smallest-count"),
+        ({"sums": ((0, 0), 15.0)}, "bounds"),
+        ({"sums": ((0, 1), 1801.0)}, "bounds"),
+        ({"sums": ((1, 1), 1.0)}, "empty-cell"),
+        ({"m2": ((1, 1), 1.0)}, "empty-cell"),
+        ({"m2": ((0, 1), -1.0)}, "spread"),
+        ({"m2": ((0, 0), 1.0)}, "spread"),
+        ({"within": ((0,), 1.0)}, "within"),
+        ({"within": ((1,), -1.0)}, "within"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], rule: str | None) -> None:
+    sent, persons = message(**changes), np.array([20, 10])
+    if rule is None:
+        outcomes.check(sent, persons, COLUMNS, 5)
+        return
+    with pytest.raises(RuleViolation) as broken:
+        outcomes.check(sent, persons, COLUMNS, 5)
+    assert broken.value.rule == rule
