@@ -14,6 +14,7 @@ from diagrams import (
     GREY,
     INK,
     RED,
+    SIZE,
     WHITE,
     WIDTH,
     Edge,
@@ -26,10 +27,9 @@ from diagrams import (
     height_of,
     paragraph,
     save,
-    words_width,
     zone,
 )
-from fedclust.report.drawing import Figure, tag, text
+from fedclust.report.drawing import Figure, tag, text, words_width
 
 _SMALL = 13
 _EDGE, _GAP = 22.0, 14.0
@@ -225,7 +225,7 @@ def data_flow() -> Figure:
     x, low = 10.0, bottom + 106
     for fill, words in _COLOURS:
         parts.append(box(x, low, 26, 16, fill) + paragraph(x + 34, low - 1, words, 240))
-        x += 52 + words_width(words)
+        x += 52 + words_width(words, SIZE)
     dashed = tag("path", d=f"M10 {low + 32:.1f}h26", stroke=INK, stroke_dasharray="7 5")
     parts.append(dashed + paragraph(44, low + 23, "trust boundary", 240))
     stores = [

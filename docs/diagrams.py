@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedclust.report.drawing import Figure, tag, text
+from fedclust.report.drawing import Figure, tag, text, words_width
 
 FIGURES = Path(__file__).parent / "figures"
 WIDTH = 720.0
@@ -31,14 +31,7 @@ WHITE, BLUE, AMBER, GREEN, RED, GREY = (
     "#f8d9c8",
     "#eeeeee",
 )
-_NARROW, _WIDE = "fijlrtI.,:;'|!()[] -/", "mwMW%@"
 Point = tuple[float, float]
-
-
-def words_width(words: str, size: float = SIZE) -> float:
-    """Return about how wide a line of words is, at most."""
-    share = {**dict.fromkeys(_NARROW, 0.37), **dict.fromkeys(_WIDE, 0.93)}
-    return size * sum(share.get(c, 0.7 if c.isupper() else 0.59) for c in words)
 
 
 def wrap(words: str, width: float, size: float = SIZE, bold: bool = False) -> list[str]:
@@ -215,7 +208,7 @@ class SequenceDiagram:
         """Draw a frame around what is drawn meanwhile: it happens several times, or perhaps."""
         top = self._y
         self._said.append(f"{words} (begin).")
-        ground = {"x": 10.0, "y": top + 6, "width": words_width(words) + 8, "height": 20.0}
+        ground = {"x": 10.0, "y": top + 6, "width": words_width(words, SIZE) + 8, "height": 20.0}
         self._parts.append(tag("rect", **ground, fill=WHITE))
         self._parts.append(heading(14, top + 20, words, size=_SMALL))
         self._y += 32

@@ -29,12 +29,11 @@ from diagrams import (
     label,
     paragraph,
     save,
-    words_width,
 )
 from fedclust import SimulationResult, simulate
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import ProtectedTable, encode_sources, form_table, group_persons
-from fedclust.report.drawing import PALETTE, Axis, Figure, frame, tag, text
+from fedclust.report.drawing import PALETTE, Axis, Figure, frame, tag, text, words_width
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -94,7 +93,7 @@ def protected_table() -> Figure:
     x, y = Axis(24, 82, 70, 690), Axis(102, 168, 372, 16)
     parts = frame(x, y, "age, years", "systolic blood pressure, mmHg", range(30, 90, 10))
     # Reports have smaller numbers.
-    parts = [part.replace('font-size="11"', 'font-size="13"') for part in parts]
+    parts = [part.replace('font-size="12"', 'font-size="13"') for part in parts]
     places = [(x(age), y(sbp)) for age, sbp, _ in PATIENTS]
     for group, fill in enumerate((GREEN, BLUE, AMBER)):
         members = [place for place, of in zip(places, found.groups, strict=True) if of == group]

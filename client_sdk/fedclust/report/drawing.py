@@ -16,15 +16,18 @@ __all__ = [
     "PALETTE",
     "Axis",
     "Figure",
+    "clipped",
     "frame",
     "ink_on",
     "labels",
     "line_chart",
     "ruler",
     "short",
+    "signed",
     "tag",
     "text",
     "ticks",
+    "words_width",
 ]
 
 #: Okabe & Ito's colours, which colour-blind readers tell apart.
@@ -48,6 +51,10 @@ _ROUNDING = 1e-9
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
 #: A line with more points is drawn without marks.
 _MOST_MARKS = 40
+#: Letters that are narrower and wider than others.
+_NARROW, _WIDE = "fijlrtI.,:;'|!()[] -/", "mwMW%@"
+#: From here on letters are as wide as high: Chinese, Japanese, Korean.
+_FULL_WIDTH = "\u2e80"
 #: A renderer without a browser knows no generic names.
 _FONTS = "system-ui, Arial, Helvetica, 'DejaVu Sans', 'Liberation Sans', 'Noto Sans', sans-serif"
 
@@ -219,7 +226,7 @@ def line_chart(
         if several:
             down = TOP + 12 + 18 * number
             parts.append(tag("path", d=f"M{right + 12:.0f} {down:.0f}h24", **style))
-            parts.append(text(right + 42, down + 4, name, "start", size=11))
+            parts.append(text(right + 42, down + 4, name, "start"))
     return Figure(parts, height, title, description)
 
 
@@ -229,7 +236,7 @@ def frame(x: Axis, y: Axis, x_name: str, y_name: str, across: Sequence[float]) -
     upward = ticks(min(y.least, y.most), max(y.least, y.most))
     for mark, label in zip(upward, labels(upward), strict=True):
         parts.append(line(x.low, y(mark), x.high, y(mark)))
-        parts.append(text(x.low - 6, y(mark) + 4, label, "end", size=11))
+        parts.append(text(x.low - 6, y(mark) + 4, label, "end"))
     parts += _marks(x, y.low, x_name, across)
     middle = (y.low + y.high) / 2
     turn = f"translate(14 {middle:.1f}) rotate(-90)"
@@ -245,7 +252,7 @@ def _marks(x: Axis, low: float, name: str, marks: Sequence[float]) -> list[str]:
     parts = []
     for mark, label in zip(marks, labels(marks), strict=True):
         parts.append(line(x(mark), low, x(mark), low + 4))
-        parts.append(text(x(mark), low + 16, label, "middle", size=11))
+        parts.append(text(x(mark), low + 16, label, "middle"))
     return [*parts, text((x.low + x.high) / 2, low + BOTTOM - 8, name, "middle")]
 
 
@@ -270,6 +277,23 @@ def tag(name: str, content: str = "", /, **attributes: str | float) -> str:
     return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
 
 
+def words_width(words: str, size: float) -> float:
+    """Return about how wide a line of words is, at most, whatever font the reader has."""
+    share = {**dict.fromkeys(_NARROW, 0.37), **dict.fromkeys(_WIDE, 0.93)}
+    return size * sum(
+        share.get(c, 1.0 if c >= _FULL_WIDTH else 0.7 if c.isupper() else 0.59) for c in words
+    )
+
+
+def clipped(words: str, width: float, size: float = 12) -> str:
+    """Return words that fit a width, with an ellipsis where they were longer."""
+    if words_width(words, size) <= width:
+        return words
+    while words and words_width(f"{words}…", size) > width:
+        words = words[:-1]
+    return f"{words.rstrip()}…"
+
+
 def ink_on(colour: str, opacity: float = 1.0) -> str:
     """Return black or white: the ink with more contrast on a colour (``#rrggbb``) over white.
 
@@ -290,6 +314,12 @@ def short(value: float | None) -> str:
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
     shown = f"{value:.{digits}f}"
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def signed(difference: float) -> str:
+    """Return a difference with one digit and its sign; without a sign where that shows 0."""
+    shown = f"{difference:+.1f}"
+    return "0.0" if shown in ("+0.0", "-0.0") else shown
 
 
 def labels(marks: Sequence[float]) -> list[str]:

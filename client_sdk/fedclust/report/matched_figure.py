@@ -11,6 +11,7 @@ from fedclust.report.drawing import (
     WIDTH,
     Axis,
     Figure,
+    clipped,
     line,
     ruler,
     short,
@@ -53,9 +54,8 @@ def draw_matched(every: Sequence[ClusterPair], columns: Sequence[Column], unit: 
     parts = [line(x(mark), top, x(mark), bottom) for mark in marks]
     for row, column in enumerate(drawn):
         at = top + height * row
-        name = column.name if len(column.name) <= 30 else f"{column.name[:29]}…"
         parts.append(line(left, at, WIDTH - 130, at))
-        parts.append(text(left - 8, at + height / 2 + 4, name, "end"))
+        parts.append(text(left - 8, at + height / 2 + 4, clipped(column.name, left - 16), "end"))
         for number, pair in enumerate(pairs):
             down = at + 5 + _STEP * (number + 0.5)
             for each in pair.differences:
@@ -67,12 +67,12 @@ def draw_matched(every: Sequence[ClusterPair], columns: Sequence[Column], unit: 
     for number, name in enumerate(("first", "second")):
         down = top + 12 + 18 * number
         parts.append(_marks(aside, aside, down - 4, "#ffffff")[1 + number])
-        parts.append(text(aside + 14, down, name, "start", size=11))
+        parts.append(text(aside + 14, down, name, "start"))
     for number, pair in enumerate(pairs):
         down = top + 54 + 18 * number
         look = {"stroke": PALETTE[number], "stroke_width": "4"}
         parts.append(tag("path", d=f"M{aside - 6:.0f} {down - 4:.0f}h14", **look))
-        parts.append(text(aside + 14, down, f"{pair.first} and {pair.second}", "start", size=11))
+        parts.append(text(aside + 14, down, f"{pair.first} and {pair.second}", "start"))
     described = "; ".join(f"clusters {in_words(pair)}" for pair in pairs)
     high = max(bottom + BOTTOM, top + 60 + 18 * len(pairs))
     return Figure(parts, high, "Matched clusters of two results", f"{described}.")

@@ -161,7 +161,7 @@ def html_overview(kind: str, facts: Facts) -> str:
 def _profile_table(facts: Facts) -> str:
     """Return clusters by columns; a colour is the difference from the mean of all persons."""
     columns, clusters = facts.columns, facts.clusters[:_HTML_CLUSTERS]
-    places = ranked_columns(facts, _HTML_COLUMNS) or [*range(len(columns))][:_HTML_COLUMNS]
+    places = sorted(ranked_columns(facts, _HTML_COLUMNS)) or [*range(len(columns))][:_HTML_COLUMNS]
     centroids = _centroids(facts)
     units = [f" [{columns[j].unit}]" if columns[j].unit else "" for j in places]
     names = [cut(columns[j].name, _NAME) + unit for j, unit in zip(places, units, strict=True)]

@@ -121,8 +121,9 @@ def _profile(facts: Facts) -> str:
         return ""
     figure = html_figure(
         Plots(facts).profile,
-        "Means of each column and cluster; the colour is the difference from the mean of all rows, "
-        "in standard deviations: blue below, red above. Shares in per cent.",
+        "Means of each column and cluster, shares in per cent. Colour, and the number below: the "
+        "difference from the mean of all persons in standard deviations, blue below and red above. "
+        "The columns with the largest gap between two clusters come first.",
     )
     rows = [
         [
@@ -140,7 +141,11 @@ def _profile(facts: Facts) -> str:
         text=(1,),
     )
     hidden = len(facts.columns) - MOST_COLUMNS
-    note = f"<p>The figure leaves out {hidden} columns that differ least.</p>" if hidden > 0 else ""
+    note = (
+        f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
+        if hidden > 0
+        else ""
+    )
     return f"{figure}{note if figure else ''}{table}"
 
 

@@ -1,0 +1,16 @@
+"""The figures of a result, for its report, its page and notebooks: ``result.plot.profile()``.
+
+One module a subject; each function returns a :class:`~fedclust.report.drawing.Figure`.
+"""
+
+from fedclust.report.figures.plots import Plots, drawn_figures
+from fedclust.report.figures.profile import MOST_COLUMNS, difference_colour, mean_of, ranked_columns
+
+__all__ = [
+    "MOST_COLUMNS",
+    "Plots",
+    "difference_colour",
+    "drawn_figures",
+    "mean_of",
+    "ranked_columns",
+]

@@ -1,0 +1,89 @@
+"""Lines by round and by number of clusters."""
+
+from __future__ import annotations
+
+from fedclust.errors import UsageError
+from fedclust.report.drawing import Figure, line_chart, short
+from fedclust.report.facts import Facts
+from fedclust.report.figures.words import joined
+
+__all__ = ["draw_bounds", "draw_choice", "draw_convergence"]
+
+
+def draw_convergence(facts: Facts) -> Figure:
+    """Draw the inertia of every round that has one.
+
+    Raises
+    ------
+    UsageError
+        The result does not hold what it would show.
+    """
+    values = [
+        (each.round, each.inertia) for each in facts.result.history if each.inertia is not None
+    ]
+    if len(values) < 2:
+        raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
+    (begin, before), (end, after) = values[0], values[-1]
+    described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
+    return line_chart(
+        "Inertia by round", "round", "inertia", {"inertia": values}, description=described
+    )
+
+
+def draw_bounds(facts: Facts) -> Figure:
+    """Draw the best lower and upper bound of the least inertia by round.
+
+    Raises
+    ------
+    UsageError
+        The result does not hold what it would show.
+    """
+    values = facts.bounds_by_round
+    if len(values) < 2:
+        raise UsageError("no bounds are known by round: this method proves none")
+    gap = None if facts.result.bounds is None else facts.result.bounds.gap
+    return line_chart(
+        "Lower and upper bound by round",
+        "round",
+        "inertia",
+        {
+            "upper bound": [(number, upper) for number, _, upper in values],
+            "lower bound": [(number, lower) for number, lower, _ in values],
+        },
+        description="The best bounds of the least inertia so far, at the end from "
+        f"{short(values[-1][1])} to {short(values[-1][2])}. Gap: "
+        + ("unknown." if gap is None else f"{100 * gap:.3g} %."),
+    )
+
+
+def draw_choice(facts: Facts) -> Figure:
+    """Draw silhouette and stability by number of clusters.
+
+    Raises
+    ------
+    UsageError
+        The result does not hold what it would show.
+    """
+    sweep = facts.result.sweep or ()
+    lines = {
+        "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
+        "stability": [(each.n_clusters, each.stability) for each in sweep],
+    }
+    values = [value for points in lines.values() for _, value in points if value is not None]
+    if len(sweep) < 2 or not values:
+        raise UsageError("one number of clusters was tried: there is nothing to compare")
+    best = facts.result.n_clusters
+    advice = "" if best is None else f" (K = {best} is recommended)"
+    words = joined(
+        f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, stability "
+        f"{short(e.stability)}"
+        for e in sweep
+    )
+    return line_chart(
+        "Choosing the number of clusters",
+        f"number of clusters{advice}",
+        "",
+        lines,
+        description=f"{words} {facts.result.recommendation or ''}".strip(),
+        y_range=(min(0.0, *values), max(1.0, *values)),
+    )

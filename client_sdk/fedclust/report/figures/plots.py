@@ -1,0 +1,79 @@
+"""The figures of a result by name."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fedclust.errors import UsageError
+from fedclust.report.drawing import Figure
+from fedclust.report.facts import Facts
+from fedclust.report.figures.curves import draw_bounds, draw_choice, draw_convergence
+from fedclust.report.figures.places import draw_centroids
+from fedclust.report.figures.profile import draw_profile
+from fedclust.report.figures.sizes import draw_mix, draw_sizes
+
+__all__ = ["Plots", "drawn_figures"]
+
+_NAMES = ("profile", "sizes", "mix", "centroids", "convergence", "choice", "bounds")
+_CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
+
+
+class Plots:
+    """Draws a result's figures.
+
+    Each method returns a :class:`~fedclust.report.drawing.Figure`, which notebooks show and
+    ``save("x.svg")`` or ``save("x.png")`` writes, and raises UsageError where the result does not
+    hold what it would show.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def __repr__(self) -> str:
+        """List the figures that this result has."""
+        found = ", ".join(f"{name}()" for name in drawn_figures(self))
+        return f"Plots of {self._facts.definition.name}: {found or 'none'}"
+
+    def __call__(self) -> Figure:
+        """Raise UsageError: a figure has a name."""
+        raise UsageError(f"name the figure: {_CALLS}")
+
+    def __getattr__(self, name: str) -> Figure:
+        raise AttributeError(f"there is no figure {name!r}; there are: {_CALLS}")
+
+    def profile(self) -> Figure:
+        """Draw a heat map: standardised means as colours and numbers, means in own units."""
+        return draw_profile(self._facts)
+
+    def sizes(self) -> Figure:
+        """Draw a bar for each cluster: its persons, by site where sites' parts are known."""
+        return draw_sizes(self._facts)
+
+    def mix(self) -> Figure:
+        """Draw a bar for all persons and for each site: the shares of the clusters."""
+        return draw_mix(self._facts)
+
+    def centroids(self) -> Figure:
+        """Draw the centroids on their first two principal axes; two of them on their line."""
+        return draw_centroids(self._facts)
+
+    def convergence(self) -> Figure:
+        """Draw the inertia of every round that has one."""
+        return draw_convergence(self._facts)
+
+    def choice(self) -> Figure:
+        """Draw silhouette and stability by number of clusters."""
+        return draw_choice(self._facts)
+
+    def bounds(self) -> Figure:
+        """Draw the best lower and upper bound of the least inertia by round."""
+        return draw_bounds(self._facts)
+
+
+def drawn_figures(plots: Plots) -> dict[str, Figure]:
+    """Return every figure that a result has, by the name of its method."""
+    found = {}
+    for name in _NAMES:
+        with suppress(UsageError):
+            found[name] = getattr(plots, name)()
+    return found

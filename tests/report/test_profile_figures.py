@@ -1,0 +1,67 @@
+"""Figures of what the clusters are like: legible, in order, and never by colour alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust.errors import UsageError
+from fedclust.report import Plots
+from support.drawings import check_drawing, words_of
+from support.results import facts_of
+
+NAMES = ["age", "systolic blood pressure after ten minutes at rest", "lactate", "noise"]
+MEANS = np.array([[50.0, 120.0, 2.0, 0.1], [50.0, 150.0, 8.0, 0.1], [62.0, 120.0, 2.0, 0.0]])
+
+
+def test_the_columns_that_separate_most_come_first_with_their_gap() -> None:
+    figure = Plots(facts_of(MEANS, NAMES)).profile()
+    words = words_of(figure)
+
+    # In standard deviations of 10, 20, 4 and 1.
+    assert [words[words.index(name) + 1] for name in ("lactate", "age", "noise")] == [
+        "1.5",
+        "1.2",
+        "0.1",
+    ]
+    places = [words.index(name) for name in ("lactate", "age", "noise")]
+    assert places == sorted(places)
+    # The long name comes between, and ends with an ellipsis.
+    assert next(word for word in words if word.startswith("systolic")).endswith("…")
+    assert "+0.0" not in words
+    assert "-0.0" not in words
+    check_drawing(figure)
+
+
+def test_a_cell_says_mean_and_difference_in_numbers() -> None:
+    words = words_of(Plots(facts_of(MEANS, NAMES)).profile())
+    at = words.index("lactate")
+    assert words[at + 2 : at + 8] == ["2", "-0.5", "8", "+1.0", "2", "-0.5"]
+
+
+@pytest.mark.parametrize("count", [11, 40])
+def test_cells_without_room_for_numbers_have_marks(count: int) -> None:
+    rng = np.random.default_rng(0)
+    means = rng.normal(0.0, 1.0, (count, 3))
+    means[:, 2] = 0.0
+    figure = Plots(facts_of(means, ["u", "v", "w"])).profile()
+
+    apart = (means - means.mean(axis=0))[:, :2]
+    # Two marks of the legend have each direction for every step of half a deviation from it on.
+    assert figure.svg.count("<path") - 1 == int((np.abs(apart) >= 0.5).sum()) + 8
+    check_drawing(figure)
+
+
+def test_a_session_without_evaluation_has_no_profile_to_draw() -> None:
+    with pytest.raises(UsageError, match="no differences between clusters are known"):
+        Plots(facts_of(MEANS, NAMES, profile=None)).profile()
+
+
+def test_at_most_forty_columns_are_drawn() -> None:
+    means: NDArray[Any] = np.outer([0.0, 1.0], np.linspace(0.1, 4.0, 60))
+    figure = Plots(facts_of(means, [f"c{j}" for j in range(60)])).profile()
+    drawn = [word for word in words_of(figure) if word.startswith("c") and word != "cluster"]
+    assert drawn == [f"c{j}" for j in range(59, 19, -1)]
