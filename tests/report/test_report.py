@@ -259,10 +259,12 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
     drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
 
-    assert len(drawn) == 5
+    assert len(drawn) == 7
     titles = [image.findtext(f"{space}title") for image in drawn]
     assert titles == [
         "Profile of the clusters",
+        "Radars of the clusters",
+        "Differences between pairs of clusters",
         "Sizes of the clusters by site",
         "Mix of the clusters by site",
         "Centroids in two dimensions",
@@ -280,7 +282,7 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
             y, height = float(str(mark.get("y"))), float(str(mark.get("height")))
             assert 0 <= x <= x + width <= wide + 0.1
             assert 0 <= y <= y + height <= high + 0.1
-    lines = drawn[4].findall(f"{space}polyline")
+    lines = drawn[6].findall(f"{space}polyline")
     measured = [entry for entry in result.history_ if entry.inertia is not None]
     assert len(str(lines[0].get("points")).split()) == len(measured)
 
@@ -519,7 +521,8 @@ def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path)
     result, _, _ = cohort
     page = html(Facts(result.result_, result.definition_))
     plots = result.plot
-    for draw in (plots.convergence, plots.profile, plots.sizes, plots.mix, plots.centroids):
+    names = ("profile", "pairs", "radar", "sizes", "mix", "centroids", "convergence")
+    for draw in (getattr(plots, name) for name in names):
         assert draw()._repr_svg_() in page
         draw().save(tmp_path / "figure.svg")
         saved = ElementTree.parse(tmp_path / "figure.svg")  # noqa: S314

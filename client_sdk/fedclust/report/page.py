@@ -7,7 +7,7 @@ from html import escape
 
 from fedclust.report.drawing import short
 from fedclust.report.facts import ClusterColumn, Facts
-from fedclust.report.figures import MOST_COLUMNS, Plots, mean_of
+from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, mean_of, profile_pairs
 from fedclust.report.markup import (
     Section,
     html_document,
@@ -141,12 +141,65 @@ def _profile(facts: Facts) -> str:
         text=(1,),
     )
     hidden = len(facts.columns) - MOST_COLUMNS
-    note = (
-        f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
-        if hidden > 0
-        else ""
+    left_out = f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
+    note = left_out if figure and hidden > 0 else ""
+    return f"{figure}{note}{table}{_standardised(facts)}{_pairs(facts)}"
+
+
+def _standardised(facts: Facts) -> str:
+    """Return the radars and the numbers that they and the heat map show."""
+    figure = html_figure(
+        Plots(facts).radar,
+        "Radars: each axis is a column, in the order of the heat map. Outside the bold ring a mean "
+        "is above the mean of all persons, inside below. All have one scale; areas mean nothing.",
     )
-    return f"{figure}{note if figure else ''}{table}"
+    rows = [
+        [column.name, *(_shown(cluster.entries[j].difference) for cluster in facts.clusters)]
+        for j, column in enumerate(facts.columns)
+    ]
+    if not any(entry.difference for each in facts.clusters for entry in each.entries):
+        return ""
+    numbers = html_table(
+        "Mean of the cluster minus the mean of all persons, in standard deviations of all persons.",
+        ["column", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
+        rows,
+    )
+    return figure + html_folded("Standardised differences", numbers)
+
+
+def _shown(difference: float | None) -> str:
+    return "–" if difference is None else f"{without_noise(difference):+.2f}"
+
+
+def _pairs(facts: Facts) -> str:
+    pairs = profile_pairs(facts)
+    count = len(facts.clusters)
+    which = "For each pair of clusters"
+    if count * (count - 1) // 2 > len(pairs):
+        which = f"For the {MOST_PAIRS} pairs of clusters that differ least"
+    figure = html_figure(
+        Plots(facts).pairs,
+        f"{which} the columns in which they differ most: the difference of their means in standard "
+        "deviations of all persons. A bar points to the cluster with the higher mean.",
+    )
+    numbers = html_table(
+        "The first cluster's mean minus the second's. In all columns together: the root of the "
+        "mean squared difference.",
+        ["pair", "column", "first", "second", "difference", "in all columns"],
+        [
+            [
+                f"{pair.first} and {pair.second}",
+                each.column.name,
+                *each.means,
+                _shown(each.difference),
+                pair.apart,
+            ]
+            for pair in pairs
+            for each in pair.columns
+        ],
+        text=(1,),
+    )
+    return figure + html_folded("Differences between pairs", numbers) if figure else ""
 
 
 def _unit(column: Column) -> str:

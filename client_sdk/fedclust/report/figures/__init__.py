@@ -3,14 +3,17 @@
 One module a subject; each function returns a :class:`~fedclust.report.drawing.Figure`.
 """
 
+from fedclust.report.figures.pairs import MOST_PAIRS, profile_pairs
 from fedclust.report.figures.plots import Plots, drawn_figures
 from fedclust.report.figures.profile import MOST_COLUMNS, difference_colour, mean_of, ranked_columns
 
 __all__ = [
     "MOST_COLUMNS",
+    "MOST_PAIRS",
     "Plots",
     "difference_colour",
     "drawn_figures",
     "mean_of",
+    "profile_pairs",
     "ranked_columns",
 ]

@@ -8,13 +8,25 @@ from fedclust.errors import UsageError
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Facts
 from fedclust.report.figures.curves import draw_bounds, draw_choice, draw_convergence
+from fedclust.report.figures.pairs import draw_pairs
 from fedclust.report.figures.places import draw_centroids
 from fedclust.report.figures.profile import draw_profile
+from fedclust.report.figures.radar import draw_radar
 from fedclust.report.figures.sizes import draw_mix, draw_sizes
 
 __all__ = ["Plots", "drawn_figures"]
 
-_NAMES = ("profile", "sizes", "mix", "centroids", "convergence", "choice", "bounds")
+_NAMES = (
+    "profile",
+    "pairs",
+    "radar",
+    "sizes",
+    "mix",
+    "centroids",
+    "convergence",
+    "choice",
+    "bounds",
+)
 _CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
 
 
@@ -44,6 +56,14 @@ class Plots:
     def profile(self) -> Figure:
         """Draw a heat map: standardised means as colours and numbers, means in own units."""
         return draw_profile(self._facts)
+
+    def pairs(self) -> Figure:
+        """Draw for each pair of clusters the columns in which they differ most."""
+        return draw_pairs(self._facts)
+
+    def radar(self) -> Figure:
+        """Draw the standardised means of each cluster on three to twelve axes."""
+        return draw_radar(self._facts)
 
     def sizes(self) -> Figure:
         """Draw a bar for each cluster: its persons, by site where sites' parts are known."""
