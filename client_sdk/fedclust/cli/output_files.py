@@ -39,7 +39,9 @@ def is_result(begin: bytes) -> bool:
 def is_document(begin: bytes) -> bool:
     """Whether a file begins like what ``session result`` writes, in any of its forms."""
     crate = begin.startswith(b"PK") and METADATA.encode() in begin
-    return crate or b"centroids_original" in begin or begin.startswith(b"cluster,size,")
+    write_up = b"[@fedclust]" in begin or begin.startswith(b"@misc{fedclust,")
+    table = b"centroids_original" in begin or begin.startswith(b"cluster,size,")
+    return crate or write_up or table
 
 
 def is_report(begin: bytes) -> bool:

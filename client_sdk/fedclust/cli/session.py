@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -39,7 +40,7 @@ from fedclust.report.ro_crate import check_license
 from fedclust.report.tables import centroid_table
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
-from fedclust.session_result import document_at, read_result
+from fedclust.session_result import SessionResult, document_at, read_result
 from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
 from fedclust.wire.models import (
@@ -290,18 +291,24 @@ def watch(
     "fedclust session result heart-2026 --report heart.html",
     "fedclust session result heart-2026 --result-out heart.fedclust",
     "fedclust session result heart-2026 --format ro-crate --license CC-BY-4.0 --out heart.zip",
+    "fedclust session result heart-2026 --format methods",
+    "fedclust session result heart-2026 --format checklist --out checklist.md",
     "fedclust session result heart-2026 --k 5",
 )
 def result(
     connection: o.Connection,
     session: o.Session,
     form: Annotated[
-        Literal["table", "json", "csv", "binary", "ro-crate"] | None,
+        Literal["table", "json", "csv", "binary", "ro-crate", "methods", "bibtex", "checklist"]
+        | None,
         o.opt(
             "--format",
             "Format of the output; by default a table, or in a file CSV if its name ends in .csv, "
-            "an RO-Crate if it ends in .zip, else JSON. An RO-Crate is what to deposit with a "
-            "publication: result, report, figures, definition and provenance in one file.",
+            "an RO-Crate if it ends in .zip, BibTeX if it ends in .bib, else JSON. An RO-Crate is "
+            "what to deposit with a publication: result, report, figures, definition and "
+            "provenance in one file. To write the publication: methods is the text of its methods "
+            "section, bibtex the references of this text, checklist a reporting checklist "
+            "(Markdown, or JSON if the file ends in .json).",
         ),
     ] = None,
     path: Annotated[
@@ -332,7 +339,8 @@ def result(
         document = client.result_document(session)
         if k is not None:
             document = document_at(document, k)
-        if report is not None or result_out is not None or shape == "ro-crate":
+        written_up = _WRITTEN_UP.get(shape)
+        if report is not None or result_out is not None or written_up or shape == "ro-crate":
             found = read_result(document, client.session(session).definition)
             if report is not None:
                 found.save_report(report)
@@ -344,6 +352,9 @@ def result(
                 found.save_ro_crate(path, licence)
                 show(err, f"RO-Crate: {path}")
                 return
+            if written_up is not None:
+                _output(written_up(found, path).encode(), path)
+                return
     if shape == "table":
         show_result(Result.model_validate(document.result), document.features)
         return
@@ -353,11 +364,29 @@ def result(
         content = codec.encode_model(document)
     else:
         content = codec.to_json(codec.to_tree(document))
-    if path is not None:
-        write(path, content)
-        show(err, f"{len(content)} bytes: {path}")
+    _output(content if shape == "binary" or path else content.rstrip(b"\n") + b"\n", path)
+
+
+def _checklist(result: SessionResult, path: Path | None) -> str:
+    """Return the checklist in the form that the ending of the file's name selects."""
+    as_json = path is not None and path.suffix.lower() == ".json"
+    return result.checklist().json() if as_json else result.checklist().markdown()
+
+
+_WRITTEN_UP: dict[str, Callable[[SessionResult, Path | None], str]] = {
+    "methods": lambda result, _path: result.methods_text(),
+    "bibtex": lambda result, _path: result.bibtex(),
+    "checklist": _checklist,
+}
+
+
+def _output(content: bytes, path: Path | None) -> None:
+    """Write to a file, or to standard output."""
+    if path is None:
+        write_out(content)
         return
-    write_out(content if shape == "binary" else content.rstrip(b"\n") + b"\n")
+    write(path, content)
+    show(err, f"{len(content)} bytes: {path}")
 
 
 def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
@@ -372,12 +401,12 @@ def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
         return form or ("json" if as_json else "table")
     if form == "table":
         raise errors.UsageError(
-            "--format table is for the screen: for a file give --format csv, json, binary or "
-            "ro-crate, or --report"
+            "--format table is for the screen: for a file give --format csv, json, binary, "
+            "ro-crate, methods, bibtex or checklist, or --report"
         )
     if path.suffix.lower() == ".fedclust":
         raise errors.UsageError(f"--out {path}: for `fedclust predict` give --result-out {path}")
-    by_ending = {} if as_json else {".csv": "csv", ".zip": "ro-crate"}
+    by_ending = {} if as_json else {".csv": "csv", ".zip": "ro-crate", ".bib": "bibtex"}
     return form or by_ending.get(path.suffix.lower(), "json")
 
 

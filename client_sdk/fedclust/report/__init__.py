@@ -6,15 +6,19 @@ They use only what the coordinator released; nothing here reads rows, files or t
     html(found), json_text(found), csv_text(found)
 """
 
+from fedclust.report.checklist import Checklist, ChecklistItem, checklist
 from fedclust.report.comparison import Comparison, compare, comparison_sections
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Cluster, ClusterColumn, Facts, facts_of_document
 from fedclust.report.figures import Plots, drawn_figures
 from fedclust.report.markup import Section
+from fedclust.report.methods_text import bibtex, methods_text
 from fedclust.report.page import html, sections
 from fedclust.report.tables import csv_text, json_text, report_bytes
 
 __all__ = [
+    "Checklist",
+    "ChecklistItem",
     "Cluster",
     "ClusterColumn",
     "Comparison",
@@ -22,6 +26,8 @@ __all__ = [
     "Figure",
     "Plots",
     "Section",
+    "bibtex",
+    "checklist",
     "compare",
     "comparison_sections",
     "csv_text",
@@ -29,6 +35,7 @@ __all__ = [
     "facts_of_document",
     "html",
     "json_text",
+    "methods_text",
     "report_bytes",
     "sections",
 ]

@@ -28,7 +28,7 @@ th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #
 td.text,th.text{text-align:left}code{font-size:.8rem;overflow-wrap:anywhere}
 figure{margin:1rem 0}figcaption{color:#555;font-size:.88rem}svg{max-width:100%;height:auto}
 .warning{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fff6ef}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto}pre{white-space:pre-wrap;font-size:.8rem}
 @media print{body{margin:0;max-width:none;font-size:11px}figure,table{break-inside:avoid}
 details{display:block}h2{break-after:avoid}}
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from fedclust.report.checklist import checklist
 from fedclust.report.drawing import short
 from fedclust.report.facts import ClusterColumn, Facts
 from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, mean_of, profile_pairs
@@ -17,6 +18,7 @@ from fedclust.report.markup import (
     html_table,
     html_warning,
 )
+from fedclust.report.methods_text import bibtex, methods_text
 from fedclust.report.stability import html_stability
 from fedclust.report.wording import isolated, named_values, without_noise
 from fedclust.schema.encoding import Column
@@ -47,6 +49,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("stability", "Stability", html_stability(facts)),
         Section("bounds", "Bounds", _bounds(facts)),
         Section("quality", "Quality", _quality(facts)),
+        Section("methods", "Methods and reporting checklist", _methods(facts)),
         Section("provenance", "Provenance", _provenance(facts)),
     )
     return tuple(section for section in found if section.html)
@@ -373,6 +376,13 @@ def _quality(facts: Facts) -> str:
             ],
         )
     return f"{content}{figure}{html_folded('The rounds', table)}"
+
+
+def _methods(facts: Facts) -> str:
+    paragraphs = methods_text(facts).rstrip().split("\n\n")
+    text = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
+    references = html_folded("References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>")
+    return f"{text}{references}{html_folded('Reporting checklist', checklist(facts).html())}"
 
 
 def _provenance(facts: Facts) -> str:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.report import Comparison, Facts, Plots, compare
+from fedclust.report import (
+    Checklist,
+    Comparison,
+    Facts,
+    Plots,
+    bibtex,
+    checklist,
+    compare,
+    methods_text,
+)
 from fedclust.report.overview import TableName, frame, html_overview, text_overview
 from fedclust.report.tables import write_report
 from fedclust.schema.evidence import Stability
@@ -140,6 +149,28 @@ class ResultAttributes:
             The two share no feature that varies.
         """
         return compare(self._facts(), other._facts())
+
+    def methods_text(self) -> str:
+        """Return the methods section of a paper about this result, with every choice and figure.
+
+        Citations such as ``[@lloyd1982]`` are in Pandoc's form; :meth:`bibtex` has their entries.
+        What the result does not hold is left out.
+        """
+        return methods_text(self._facts())
+
+    def bibtex(self) -> str:
+        """Return the BibTeX entries of the method, the measures and the software that were used."""
+        return bibtex(self._facts())
+
+    def checklist(self) -> Checklist:
+        """Return the reporting checklist, filled in as far as the result says it.
+
+        Returns
+        -------
+        Checklist
+            With ``markdown()``, ``html()`` and ``json()``; what only the authors know is marked.
+        """
+        return checklist(self._facts())
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write a report of the result: profiles, sizes, quality, provenance.

@@ -62,6 +62,12 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Raised when payload, state or arithmetic changes.
     title, citation : str
         For people.
+    references : tuple of str
+        The BibTeX keys of the papers behind the method, in ``report/references.bib``; those of a
+        method from elsewhere are left out, because that file lacks them.
+    describe : (options) -> str, or None
+        What a paper's methods section says of a session with these options, in sentences that name
+        every option that changes the result. None: a list of the options.
     options : type of MethodOptions
         What reads the definition's ``config``: a model, or :func:`options.variants` of several.
     state : type of Model
@@ -129,6 +135,8 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     finish: Callable[[StateT, RunConfig[OptionsT]], Result]
     label: Label
     label_new: Label | None = None
+    references: tuple[str, ...] = ()
+    describe: Callable[[OptionsT], str] | None = None
     check_config: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_roster: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_task: Callable[[SiteTask[TaskT], RunConfig[OptionsT]], None] = _allow_task

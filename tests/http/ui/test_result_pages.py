@@ -26,6 +26,7 @@ from fedclust.report import (
     report_bytes,
     sections,
 )
+from fedclust.report.checklist import WRITE_UP
 from fedclust.report.drawing import short
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
@@ -271,6 +272,7 @@ def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, 
         f"figures/{figure}.svg": f"{drawn.titled_svg}\n".encode()
         for figure, drawn in drawn_figures(Plots(facts)).items()
     }
+    expected |= {file: write(facts).encode() for file, write in WRITE_UP.items()}
     linked = Text(me.open(f"/ui/sessions/swept/result{query}")).links
     for file, content in expected.items():
         path = f"/ui/sessions/swept/result/{file}{query}"

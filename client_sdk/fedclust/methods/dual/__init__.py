@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from fedclust.methods.common.assign import label
 from fedclust.methods.dual import client, config, messages, server
+from fedclust.methods.dual.description import describe
 from fedclust.schema.method import Method
 
 METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
@@ -31,6 +32,8 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
         "V. Yfantis, A. Wagner, M. Ruskowski, Federated K-Means Clustering via Dual "
         "Decomposition-based Distributed Optimization, 2023"
     ),
+    references=("yfantis2023",),
+    describe=describe,
     options=config.Config,
     phases=messages.PHASES,
     check_config=config.check_config,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from fedclust.methods.common.assign import label
 from fedclust.methods.fkm import client, config, messages, server
+from fedclust.methods.fkm.description import describe
 from fedclust.schema.method import Method
 
 METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
@@ -22,6 +23,8 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
     version=5,
     title="FKM: federated k-means",
     citation="S. Garst, M. Reinders, Federated K-means clustering, arXiv 2310.01195, 2023",
+    references=("garst2023", "lloyd1982"),
+    describe=describe,
     options=config.Config,
     phases=messages.PHASES,
     check_task=messages.check_task,

@@ -16,6 +16,7 @@ labels by the nearest centroid. ``refine`` adds exact Lloyd rounds.
 from __future__ import annotations
 
 from fedclust.methods.kfed import client, config, messages, server
+from fedclust.methods.kfed.description import describe
 from fedclust.schema.method import Method
 
 METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
@@ -26,6 +27,8 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
         "D. K. Dennis, T. Li, V. Smith, Heterogeneity for the win: one-shot federated clustering, "
         "ICML 2021 (PMLR 139)"
     ),
+    references=("dennis2021",),
+    describe=describe,
     options=config.Config,
     phases=messages.PHASES,
     check_config=config.check_config,

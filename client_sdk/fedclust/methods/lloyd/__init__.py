@@ -11,6 +11,7 @@ The start is ``given``, or (``cells``) the weighted k-means of all sites' cell m
 from __future__ import annotations
 
 from fedclust.methods.lloyd import client, config, messages, server
+from fedclust.methods.lloyd.description import describe
 from fedclust.schema.method import Method
 
 METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
@@ -18,6 +19,8 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     version=4,
     title="Exact distributed Lloyd (k-means)",
     citation="S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28, 1982",
+    references=("lloyd1982",),
+    describe=describe,
     options=config.Config,
     phases=messages.PHASES,
     check_config=config.check_config,

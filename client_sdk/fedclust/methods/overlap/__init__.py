@@ -19,6 +19,7 @@ from __future__ import annotations
 from fedclust.methods.common.assign import label
 from fedclust.methods.common.own_features import check_roster
 from fedclust.methods.overlap import client, config, messages, server
+from fedclust.methods.overlap.description import describe
 from fedclust.schema.method import Method
 
 METHOD: Method[config.Config, server.State, messages.AnyTask, messages.Cells] = Method(
@@ -29,6 +30,8 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.Cells] = 
         "A. Maritan, L. Schenato, Distributed clustering in partially overlapping feature spaces, "
         "2025, Algorithm 1"
     ),
+    references=("maritan2025",),
+    describe=describe,
     options=config.Config,
     phases=messages.PHASES,
     check_roster=check_roster,

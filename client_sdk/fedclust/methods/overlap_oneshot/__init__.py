@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from fedclust.methods.common.own_features import check_roster
 from fedclust.methods.overlap_oneshot import client, config, messages, server
+from fedclust.methods.overlap_oneshot.description import describe
 from fedclust.schema.method import Method
 
 METHOD: Method[config.Config, server.State, messages.GaussiansTask, messages.Gaussians] = Method(
@@ -29,6 +30,8 @@ METHOD: Method[config.Config, server.State, messages.GaussiansTask, messages.Gau
         "A. Maritan, L. Schenato, Distributed clustering in partially overlapping feature spaces, "
         "2025, Algorithm 2"
     ),
+    references=("maritan2025",),
+    describe=describe,
     options=config.Config,
     phases=messages.PHASES,
     check_config=config.check_config,

@@ -24,6 +24,7 @@ References
 from __future__ import annotations
 
 from fedclust.methods.spectral import client, config, messages, server
+from fedclust.methods.spectral.description import describe
 from fedclust.schema.method import Method
 
 METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
@@ -34,6 +35,8 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
         "E. Hernandez-Pereira, O. Fontenla-Romero, B. Guijarro-Berdinas, B. Perez-Sanchez, "
         "Federated learning approach for spectral clustering, ESANN 2021"
     ),
+    references=("hernandezpereira2021",),
+    describe=describe,
     options=config.Config,
     phases=messages.PHASES,
     check_task=messages.check_task,

@@ -21,6 +21,7 @@ from fedclust.report import (
     report_bytes,
     sections,
 )
+from fedclust.report.checklist import WRITE_UP
 from fedclust.report.ro_crate import check_license, crate_bytes
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
@@ -35,6 +36,7 @@ from fedclust_service.http.ui.rendering import HTML
 from fedclust_service.orchestration import results, sessions
 
 _SVG, _PNG = "image/svg+xml", "image/png"
+_MARKDOWN = "text/markdown; charset=utf-8"
 #: Most clusters of a result: what the HTTP interface takes too.
 _MOST_CLUSTERS = 10_000
 #: For a report that is opened where it was saved: its own style, and nothing else.
@@ -131,6 +133,17 @@ _DOWNLOADS = (
         (("HTML", "report.html"), ("JSON", "report.json"), ("CSV", "report.csv")),
     ),
     Download(
+        "To write a paper",
+        "The methods section with every choice and figure, its references, and a reporting "
+        "checklist that says what remains for the authors.",
+        (
+            ("Methods", "methods.md"),
+            ("BibTeX", "references.bib"),
+            ("Checklist", "checklist.md"),
+            ("Checklist as JSON", "checklist.json"),
+        ),
+    ),
+    Download(
         "Result",
         "As the HTTP interface gives it: everything about the clusters, in scaled and own units.",
         (("JSON", "result.json"),),
@@ -198,6 +211,10 @@ _FILES = {
     "report.html": (HTML, "-report.html"),
     "report.json": (JSON, "-report.json"),
     "report.csv": (CSV, "-report.csv"),
+    "methods.md": (_MARKDOWN, "-methods.md"),
+    "references.bib": ("application/x-bibtex", "-references.bib"),
+    "checklist.md": (_MARKDOWN, "-checklist.md"),
+    "checklist.json": (JSON, "-checklist.json"),
     "ro-crate.zip": ("application/zip", "-ro-crate.zip"),
 }
 
@@ -215,6 +232,8 @@ def _file(page: PageRequest) -> Response:
         content = codec.to_json(codec.to_tree(document))
     elif file == "centroids.csv":
         content = centroid_table(document)
+    elif file in WRITE_UP:
+        content = WRITE_UP[file](facts).encode()
     else:
         content = report_bytes(facts, file)
     return _attachment(content, media, f"{stem}{ending}")

@@ -1,0 +1,350 @@
+"""The methods section, its references and the checklist say all that was done, and no more."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from fedclust import simulate
+from fedclust.methods.common.options import variant_models
+from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.report import Facts, bibtex, checklist, methods_text, sections
+from fedclust.report.checklist import FIELDS, WRITE_UP
+from fedclust.report.methods_text import SENTENCES
+from fedclust.report.references import cited, entries
+from fedclust.schema.feature import Feature
+from fedclust.schema.options import MethodOptions
+from fedclust.schema.policy import Policy
+from fedclust.schema.result import Bounds, Quality, Result, SweepEntry
+from fedclust.wire.models import Definition, Provenance
+
+FEATURES = [
+    {"name": "age", "unit": "years", "lower": 0, "upper": 120},
+    {"name": "crp", "unit": "mg/l", "lower": 0.1, "transform": "log", "weight": 2},
+    {"name": "smoker", "kind": "binary"},
+    {"name": "pain", "kind": "categorical", "levels": ["typical", "none"]},
+]
+PROVENANCE = Provenance(
+    definition_sha256="a" * 64,
+    algorithm="fkm",
+    method_version=METHODS["fkm"].version,
+    seed=7,
+    sites=("a", "b", "c"),
+    server_version="0.1.0",
+    platform={"fedclust": "0.1.0", "python": "3.12.1", "numpy": "2.1.0", "system": "Linux"},
+    submissions=(),
+)
+
+
+def definition_of(algorithm: str = "fkm", config: Any = None, **changes: Any) -> Definition:
+    body = {
+        "name": "heart-2026",
+        "purpose": "To find types of patients with chest pain at four hospitals.",
+        "algorithm": algorithm,
+        "method_version": METHODS[algorithm].version,
+        "config": config or {"n_clusters": 2},
+        "seed": 7,
+        "features": FEATURES,
+        "sites": ["a", "b", "c", "d"],
+        **changes,
+    }
+    return Definition.model_validate_json(json.dumps(body))
+
+
+def result_of(**changes: Any) -> Result:
+    d = 5
+    given: dict[str, Any] = {
+        "centroids": np.zeros((2, d)),
+        "centroids_original": np.zeros((2, d)),
+        "columns": ("age", "crp", "smoker", "pain=typical", "pain=none"),
+        "center": np.zeros(d),
+        "scale": np.ones(d),
+        "limit": np.array([100.0, 100 * np.sqrt(2), 1.0, 1.0, 1.0]),
+        "sizes": (60, 40),
+        "site_sizes": {"a": (30, 20), "b": (20, 10), "c": (10, 10)},
+        "quality": Quality(
+            inertia=12.5,
+            share_within=0.25,
+            simplified_silhouette=0.5,
+            davies_bouldin=0.75,
+            n_rows=100,
+        ),
+        "n_rounds": 6,
+        "stopped_because": "converged",
+    }
+    return Result(**{**given, **changes})
+
+
+def facts_of(result: Result | None = None, definition: Definition | None = None) -> Facts:
+    when = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    return Facts(result or result_of(), definition or definition_of(), PROVENANCE, when)
+
+
+EXPECTED = """\
+We clustered 100 persons of 3 sites (a, b, c) in a federated analysis with fedclust [@fedclust]. \
+The rows stayed at the sites, which sent numbers about groups of persons to a coordinator. Of the \
+4 sites invited (a, b, c, d), 1 sent nothing. The sites contributed between 20 and 50 persons \
+each. The analysis was completed on 2026-05-04.
+
+The clustering used 4 variables: age (years, bounds 0 to 120); crp (mg/l, natural logarithm, lower \
+bound 0.1, weight 2); smoker (yes/no); pain (categorical: typical, none). Each level of a \
+categorical variable became a column of 0 and 1. Groups of persons with a missing value in any \
+variable were left out. Each variable was standardised to mean 0 and variance 1 over all sites. \
+Values counted as at most 100 standard deviations from the mean. Dissimilarity was the Euclidean \
+distance between scaled values.
+
+For protection, each site put its persons into groups of at least 5 similar persons (Ward's \
+criterion [@ward1963]; in large tables within or by cuts along principal axes). Each group \
+released one record, such as rounded means, and everything that left a site was computed from \
+these records, weighted by persons. Of the persons' own inertia, 25 % lay within groups, where the \
+clustering cannot see it.
+
+The method was FKM: federated k-means (fkm, version 5) [@garst2023; @lloyd1982]. In its default \
+variant, each site first divided its own points into at most K cells by weighted k-means from 3 \
+random starts and one farthest-first start. The coordinator clustered the cells' means, weighted \
+by their persons, from several starts (farthest first, k-means++, Ward's agglomeration). Up to 8 \
+of the best distinct partitions were candidates, which exact Lloyd steps over all sites improved \
+side by side; after every 3 rounds the worse half was dropped. The rounds ended when no candidate \
+improved its inertia by more than 1e-06, relative, in two successive rounds. All random numbers \
+derive from the seed 7. The method took 6 rounds (limit: 100) and ended because it had converged. \
+A round needed the answers of all sites that took part, and no fewer than 3 sites.
+
+The number of clusters, K = 2, was given. The result has 2 clusters. Over the final clusters, the \
+inertia was 12.5, the simplified silhouette [@hruschka2004; @rousseeuw1987] 0.500 and the \
+Davies-Bouldin index [@davies1979] 0.750. The clusters hold 60 and 40 persons.
+
+The coordinator ran fedclust 0.1.0 with Python 3.12.1 and NumPy 2.1.0 under Linux.
+"""
+
+
+def test_the_text_of_a_result() -> None:
+    facts = facts_of()
+    assert methods_text(facts) == EXPECTED
+    found = bibtex(facts)
+    assert set(re.findall(r"^@\w+\{(\w+),", found, re.M)) == set(cited(EXPECTED))
+    assert "version 0.1.0" in found
+
+
+def test_a_sweep_names_its_measures_and_the_reason() -> None:
+    entries_of_sweep = tuple(
+        SweepEntry(n_clusters=k, inertia=10.0 / k, stability=0.9, result=result_of(n_clusters=k))
+        for k in (2, 3)
+    )
+    definition = definition_of(config={"n_clusters": [2, 3]})
+    swept = result_of(sweep=entries_of_sweep, n_clusters=2, recommendation="K = 2: because.")
+    text = methods_text(facts_of(swept, definition))
+    assert "compared K = 2 and 3." in text
+    assert "K = 2: because." in text
+    # Only what was measured is named.
+    assert "[@hubert1985]" in text
+    assert "The measures were the mean adjusted Rand index" in text
+    other = methods_text(facts_of(result_of(n_clusters=3), definition))
+    assert "that of K = 3" in other
+    tried = next(i for i in checklist(facts_of(swept, definition)).items if "number" in i.id)
+    assert "K = 2: inertia 5, stability 0.9; K = 3: " in tried.software
+
+
+# --- every choice is named ------------------------------------------------------------------------
+
+
+def other_values(model: type[MethodOptions], name: str, current: Any) -> Iterator[Any]:
+    """Return values that an option might have."""
+    annotation = str(model.model_fields[name].annotation)
+    yield from re.findall(r"'(\w+)'", annotation)
+    if current is None or not isinstance(current, bool):
+        yield from (3, 4, 7, 0.25, 0.5)
+    if current is None or isinstance(current, bool):
+        yield from (True, False)
+
+
+def changed_options() -> Iterator[Any]:
+    """Return each option of each built-in method and variant, with its defaults."""
+    for method in BUILT_IN:
+        for model in variant_models(METHODS[method].options):
+            fields = model.model_fields
+            base = {"n_clusters": 2} | {
+                key: get_args(fields[key].annotation)[0]
+                for key in ("variant", "alignment")
+                if key in fields
+            }
+            for name in fields:
+                if name not in ("start", "centroids", *(set(base) - {"n_clusters"})):
+                    yield pytest.param(method, model, base, name, id=f"{model.__name__}-{name}")
+
+
+#: Options that have an effect only with another one.
+WITH = {"residual": {"update": "subgradient"}, "step": {"update": "subgradient"}}
+
+
+@pytest.mark.parametrize(("method", "model", "base", "name"), list(changed_options()))
+def test_each_option_of_each_method_is_named(
+    method: str, model: type[MethodOptions], base: dict[str, Any], name: str
+) -> None:
+    base = base | WITH.get(name, {})
+    current = getattr(model.model_validate(base), name)
+    text = methods_text(facts_of(definition=definition_of(method, base)))
+    same, tried = [], 0
+    for value in other_values(model, name, current):
+        try:
+            options = model.model_validate({**base, name: value})
+        except ValidationError:
+            continue
+        if getattr(options, name) == current:
+            continue
+        tried += 1
+        config = options.model_dump(mode="json")
+        changed = methods_text(facts_of(definition=definition_of(method, config)))
+        same += [value] if changed == text else []
+    assert tried > len(same), (method, name)
+    # None stands for one of the values.
+    assert len(same) <= (current is None), (method, name, same)
+
+
+def test_given_first_centroids_are_named() -> None:
+    def text(value: float) -> str:
+        config = {"n_clusters": 1, "start": "given", "centroids": [[value, 1, 0, 1, 0]]}
+        return methods_text(facts_of(definition=definition_of("lloyd", config)))
+
+    assert "(50, 1, 0, 1, 0)" in text(50)
+
+
+#: Fields of the policy that change no number of a result that came about.
+_PACE = {"round_timeout_s", "fail_after_s"}
+
+
+@pytest.mark.parametrize("name", sorted(set(Policy.model_fields) - _PACE))
+def test_each_field_of_the_policy_is_named(name: str) -> None:
+    values = {"protection": "none", "scaling": "none", "missing": "impute"}
+    changed = definition_of(policy={name: values.get(name, 4 if name == "min_sites" else 9)})
+    assert methods_text(facts_of(definition=changed)) != EXPECTED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "weight"},
+        {"unit": "months"},
+        {"lower": 1},
+        {"upper": 100},
+        {"transform": "log1p"},
+        {"weight": 3},
+        {"kind": "binary", "lower": None, "upper": None, "unit": ""},
+        {"kind": "categorical", "levels": ["a", "b"], "lower": None, "upper": None},
+    ],
+    ids=str,
+)
+def test_each_field_of_a_variable_is_named(change: dict[str, Any]) -> None:
+    feature = {**Feature(**FEATURES[0]).model_dump(), **change}  # type: ignore[arg-type]
+    changed = definition_of(features=[feature, *FEATURES[1:]])
+    # Without limits: their number is that of the columns.
+    without = result_of(limit=None)
+    assert methods_text(facts_of(without, changed)) != methods_text(facts_of(without))
+
+
+def test_what_is_not_known_is_not_in_the_text() -> None:
+    bare = result_of(quality=None, sizes=None, site_sizes={}, limit=None, stopped_because="odd")
+    text = methods_text(Facts(bare, definition_of(method_version=1)))
+    assert "None" not in text
+    assert "–" not in text
+    assert "silhouette" not in text
+    assert "completed on" not in text
+    assert "authors" not in text
+    # A version of a method that this program does not know is described by its options.
+    assert "fkm of fedclust (version 1), with these options: n_clusters: 2." in text
+    bounds = Bounds(
+        lower=1.0, upper=2.0, certified=True, statement="Proven.", n_clusters=2,
+        iterations=3, limited=0, splits=0,
+    )  # fmt: skip
+    assert "a gap of 50 %. Proven." in methods_text(facts_of(result_of(bounds=bounds)))
+
+
+def test_a_site_reads_nothing_of_the_other_sites_sizes() -> None:
+    own = result_of(site_sizes={"b": (20, 10)})
+    for write in WRITE_UP.values():
+        assert "sites contributed" not in write(facts_of(own))
+    assert "between 20 and 50" in methods_text(facts_of())
+
+
+def test_a_simulation_says_so() -> None:
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(40, 2)) for name in ("oslo", "porto", "turku")}
+    result = simulate("kfed", rows, config={"n_clusters": 2})
+    text = result.methods_text()
+    assert "in a simulation" in text
+    assert "coordinator ran" not in text
+    assert result.methods_text() == text
+    assert "@misc{fedclust," in result.bibtex()
+    assert result.checklist().session == "simulation"
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def test_every_entry_parses_and_every_key_exists() -> None:
+    text = files("fedclust.report").joinpath("references.bib").read_text("utf-8")
+    found = entries()
+    assert len(found) == len(re.findall(r"^@", text, re.M))
+    for key, entry in found.items():
+        assert entry.count("{") == entry.count("}"), key
+        fields = dict(re.findall(r"^  (\w+) = \{(.+?)\},?$", entry, re.M | re.S))
+        assert {"author", "title"} <= set(fields), key
+        assert key == "fedclust" or re.fullmatch(r"\d{4}", fields["year"]), key
+        assert re.search(r"\d{4}$", key) is None or key.endswith(fields["year"]), key
+        if "doi" in fields:
+            assert re.fullmatch(r"10\.\d{4,}/\S+", fields["doi"]), key
+    used = {key for method in METHODS.values() for key in method.references}
+    code = "".join(
+        path.read_text("utf-8")
+        for path in files("fedclust.report").iterdir()
+        if path.name.endswith("_text.py")
+    )
+    for call in re.findall(r"cite\(([^*)]+)\)", code):
+        used |= set(re.findall(r"['\"](\w+)['\"]", call))
+    assert used <= set(found)
+
+
+# --- the checklist --------------------------------------------------------------------------------
+
+
+def test_every_item_is_filled_or_left_to_the_authors() -> None:
+    found = checklist(facts_of())
+    assert [item.id for item in found.items] == list(dict.fromkeys(i.id for i in found.items))
+    for item in found.items:
+        assert item.text, item.id
+        assert ("[to be completed by the authors: " in item.text) == bool(item.authors)
+    by_id = {item.id: item for item in found.items}
+    wanted = "variables preprocessing missing dissimilarity algorithm initialisation seeds software"
+    for each in wanted.split():
+        assert by_id[each].software, each
+    assert by_id["aim"].software.startswith("To find types")
+    assert "a" * 64 in by_id["software"].software
+    # All that can be said is part of the text or of the checklist.
+    assert set(SENTENCES) <= set(FIELDS)
+
+
+def test_the_checklist_in_each_form() -> None:
+    definition = definition_of(purpose="Of <b>x</b> | y in the four hospitals of the country.")
+    found = checklist(facts_of(definition=definition))
+    assert "| aim |" in found.markdown()
+    assert "<b>x</b> \\| y" in found.markdown()
+    assert "&lt;b&gt;x&lt;/b&gt; | y" in found.html()
+    assert [each["id"] for each in json.loads(found.json())["items"]] == [
+        item.id for item in found.items
+    ]
+    assert str(found) == found.markdown()
+
+
+def test_the_report_has_the_text_the_references_and_the_checklist() -> None:
+    section = next(each for each in sections(facts_of()) if each.key == "methods")
+    assert section.title == "Methods and reporting checklist"
+    assert "<p>We clustered 100 persons" in section.html
+    assert "@misc{fedclust," in section.html
+    assert "[to be completed by the authors: " in section.html
