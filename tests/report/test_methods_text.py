@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -20,12 +23,14 @@ from fedclust.report import Facts, bibtex, checklist, methods_text, sections
 from fedclust.report.checklist import FIELDS, WRITE_UP
 from fedclust.report.methods_text import SENTENCES
 from fedclust.report.references import cited, entries
+from fedclust.schema.evidence import Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Bounds, Quality, Result, SweepEntry
 from fedclust.wire.models import Definition, Provenance
 
+ROOT = Path(__file__).parents[2]
 FEATURES = [
     {"name": "age", "unit": "years", "lower": 0, "upper": 120},
     {"name": "crp", "unit": "mg/l", "lower": 0.1, "transform": "log", "weight": 2},
@@ -152,6 +157,27 @@ def test_a_sweep_names_its_measures_and_the_reason() -> None:
     assert "K = 2: inertia 5, stability 0.9; K = 3: " in tried.software
 
 
+def test_stability_has_its_sentences_and_papers() -> None:
+    stability = Stability(
+        n_models=100,
+        jaccard=np.array([0.91, 0.55]),
+        recovered=np.array([1.0, 0.2]),
+        dissolved=np.array([0.0, 0.5]),
+        consensus=np.eye(2),
+        ambiguous_share=0.125,
+        prediction_strength=0.8,
+    )
+    facts = facts_of(result_of(stability=stability))
+    text = methods_text(facts)
+    assert "with 100 k-means models" in text
+    assert "[@hennig2007] was 0.91 (cluster 0), 0.55 (cluster 1)." in text
+    assert "12 % were ambiguous" in text
+    assert "gap statistic" not in text
+    assert {"hennig2007", "senbabaoglu2014", "tibshirani2005"} <= set(cited(text))
+    item = next(each for each in checklist(facts).items if each.id == "stability")
+    assert item.software in text
+
+
 # --- every choice is named ------------------------------------------------------------------------
 
 
@@ -160,7 +186,7 @@ def other_values(model: type[MethodOptions], name: str, current: Any) -> Iterato
     annotation = str(model.model_fields[name].annotation)
     yield from re.findall(r"'(\w+)'", annotation)
     if current is None or not isinstance(current, bool):
-        yield from (3, 4, 7, 0.25, 0.5)
+        yield from (3, 4, 7, 50, 0.25, 0.5)
     if current is None or isinstance(current, bool):
         yield from (True, False)
 
@@ -309,6 +335,19 @@ def test_every_entry_parses_and_every_key_exists() -> None:
     for call in re.findall(r"cite\(([^*)]+)\)", code):
         used |= set(re.findall(r"['\"](\w+)['\"]", call))
     assert used <= set(found)
+
+
+def test_the_wheel_has_both_data_files() -> None:
+    """The build takes every file of the packages that git does not ignore."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    wheel = build["targets"]["wheel"]
+    assert "client_sdk/fedclust" in wheel["packages"]
+    assert not {"exclude", "include", "only-include"} & {*build, *wheel}
+    place = ROOT / "client_sdk/fedclust/report"
+    data = [place / "references.bib", place / "reporting_checklist.toml"]
+    assert all(path.exists() for path in data)
+    git = subprocess.run(["git", "check-ignore", *map(str, data)], cwd=ROOT, check=False)
+    assert git.returncode != 0
 
 
 # --- the checklist --------------------------------------------------------------------------------

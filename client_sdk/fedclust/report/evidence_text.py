@@ -1,12 +1,66 @@
-"""What the methods section says of the evidence that a result holds: one sentence each."""
+"""What the methods section says of the evidence that a result holds: one function for each kind.
+
+A kind that the session asked for and the result lacks is said to be missing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from fedclust.report.facts import Facts
+from fedclust.report.references import cite
 
 __all__ = ["EVIDENCE"]
 
+
+def _stability(facts: Facts) -> str:
+    found = facts.result.stability
+    if found is None:
+        asked = facts.definition.config.get("stability")
+        if not asked:
+            return ""
+        return (
+            f"Stability was to be measured with {asked} models of resampled data; the result does "
+            "not hold it."
+        )
+    jaccard = ", ".join(
+        f"{value:.2f} (cluster {cluster.number})"
+        for cluster, value in zip(facts.clusters, found.jaccard.tolist(), strict=True)
+    )
+    text = (
+        f"Stability was measured with {found.n_models} k-means models of bootstrap samples: sites "
+        "drawn with replacement and, within cells of each site's records, persons drawn with "
+        "replacement. The mean Jaccard index of each cluster with the most similar cluster of a "
+        f"model {cite('hennig2007')} was {jaccard}."
+    )
+    if found.ambiguous_share is not None:
+        text += (
+            f" Of the pairs of persons of one site, {100 * found.ambiguous_share:.0f} % were "
+            "ambiguous: together in more than a tenth and less than nine tenths of the models "
+            f"{cite('senbabaoglu2014')}."
+        )
+    if found.prediction_strength is not None:
+        text += (
+            f" The prediction strength over split halves {cite('tibshirani2005')} was "
+            f"{found.prediction_strength:.2f}."
+        )
+    if found.gap is not None and found.gap_of_one is not None:
+        error = "" if found.gap_error is None else f" (standard error {found.gap_error:.3f})"
+        text += (
+            f" The gap statistic {cite('tibshirani2001')} was {found.gap:.3f}{error}, and "
+            f"{found.gap_of_one:.3f} for a single cluster."
+        )
+    return text
+
+
+def _transfer(facts: Facts) -> str:
+    if not facts.definition.config.get("transfer"):
+        return ""
+    return (
+        "Each site was asked to compare the clusters with its own, and with a model made without "
+        "that site."
+    )
+
+
 #: By name, as ``methods_text.SENTENCES``.
-EVIDENCE: dict[str, Callable[[Facts], str]] = {}
+EVIDENCE: dict[str, Callable[[Facts], str]] = {"stability": _stability, "transfer": _transfer}
