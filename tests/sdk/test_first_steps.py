@@ -97,6 +97,20 @@ def test_a_slip_is_no_unexpected_error(run: Run, tmp_path: Path) -> None:
         assert (code, "a-z, 0-9 and hyphens" in said) == (2, True)
 
 
+def test_options_of_the_method_leave_its_others(tmp_path: Path) -> None:
+    file = tmp_path / "heart.json"
+    file.write_text(json.dumps({**BODY, "config": {"n_clusters": 3, "tol": 0.1}}), "utf-8")
+    client = Client("http://127.0.0.1:1", "fca_secret")  # which nothing here asks
+    options = SessionOptions(file=file, stability=100, transfer=True)
+    asked = {"n_clusters": 3, "tol": 0.1, "stability": 100, "transfer": True}
+    assert options.definition("heart", client).config == asked
+    body = {**{key: BODY[key] for key in ("purpose", "sites")}, "defaults": {"config": {"tol": 1}}}
+    file.write_text(json.dumps(body), "utf-8")
+    study = StudyOptions(file=file, stability=50).definition("hearts")
+    assert study.defaults is not None
+    assert study.defaults.config == {"tol": 1, "stability": 50}
+
+
 def test_options_of_the_policy_leave_its_other_fields(tmp_path: Path) -> None:
     file = tmp_path / "heart.json"
     file.write_text(json.dumps({**BODY, "policy": {"min_sites": 2, "quorum": 2}}), "utf-8")

@@ -24,6 +24,8 @@ from fedclust.wire.models import SessionCreate
 _OPTIONS: Final = {
     "/name": "SESSION",
     "/config/n_clusters": "--clusters",
+    "/config/stability": "--stability",
+    "/config/transfer": "--transfer",
     "/policy/min_sites": "--min-sites",
     "/policy/min_group_size": "--min-group-size",
     **{
@@ -37,6 +39,8 @@ _OPTIONS: Final = {
 _STUDY_OPTIONS: Final = {
     "/name": "STUDY",
     "/defaults/config/n_clusters": "--clusters",
+    "/defaults/config/stability": "--stability",
+    "/defaults/config/transfer": "--transfer",
     "/defaults/policy/min_sites": "--min-sites",
     "/defaults/policy/min_group_size": "--min-group-size",
     "/defaults/algorithm": "--algorithm",
@@ -80,6 +84,18 @@ MinGroupSize = Annotated[
         min=3,
     ),
 ]
+Stability = Annotated[
+    int | None,
+    o.opt(
+        "--stability",
+        "Number of models of resampled data to compare the clusters with; 100 is usual.",
+        min=0,
+    ),
+]
+Transfer = Annotated[
+    bool | None,
+    o.opt("--transfer", "Compare the clusters with each site's own clustering.", is_flag=True),
+]
 Start = Annotated[
     Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
 ]
@@ -122,6 +138,8 @@ class SessionOptions:
     ] = None
     min_sites: MinSites = None
     min_group_size: MinGroupSize = None
+    stability: Stability = None
+    transfer: Transfer = None
     start: Start = None
 
     @property
@@ -146,12 +164,7 @@ class SessionOptions:
         study = client.study(str(body["study"])) if body.get("study") else None
         if self.features is not None:
             body["features"] = declare(o.split_names(self.features), study, "--features")
-        if self.clusters is not None:
-            body["config"] = {
-                **_object_at(body, "config"),
-                "n_clusters": read_clusters(self.clusters),
-            }
-        body |= _policy(self, body)
+        body |= _config(self, body) | _policy(self, body)
         needed = ("purpose", "algorithm", "features", "sites")
         model = SessionCreate if study is None else SessionOfStudy
         _refuse_lacking(body, model, [key for key in needed if not _in_study(study, key)])
@@ -185,6 +198,8 @@ class StudyOptions:
     clusters: Clusters = None
     min_sites: MinSites = None
     min_group_size: MinGroupSize = None
+    stability: Stability = None
+    transfer: Transfer = None
     start: Start = None
 
     @property
@@ -205,10 +220,7 @@ class StudyOptions:
             **_object_at(body, "defaults"),
             **_given(self, ("algorithm", "start"), plain=True),
         }
-        if self.clusters is not None:
-            n_clusters = read_clusters(self.clusters)
-            defaults["config"] = {**_object_at(defaults, "config"), "n_clusters": n_clusters}
-        defaults |= _policy(self, defaults)
+        defaults |= _config(self, defaults) | _policy(self, defaults)
         if defaults:
             body["defaults"] = defaults
         _refuse_lacking(body, StudyCreate, ["purpose", "sites"])
@@ -236,6 +248,17 @@ def _given(
     if not plain and options.sites is not None:
         said["sites"] = o.split_names(options.sites)
     return {key: value for key, value in said.items() if value is not None}
+
+
+def _config(
+    options: SessionOptions | StudyOptions, body: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the method's options with those that were given; empty without any."""
+    given: dict[str, Any] = {"stability": options.stability, "transfer": options.transfer or None}
+    if options.clusters is not None:
+        given["n_clusters"] = read_clusters(options.clusters)
+    given = {key: value for key, value in given.items() if value is not None}
+    return {"config": {**_object_at(body, "config"), **given}} if given else {}
 
 
 def _policy(
