@@ -39,14 +39,18 @@ def disclosures(method: str) -> str:
     """Return, phase by phase, what leaves a site in sessions of ``method``, but for evidence."""
     found = all_phases(METHODS[method])
     text = phase_tables(phase for phase in found if phase not in EVIDENCE_PHASES)
-    if found[-1] not in EVIDENCE_PHASES:
-        return text
-    return f"{text}\n\n{_MORE_WITH_EVIDENCE}"
+    more = _MORE_WITH_EVIDENCE if EVIDENCE_PHASES[-1] in found else _MORE_WITH_OUTCOMES
+    return f"{text}\n\n{more}"
 
 
+_MORE_WITH_OUTCOMES = (
+    "In a session with [outcomes](../features.md#outcomes), `evidence` takes the place of\n"
+    "`evaluate`: see [what leaves a site for evidence](../evidence.md#what-leaves-a-site)."
+)
 _MORE_WITH_EVIDENCE = (
     "With the options `stability` or `transfer`, `evidence` takes the place of `evaluate`, and a\n"
-    "round `resampling` follows: see [what leaves a site for\n"
+    "round `resampling` follows. In a session with [outcomes](../features.md#outcomes),\n"
+    "`evidence` takes its place too. See [what leaves a site for\n"
     "evidence](../evidence.md#what-leaves-a-site)."
 )
 

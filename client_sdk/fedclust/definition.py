@@ -149,7 +149,14 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         roster = tuple(sorted(definition.sites))
         policy = definition.policy
         features = clustered(definition.features)
-        config = RunConfig(options, features, policy, roster, policy.min_group_size)
+        config = RunConfig(
+            options,
+            features,
+            policy,
+            roster,
+            policy.min_group_size,
+            outcomes=outcomes_of(definition.features),
+        )
         try:
             sweep.for_options(method, options).check_config(config)
             check_evidence(method, config)

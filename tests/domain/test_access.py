@@ -8,6 +8,13 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from fedclust.schema.outcomes import (
+    ClusterComparison,
+    Estimate,
+    OutcomeInCluster,
+    OutcomeResult,
+    Outcomes,
+)
 from fedclust.schema.result import Result
 from fedclust_service.domain.access import (
     PERMISSIONS,
@@ -102,6 +109,28 @@ def test_a_site_reads_its_own_sizes_and_mapping_only() -> None:
     shown = visible_result(NORTH, _result((30, 12), north=(10, 7), south=(20, 5)))
     assert shown.site_sizes == {"north": (10, 7)}
     assert shown.mapping == {"north": (0, 1)}
+
+
+def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None:
+    row = (OutcomeInCluster(persons=20, events=5), OutcomeInCluster(persons=10, events=5))
+    estimate = Estimate(value=2.0, lower=1.0, upper=4.0)
+    by_site = dict.fromkeys(("north", "south"), estimate)
+    died = OutcomeResult(
+        name="died",
+        unit="",
+        kind="binary",
+        clusters=row,
+        sites={"north": row, "south": row},
+        comparisons=(ClusterComparison(cluster=1, by_site=by_site),),
+    )
+    found = _result((30, 12), north=(10, 7), south=(20, 5))
+    found = found.model_copy(update={"outcomes": Outcomes(reference=0, results=(died,))})
+    for actor, sites in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
+        shown = visible_result(actor, found).outcomes
+        assert shown is not None
+        assert shown.results[0].clusters == row
+        assert set(shown.results[0].sites) == sites
+        assert set(shown.results[0].comparisons[0].by_site) == sites
 
 
 def test_analysts_read_sizes_by_site_and_no_mapping() -> None:

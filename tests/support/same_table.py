@@ -102,12 +102,13 @@ class SiteFile:
 
 
 def feature(name: str) -> dict[str, Any]:
-    """Return a column as a session may ask for it."""
+    """Return a column as a session may ask for it; every second of the drawn ones is an outcome."""
+    role = {} if name.startswith("apart") or name[-1] in "02" else {"role": "outcome"}
     if name.startswith("codes"):
-        return {"name": name, "kind": "categorical", "levels": LEVELS}
+        return {"name": name, "kind": "categorical", "levels": LEVELS, **role}
     if name.startswith("binary"):
-        return {"name": name, "kind": "binary"}
-    return {"name": name, "lower": -1e3, "upper": 1e4}
+        return {"name": name, "kind": "binary", **role}
+    return {"name": name, "lower": -1e3, "upper": 1e4, **role}
 
 
 @st.composite

@@ -179,6 +179,7 @@ def _run_config(
         p=1 if is_exact(plan) else plan.policy.min_group_size,
         space=_space(state) or Space.identity(len(plan.columns)),
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
+        outcomes=plan.outcomes,
     )
 
 
@@ -300,7 +301,7 @@ def _end_method(
     if not (plan.options.evaluated and len(raw.centroids) > 0):
         return Done(_final_result(plan, state, raw), metrics)
     task: Task
-    if evidence.is_wanted(plan.options):
+    if evidence.is_wanted(config):
         raw = evidence.with_clusterings(raw, [sort_clusters(r) for r in evidence.clusterings(raw)])
         stage, task = "evidence", evidence.task(raw, plan.options)
     else:
@@ -343,16 +344,20 @@ def _close_evidence(
     if all(each is None for each in outcomes):
         return Done(_final_result(plan, state, _add_warning(raw, _UNMEASURED)), metrics)
     result = _complete(plan, state, raw, outcomes)
-    cells = evidence.pooled_cells(contributions)
-    axes = evidence.principal_axes(cells)
-    own = [each.model_copy(update={"axes": axes}) for each in evidence.clusterings(result)]
-    result = evidence.with_clusterings(result, own)
+    if plan.outcomes:
+        result = evidence.compare_outcomes(result, contributions, config)
     if result.sweep is not None:
         entries = [
             entry.model_copy(update={"flow": flow})
             for entry, flow in zip(result.sweep, flows, strict=True)
         ]
         result = result.model_copy(update={"sweep": tuple(entries)})
+    if not evidence.needs_cells(plan.options):
+        return Done(_report(result), metrics)
+    cells = evidence.pooled_cells(contributions)
+    axes = evidence.principal_axes(cells)
+    own = [each.model_copy(update={"axes": axes}) for each in evidence.clusterings(result)]
+    result = evidence.with_clusterings(result, own)
     task = resampling.task(result, cells, config, plan.seed)
     box = evidence.bounding_box(contributions, config)
     return _open(

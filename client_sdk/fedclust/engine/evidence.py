@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation
+from fedclust.engine import evaluation, outcomes
 from fedclust.engine.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
+from fedclust.engine.outcomes import OutcomeSums
 from fedclust.engine.sweep_messages import config_at, has_enough, several_of
 from fedclust.methods.common.kmeans_rounds import (
     GROUP_SUMS,
@@ -77,10 +78,13 @@ class EvidencePart(Model):
     evaluation : Evaluation
     flow : (K', K) int64 or None
         Persons by their cluster of the part before and of this one; None in the first part.
+    outcomes : OutcomeSums or None
+        In sessions with outcomes.
     """
 
     evaluation: Evaluation
     flow: IntMatrix | None = None
+    outcomes: OutcomeSums | None = None
 
 
 class EvidencePayload(Model):
@@ -106,8 +110,8 @@ PHASE = Phase(
     once=True,
     optional=True,
     summary=(
-        "Sizes and quality of the final clusters, and cells of your own records, from which models "
-        "of resampled data are made."
+        "Sizes and quality of the final clusters, outcomes by cluster, and cells of your own "
+        "records, from which models of resampled data are made."
     ),
     task=EvidenceTask,
     payload=EvidencePayload,
@@ -126,6 +130,10 @@ PHASE = Phase(
             "K x K numbers, for each K of several",
             "How many of your persons move from each cluster to each of the next number of "
             "clusters.",
+        ),
+        *(
+            line.model_copy(update={"field": f"parts.outcomes.{line.field}"})
+            for line in outcomes.DISCLOSES
         ),
         disclosure(
             "cells.counts",
@@ -147,9 +155,30 @@ PHASE = Phase(
 )
 
 
-def is_wanted(options: MethodOptions) -> bool:
-    """Whether a session with these options has this round in place of the evaluation."""
-    return options.evaluated and needs_cells(options)
+def phase_of(options: MethodOptions, *, outcomes: bool) -> Phase:
+    """Return this phase with what it asks of a session: with these options, with outcomes or not.
+
+    Its ``discloses`` leave out what is not sent.
+    """
+    parts = ["Sizes and quality of the final clusters"]
+    absent: list[str] = []
+    if outcomes:
+        parts.append("outcomes by cluster")
+    else:
+        absent.append("parts.outcomes.")
+    if needs_cells(options):
+        parts.append("cells of your own records, from which models of resampled data are made")
+    else:
+        absent += ["cells.", "extent"]
+    if not isinstance(options.n_clusters, tuple):
+        absent.append("parts.flow")
+    discloses = tuple(line for line in PHASE.discloses if not line.field.startswith(tuple(absent)))
+    return replace(PHASE, summary=f"{'; '.join(parts)}.", discloses=discloses)
+
+
+def is_wanted(config: RunConfig) -> bool:
+    """Whether a session has this round in place of the evaluation."""
+    return config.options.evaluated and (bool(config.outcomes) or needs_cells(config.options))
 
 
 def needs_cells(options: MethodOptions) -> bool:
@@ -163,6 +192,9 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
     Its pointer is below the method's options.
     """
     options = config.options
+    if config.outcomes and not options.evaluated:
+        message = "outcomes are compared in the closing evaluation, and these options have none"
+        raise RuleViolation("evidence", message)
     if not needs_cells(options):
         return
     pointer = "/stability" if options.resampled_models else "/transfer"
@@ -250,7 +282,11 @@ def local_step(
         if before is not None:
             shape = len(asked.parts[len(parts) - 1].centroids), len(part.centroids)
             flow = contingency(before, labels, points.sizes, shape)
-        parts.append(EvidencePart(evaluation=found, flow=flow))
+        sums = None
+        if config.outcomes:
+            n_clusters = len(part.centroids)
+            sums = outcomes.local_sums(points, labels, n_clusters, config.outcome_columns)
+        parts.append(EvidencePart(evaluation=found, flow=flow, outcomes=sums))
         before = labels
     if all(part is None for part in parts):
         return None
@@ -293,6 +329,7 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
             pointer = f"/parts/{i}/evaluation{broken.pointer}"
             raise RuleViolation(broken.rule, broken.message, pointer) from None
         _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
+        _check_outcomes(part, config, f"/parts/{i}/outcomes")
         before = part.evaluation.counts
     if not asked.n_cells:
         if sent.cells is not None or sent.extent is not None:
@@ -314,6 +351,18 @@ def _check_flow(
         raise RuleViolation("flow", "every part but the first has a flow", pointer)
     if flow is not None and before is not None:
         check_table(flow, before, counts, p, pointer)
+
+
+def _check_outcomes(part: EvidencePart, config: RunConfig, pointer: str) -> None:
+    if (part.outcomes is None) != (not config.outcomes):
+        raise RuleViolation("outcomes", "the definition says which outcomes there are", pointer)
+    if part.outcomes is None:
+        return
+    persons = part.evaluation.counts
+    try:
+        outcomes.check(part.outcomes, persons, config.outcome_columns, config.p)
+    except RuleViolation as broken:
+        raise RuleViolation(broken.rule, broken.message, pointer + broken.pointer) from None
 
 
 def check_table(
@@ -383,7 +432,7 @@ def measured(
 
     None for a K that fewer than ``min_sites`` sites measured.
     """
-    outcomes: list[EvaluationOutcome | None] = []
+    found: list[EvaluationOutcome | None] = []
     flows: list[IntArray | None] = []
     for place, own in enumerate(clusterings(raw)):
         sent = part_contributions(contributions, place)
@@ -392,13 +441,35 @@ def measured(
             for c in sent
         ]
         enough = has_enough(scores, config)
-        outcomes.append(evaluation.aggregate(own, scores, config) if enough else None)
+        found.append(evaluation.aggregate(own, scores, config) if enough else None)
         tables = [
             c.payload.flow for c in sent if c.payload is not None and c.payload.flow is not None
         ]
         summed = np.sum(np.stack(tables), axis=0) if tables and enough else None
         flows.append(summed)
-    return tuple(outcomes), tuple(flows)
+    return tuple(found), tuple(flows)
+
+
+def compare_outcomes(
+    result: Result, contributions: Sequence[Contribution], config: RunConfig
+) -> Result:
+    """Return the result with the outcomes of every K whose sizes are known."""
+    compared = []
+    for place, own in enumerate(clusterings(result)):
+        if own.sizes is None:
+            compared.append(own)
+            continue
+        sent = {
+            c.site: c.payload.outcomes
+            for c in part_contributions(contributions, place)
+            if c.payload is not None and c.payload.outcomes is not None
+        }
+        found, warnings = outcomes.summarise(
+            sent, own.sizes, config.outcome_columns, config.policy.min_sites
+        )
+        update = {"outcomes": found, "warnings": (*own.warnings, *warnings)}
+        compared.append(own.model_copy(update=update))
+    return with_clusterings(result, compared)
 
 
 def part_contributions(

@@ -78,4 +78,5 @@ def site_config(
         size_band=size_band,
         space=space or Space.identity(len(plan.columns)),
         mask=every if mask is None else mask,
+        outcomes=plan.outcomes,
     )

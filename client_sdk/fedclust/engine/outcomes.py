@@ -11,6 +11,7 @@ The coordinator compares every cluster with the largest one: crude, at each site
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -64,23 +65,23 @@ class OutcomeSums(Model):
 
 DISCLOSES = (
     disclosure(
-        "outcomes.counts",
-        "K x q numbers",
+        "counts",
+        "K x q numbers, for each K",
         "How many of your persons in each final cluster have a value of each outcome.",
     ),
     disclosure(
-        "outcomes.sums",
-        "K x q numbers",
+        "sums",
+        "K x q numbers, for each K",
         "The values of each outcome added up in each cluster; of a yes/no outcome, how many have "
         "it.",
     ),
     disclosure(
-        "outcomes.m2",
-        "K x q numbers",
+        "m2",
+        "K x q numbers, for each K",
         "How widely the groups' values of each outcome are spread: squared deviations, added up.",
     ),
     disclosure(
-        "outcomes.within",
+        "within",
         "q numbers",
         "The variance of each outcome within the groups, from the share that is released once with "
         "the table.",
@@ -213,6 +214,11 @@ def summarise(
     Outcomes
     tuple of str
         Warnings that name the outcomes that were left out.
+
+    Raises
+    ------
+    FloatingPointError
+        The numbers are too large.
     """
     reference = int(np.argmax(persons))
     results: list[OutcomeResult] = []
@@ -224,7 +230,10 @@ def summarise(
             continue
         compare = _compare_events if column.kind == "binary" else _compare_means
         groups = [k for k in range(len(persons)) if k != reference]
-        clusters, by_site, comparisons = compare(own, j, reference, groups)
+        try:
+            clusters, by_site, comparisons = compare(own, j, reference, groups)
+        except OverflowError:
+            raise FloatingPointError from None
         results.append(
             OutcomeResult(
                 name=column.name,
@@ -372,4 +381,6 @@ def _estimate(interval: Interval | None) -> Estimate | None:
 
 
 def _required(interval: Interval) -> Estimate:
+    if not all(map(math.isfinite, interval)):
+        raise FloatingPointError
     return Estimate(value=interval.estimate, lower=interval.lower, upper=interval.upper)

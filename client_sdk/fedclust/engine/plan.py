@@ -131,13 +131,14 @@ def closing_phases(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases after the method's rounds, in order."""
     if not plan.options.evaluated:
         return ()
-    if evidence.is_wanted(plan.options):
-        return EVIDENCE_PHASES
-    return (_evaluation_phase(plan.method),)
+    first = evidence.phase_of(plan.options, outcomes=bool(plan.outcomes))
+    if evidence.needs_cells(plan.options):
+        return (first, resampling.PHASE)
+    return (first,) if plan.outcomes else (_evaluation_phase(plan.method),)
 
 
 def _engine_closings(method: AnyMethod) -> tuple[Phase, ...]:
-    more = () if method.by_prototypes else EVIDENCE_PHASES
+    more = EVIDENCE_PHASES[:1] if method.by_prototypes else EVIDENCE_PHASES
     return (_evaluation_phase(method), *more)
 
 

@@ -88,7 +88,7 @@ def local_step(
                     scaled = _scaled(points, kept, task.space, config)
                     rng = site_rng(plan.seed, site, round_number)
                     if task.phase in _CLOSING:
-                        payload = _closing_step(plan, task, scaled, config, rng)
+                        payload = _closing_step(plan, task, scaled, kept, config, rng)
                     else:
                         payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
         except ValidationError as error:
@@ -98,11 +98,17 @@ def local_step(
 
 
 def _closing_step(
-    plan: Plan, task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator
+    plan: Plan,
+    task: SiteTask,
+    points: Points,
+    kept: Points,
+    config: RunConfig,
+    rng: np.random.Generator,
 ) -> Model | None:
-    """Compute a site's answer to a task of a round after the method's."""
+    """Compute a site's answer to a task of a round after the method's; ``kept``: not scaled."""
     if task.phase == evidence.NAME:
-        return evidence.local_step(task, points, config, rng)
+        measured = replace(points, outcomes=kept.outcomes, outcome_within=kept.outcome_within)
+        return evidence.local_step(task, measured, config, rng)
     if task.phase == resampling.NAME:
         return resampling.local_step(task, points, config)
     if plan.method.sweeping:

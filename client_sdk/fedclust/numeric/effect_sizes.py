@@ -319,7 +319,9 @@ def _breslow_day(cells: Sequence[tuple[float, float, float, float]], common: flo
         product = common * (a + b) * (a + c)
         root = math.sqrt(half**2 + 4 * (1 - common) * product)
         expected = 2 * product / (half + root) if half > 0 else (root - half) / (2 * (1 - common))
-        others = (a + b - expected, a + c - expected, d - a + expected)
+        others = [a + b - expected, a + c - expected, d - a + expected]
+        # Rounding may leave nothing of a cell that is all but empty.
+        others = [max(cell, 1e-12) for cell in others]
         excess.append(a - expected)
         variances.append(1 / (1 / expected + math.fsum(1 / cell for cell in others)))
     pairs = zip(excess, variances, strict=True)

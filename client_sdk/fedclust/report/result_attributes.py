@@ -22,6 +22,7 @@ from fedclust.report import (
 from fedclust.report.overview import TableName, frame, html_overview, text_overview
 from fedclust.report.tables import write_report
 from fedclust.schema.evidence import Stability
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
 
 if TYPE_CHECKING:
@@ -96,6 +97,11 @@ class ResultAttributes:
     def stability_(self) -> Stability | None:
         """How far models of resampled data agree with the clusters; None if not measured."""
         return self.result_.stability
+
+    @property
+    def outcomes_(self) -> Outcomes | None:
+        """How outcomes differ between the clusters; None in a session without outcomes."""
+        return self.result_.outcomes
 
     @property
     def plot(self) -> Plots:

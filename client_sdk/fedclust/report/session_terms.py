@@ -266,4 +266,5 @@ def feature_text(feature: Feature) -> str:
 
 def _shape_numbers(plan: Plan) -> dict[str, str]:
     """Return the session's numbers for the letters in the shapes of fields."""
-    return {"d": str(len(plan.columns)), **plan.options.shape_numbers}
+    numbers = {"d": str(len(plan.columns)), "q": str(len(plan.outcome_columns))}
+    return {**numbers, **plan.options.shape_numbers}

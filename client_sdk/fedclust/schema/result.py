@@ -7,6 +7,7 @@ from pydantic import Field
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix
 from fedclust.schema.evidence import PrincipalAxes, Stability
 from fedclust.schema.model import Model, Tree
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.space import Space
 
 __all__ = ["Bounds", "ClusterProfile", "HistoryEntry", "Quality", "Result", "SweepEntry"]
@@ -198,6 +199,8 @@ class Result(Model):
         Of a sweep: why that K is recommended.
     bounds : Bounds or None
         Of a method that proves how good its clustering is.
+    outcomes : Outcomes or None
+        How outcomes differ between the clusters; None in a session without outcomes.
     stability : Stability or None
         With the option ``stability``: how far models of resampled data agree with the clusters.
     axes : PrincipalAxes or None
@@ -230,6 +233,7 @@ class Result(Model):
     bounds: Bounds | None = None
     stability: Stability | None = None
     axes: PrincipalAxes | None = None
+    outcomes: Outcomes | None = None
 
     @property
     def space(self) -> Space:

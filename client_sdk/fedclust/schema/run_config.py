@@ -52,6 +52,8 @@ class RunConfig(Generic[OptionsT_co]):
         In ``check_task``: whether this is the method's first round.
     sweep : tuple of int
         Every K of the sweep, this one included; empty outside of a sweep.
+    outcomes : tuple of Feature
+        What is compared between the final clusters; no step of a method looks at it.
     """
 
     options: OptionsT_co
@@ -65,6 +67,7 @@ class RunConfig(Generic[OptionsT_co]):
     mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
     first: bool = False
     sweep: tuple[int, ...] = ()
+    outcomes: tuple[Feature, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mask.shape != (len(self.columns),):
@@ -74,3 +77,8 @@ class RunConfig(Generic[OptionsT_co]):
     def columns(self) -> tuple[Column, ...]:
         """What the features become: the columns of every matrix; d is their number."""
         return columns_of(self.features)
+
+    @functools.cached_property
+    def outcome_columns(self) -> tuple[Column, ...]:
+        """What the outcomes become; q is their number."""
+        return columns_of(self.outcomes)

@@ -202,8 +202,8 @@ def sees_submission_hash(actor: Actor, site: str) -> bool:
 def visible_result(actor: Actor, result: Result) -> Result:
     """Limit a result to what the actor may see.
 
-    A site reads its own sizes and mapping. Analysts and operators read sizes by site and no
-    mapping. The same holds for every K of a sweep.
+    A site reads its own sizes, outcomes and mapping. Analysts and operators read sizes and
+    outcomes by site and no mapping. The same holds for every K of a sweep.
     """
     if result.sweep is not None:
         entries = tuple(
@@ -213,7 +213,9 @@ def visible_result(actor: Actor, result: Result) -> Result:
         result = result.model_copy(update={"sweep": entries})
     if actor.role is not Role.SITE:
         return result.model_copy(update={"mapping": {}})
-    own = {actor.name}
+    own = frozenset({actor.name})
     sizes = {site: row for site, row in result.site_sizes.items() if site in own}
     mapping = {site: row for site, row in result.mapping.items() if site in own}
-    return result.model_copy(update={"site_sizes": sizes, "mapping": mapping})
+    outcomes = None if result.outcomes is None else result.outcomes.of_sites(own)
+    update = {"site_sizes": sizes, "mapping": mapping, "outcomes": outcomes}
+    return result.model_copy(update=update)
