@@ -114,8 +114,22 @@ class Facts:
 
     @functools.cached_property
     def axes(self) -> tuple[NDArray[np.float64], tuple[float, ...]]:
-        """Places (K, 2) of the scaled centroids on their first principal axes; shares of these."""
+        """Places (K, 2) of the scaled centroids on two principal axes; shares of these.
+
+        The axes are those of all persons where the result has them, else those of the centroids.
+        """
         return principal_axes(self.result)
+
+    @functools.cached_property
+    def site_places(self) -> dict[str, NDArray[np.float64]]:
+        """Where visible sites are on the axes: the means of their persons' centroids."""
+        places, _ = self.axes
+        counts = {site: np.array(each, float) for site, each in self.result.site_sizes.items()}
+        return {
+            self.site_name(site): each @ places / each.sum()
+            for site, each in sorted(counts.items())
+            if each.sum() > 0
+        }
 
     @functools.cached_property
     def centroids(self) -> tuple[tuple[ClusterColumn, ...], ...]:
@@ -235,12 +249,18 @@ def _undone(value: float, column: Column) -> float | None:
 
 
 def principal_axes(result: Result) -> tuple[NDArray[np.float64], tuple[float, ...]]:
-    """Return the centroids' places (K, 2) on the axes along which they differ most.
+    """Return the centroids' places (K, 2) on the result's axes, and the shares of these.
 
-    Unknown entries count as the mean of the known ones. The largest loading of each axis is
-    positive, so that the same result gives the same picture.
+    Without such axes: on those along which the centroids differ most. Unknown entries count as the
+    mean of all persons, or of the known entries. The largest loading of each axis is positive, so
+    that the same result gives the same picture.
     """
     centroids = np.array(result.centroids, dtype=np.float64)
+    if result.axes is not None and centroids.size:
+        away = centroids - result.axes.origin
+        away = away if result.mask is None else np.where(result.mask, away, 0.0)
+        first, second = map(float, result.axes.shares)
+        return away @ result.axes.axes, (first, second)
     places = np.zeros((len(centroids), 2))
     if not centroids.size:
         return places, (0.0, 0.0)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.report.checklist import checklist
 from fedclust.report.drawing import short
 from fedclust.report.facts import ClusterColumn, Facts
-from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, mean_of, profile_pairs
+from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, has_map, mean_of, profile_pairs
 from fedclust.report.markup import (
     Section,
     html_document,
@@ -254,11 +258,16 @@ def _persons(size: int | None) -> str:
 
 
 def _centroids(facts: Facts) -> str:
-    figure = html_figure(
-        Plots(facts).centroids,
-        "Centroids in the scaled space, by principal component analysis of the centroids alone: "
-        "near means similar on these axes, the area stands for the size.",
+    words = (
+        "The two axes along which all persons differ most: principal components of the sites' "
+        "cells in the scaled space. A disc is a centroid, its area the size. A site, ◆, stands at "
+        "the mean of its persons' centroids, as its own mean is not known. An arrow shows where a "
+        "column rises; the longer, the more it counts on these axes."
+        if has_map(facts)
+        else "Centroids in the scaled space, by principal component analysis of the centroids "
+        "alone: near means similar on these axes, the area stands for the size."
     )
+    figure = html_figure(Plots(facts).centroids, words)
     if not figure:
         return ""
     places = facts.axes[0]
@@ -266,10 +275,10 @@ def _centroids(facts: Facts) -> str:
     axes = ["first axis", "second axis"][: 2 if places[:, 1].any() else 1]
     numbers = html_table(
         "Places in the figure.",
-        ["cluster", *axes],
+        ["cluster or site", *axes],
         [
-            [cluster.number, *map(float, place[: len(axes)])]
-            for cluster, place in zip(facts.clusters, places, strict=True)
+            [name, *map(float, place[: len(axes)])]
+            for name, place in [*enumerate(places), *_shown_sites(facts).items()]
         ],
     )
     labels = "A person belongs to the cluster with the nearest centroid in the scaled space."
@@ -289,6 +298,10 @@ def _centroids(facts: Facts) -> str:
         text=(1,),
     )
     return figure + html_folded("The places", numbers) + table
+
+
+def _shown_sites(facts: Facts) -> dict[str, NDArray[np.float64]]:
+    return facts.site_places if has_map(facts) else {}
 
 
 def _choice(facts: Facts) -> str:
@@ -312,7 +325,22 @@ def _choice(facts: Facts) -> str:
         "By number of clusters. Stability: how far random starts agree, 1 where all do.",
     )
     content = f"<p>{escape(facts.result.recommendation or '')}</p>"
-    return f"{content}{figure}{table}"
+    flow = html_figure(
+        Plots(facts).flow,
+        "How the persons of each cluster divide when there are more clusters. A cluster that only "
+        "loses parts to a new one is the same cluster; one that is made of many is another.",
+    )
+    flows = "".join(
+        html_table(
+            f"Persons by cluster of {before.n_clusters} (lines) and of {entry.n_clusters}.",
+            ["cluster", *map(str, range(entry.flow.shape[1]))],
+            [[k, *row] for k, row in enumerate(entry.flow.tolist())],
+        )
+        for before, entry in itertools.pairwise(facts.result.sweep)
+        if entry.flow is not None
+    )
+    folded = html_folded("Persons by number of clusters", flows) if flows else ""
+    return f"{content}{figure}{table}{flow}{folded}"
 
 
 def _bounds(facts: Facts) -> str:

@@ -6,7 +6,8 @@ from html import escape
 
 from fedclust.engine.stability import band
 from fedclust.report.facts import Facts
-from fedclust.report.markup import html_table
+from fedclust.report.figures import Plots
+from fedclust.report.markup import html_figure, html_table
 from fedclust.schema.evidence import Stability
 
 __all__ = ["html_stability"]
@@ -49,7 +50,14 @@ def html_stability(facts: Facts) -> str:
         ],
     )
     sentences = "".join(f"<p>{escape(line)}</p>" for line in stability_sentences(found))
-    return f"{sentences}{clusters}{consensus}"
+    bars = html_figure(
+        Plots(facts).stability, "Mean Jaccard index of each cluster, in the bands by Hennig."
+    )
+    mixed = html_figure(
+        Plots(facts).consensus,
+        "Two clusters whose cell is dark are often one in the models: few data tell them apart.",
+    )
+    return f"{sentences}{bars}{clusters}{mixed}{consensus}"
 
 
 def stability_sentences(found: Stability) -> tuple[str, ...]:

@@ -8,11 +8,14 @@ from fedclust.errors import UsageError
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Facts
 from fedclust.report.figures.curves import draw_bounds, draw_choice, draw_convergence
+from fedclust.report.figures.flow import draw_sweep_flow
+from fedclust.report.figures.map import draw_map, has_map
 from fedclust.report.figures.pairs import draw_pairs
 from fedclust.report.figures.places import draw_centroids
 from fedclust.report.figures.profile import draw_profile
 from fedclust.report.figures.radar import draw_radar
 from fedclust.report.figures.sizes import draw_mix, draw_sizes
+from fedclust.report.figures.stability import draw_consensus, draw_stability
 
 __all__ = ["Plots", "drawn_figures"]
 
@@ -23,8 +26,11 @@ _NAMES = (
     "sizes",
     "mix",
     "centroids",
-    "convergence",
+    "stability",
+    "consensus",
     "choice",
+    "flow",
+    "convergence",
     "bounds",
 )
 _CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
@@ -74,8 +80,24 @@ class Plots:
         return draw_mix(self._facts)
 
     def centroids(self) -> Figure:
-        """Draw the centroids on their first two principal axes; two of them on their line."""
-        return draw_centroids(self._facts)
+        """Draw a map of clusters and sites on two principal axes.
+
+        The axes are those of all persons where the session measured ``stability`` or ``transfer``,
+        else those of the centroids alone, without sites.
+        """
+        return draw_map(self._facts) if has_map(self._facts) else draw_centroids(self._facts)
+
+    def stability(self) -> Figure:
+        """Draw how far each cluster is found again in resampled data, with Hennig's bands."""
+        return draw_stability(self._facts)
+
+    def consensus(self) -> Figure:
+        """Draw how probably models put persons of two clusters together."""
+        return draw_consensus(self._facts)
+
+    def flow(self) -> Figure:
+        """Draw how persons divide from one number of clusters to the next."""
+        return draw_sweep_flow(self._facts)
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
