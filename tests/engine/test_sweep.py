@@ -13,7 +13,7 @@ from sklearn.datasets import make_blobs
 from fedclust import engine, simulate
 from fedclust.definition import DefinitionError
 from fedclust.engine import Plan, sweep
-from fedclust.engine.model_selection import recommend, stability
+from fedclust.engine.model_selection import recommend, start_agreement
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd.config import Config
@@ -279,15 +279,15 @@ def _with(cells: Any, count: int) -> Any:
 # --- choosing -------------------------------------------------------------------------------------
 
 
-def test_stability_is_high_at_the_clusters_there_are() -> None:
+def test_starts_agree_at_the_clusters_there_are() -> None:
     centres = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
     rng = np.random.default_rng(4)
     means = np.repeat(centres, 10, axis=0) + rng.normal(scale=0.5, size=(40, 2))
     counts = rng.integers(5, 20, 40)
-    found = {k: stability(means, counts, k, 7) or 0.0 for k in (2, 3, 4, 6)}
+    found = {k: start_agreement(means, counts, k, 7) or 0.0 for k in (2, 3, 4, 6)}
     assert found[4] > 0.99
     assert max(found[2], found[3], found[6]) < 0.9
-    assert stability(means[:4], counts[:4], 4, 7) is None
+    assert start_agreement(means[:4], counts[:4], 4, 7) is None
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -312,9 +312,9 @@ def entry(k: int, **measured: float) -> SweepEntry:
 
 def test_the_reason_says_what_disagrees() -> None:
     entries = [
-        entry(2, simplified_silhouette=0.2, davies_bouldin=1.5, stability=0.99),
-        entry(3, simplified_silhouette=0.21, davies_bouldin=1.6, stability=0.4),
-        entry(4, simplified_silhouette=0.1, davies_bouldin=1.1, stability=0.8),
+        entry(2, simplified_silhouette=0.2, davies_bouldin=1.5, start_agreement=0.99),
+        entry(3, simplified_silhouette=0.21, davies_bouldin=1.6, start_agreement=0.4),
+        entry(4, simplified_silhouette=0.1, davies_bouldin=1.1, start_agreement=0.8),
     ]
     chosen, why = recommend(entries)
     assert chosen == 3
@@ -325,6 +325,6 @@ def test_the_reason_says_what_disagrees() -> None:
         recommend([entry(3, simplified_silhouette=0.5), entry(2, simplified_silhouette=0.5)])[0]
         == 2
     )
-    chosen, why = recommend([entry(2, stability=0.3), entry(3, stability=0.95)])
+    chosen, why = recommend([entry(2, start_agreement=0.3), entry(3, start_agreement=0.95)])
     assert (chosen, "not measured" in why) == (3, True)
     assert recommend([entry(5), entry(2)])[0] == 2

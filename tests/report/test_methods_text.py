@@ -140,7 +140,9 @@ def test_the_text_of_a_result() -> None:
 
 def test_a_sweep_names_its_measures_and_the_reason() -> None:
     entries_of_sweep = tuple(
-        SweepEntry(n_clusters=k, inertia=10.0 / k, stability=0.9, result=result_of(n_clusters=k))
+        SweepEntry(
+            n_clusters=k, inertia=10.0 / k, start_agreement=0.9, result=result_of(n_clusters=k)
+        )
         for k in (2, 3)
     )
     definition = definition_of(config={"n_clusters": [2, 3]})
@@ -154,7 +156,7 @@ def test_a_sweep_names_its_measures_and_the_reason() -> None:
     other = methods_text(facts_of(result_of(n_clusters=3), definition))
     assert "that of K = 3" in other
     tried = next(i for i in checklist(facts_of(swept, definition)).items if "number" in i.id)
-    assert "K = 2: inertia 5, stability 0.9; K = 3: " in tried.software
+    assert "K = 2: inertia 5, agreement of starts 0.9; K = 3: " in tried.software
 
 
 def test_stability_has_its_sentences_and_papers() -> None:

@@ -118,7 +118,7 @@ def wordy(n_clusters: int, d: int) -> Result:
             "warnings": tuple(f"warning {number}: {HOSTILE} {'long ' * 80}" for number in range(9)),
             "bounds": Bounds(lower=9.0, upper=10.0, **bounds, **counts),
             "sweep": tuple(
-                SweepEntry(n_clusters=k, inertia=100.0 / k, stability=1.0, result=one)
+                SweepEntry(n_clusters=k, inertia=100.0 / k, start_agreement=1.0, result=one)
                 for k in range(2, 30)
             ),
             "n_clusters": n_clusters,
@@ -282,7 +282,7 @@ def test_frames_hold_what_the_result_does(swept: Any) -> None:
     by_k = swept.to_frame("k")
     assert by_k.index.tolist() == [2, 3]
     assert by_k["inertia"].tolist() == [each.inertia for each in swept.sweep_]
-    assert by_k["stability"].dtype == float
+    assert by_k["start_agreement"].dtype == float
     sites = swept.to_frame("sites")
     assert {name: tuple(sites[name]) for name in sites} == swept.result_.site_sizes
     history = swept.to_frame("history")

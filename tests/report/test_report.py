@@ -418,7 +418,7 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
             simplified_silhouette=0.9 - 0.1 * k,
             davies_bouldin=None,
             n_rows=100,
-            stability=None if k == 4 else 1.0,
+            start_agreement=None if k == 4 else 1.0,
             result=found,
         )
         for k in (2, 3, 4)
@@ -436,7 +436,7 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
         (3, False),
         (4, False),
     ]
-    assert document["sweep"][2]["stability"] is None
+    assert document["sweep"][2]["start_agreement"] is None
 
 
 def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:

@@ -10,7 +10,7 @@ from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, clustered
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
-_MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
+_MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
 #: What a number of rounds leaves out.
 MORE_ROUNDS = "(and those of preparation and evaluation)"
 

@@ -1,14 +1,14 @@
-"""Choosing K: the stability of every number of clusters, and which K is recommended.
+"""Choosing K: how far random starts agree on each number of clusters, and which is recommended.
 
 What it computes
-    **Stability**: how far k-means from different random starts agrees. It takes the first round's
-    cells of the largest K as weighted points, clusters them from ten single k-means++ starts, and
-    averages the adjusted Rand index (Hubert & Arabie, "Comparing partitions", 1985) over all pairs
-    of starts: 1 where all agree, 0 as by chance. It needs no further message, and cannot
-    distinguish clusters smaller than a cell.
+    **Agreement of starts**: how far k-means from different random starts agrees. It takes the
+    first round's cells of the largest K as weighted points, clusters them from ten single
+    k-means++ starts, and averages the adjusted Rand index (Hubert & Arabie, "Comparing
+    partitions", 1985) over all pairs of starts: 1 where all agree, 0 as by chance. It needs no
+    further message, and cannot distinguish clusters smaller than a cell.
 
 The recommended K has the highest simplified silhouette, which the closing evaluation measures. The
-recommendation also says whether stability and the Davies-Bouldin index support it.
+recommendation also says whether it and the Davies-Bouldin index support it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _WEAK = 0.25
 _STABLE = 0.9
 
 
-# --- stability ------------------------------------------------------------------------------------
+# --- agreement of starts --------------------------------------------------------------------------
 
 
-def stability(
+def start_agreement(
     means: NDArray[np.float64], counts: NDArray[np.int64], n_clusters: int, seed: int
 ) -> float | None:
     """Return how far k-means of cells from different starts agrees.
@@ -83,14 +83,14 @@ def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
     """Return the recommended K, and why, in sentences for the analyst.
 
     The highest simplified silhouette; of equal ones the smallest K. Where nothing was measured the
-    highest stability; where that is unknown too, the smallest K.
+    highest agreement of starts; where that is unknown too, the smallest K.
     """
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
-        best = _first(entries, [-_or_lowest(entry.stability) for entry in entries])
+        best = _first(entries, [-_or_lowest(entry.start_agreement) for entry in entries])
         return best.n_clusters, (
             f"K = {best.n_clusters}: quality was not measured. "
-            f"{_stability_says(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
+            f"{_starts_say(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
         )
     by_k = sorted(judged, key=lambda entry: entry.n_clusters)
     ranked = [
@@ -109,7 +109,7 @@ def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
     if close:
         others = ", ".join(str(e.n_clusters) for e in sorted(close, key=lambda e: e.n_clusters))
         says.append(f"That is close: within {_CLOSE} of it lie K = {others}.")
-    says += [line for line in (_index_says(best, judged), _stability_says(best, entries)) if line]
+    says += [line for line in (_index_says(best, judged), _starts_say(best, entries)) if line]
     if score < _WEAK:
         says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
     return best.n_clusters, " ".join(says)
@@ -128,16 +128,16 @@ def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:
     )
 
 
-def _stability_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
-    if best.stability is None:
+def _starts_say(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
+    if best.start_agreement is None:
         return None
-    if best.stability >= _STABLE:
-        return f"Different starts agree on it (stability {best.stability:.2f})."
-    known = [entry for entry in entries if entry.stability is not None]
-    most = _first(known, [-_or_lowest(entry.stability) for entry in known])
-    line = f"Different starts disagree on it (stability {best.stability:.2f}"
+    if best.start_agreement >= _STABLE:
+        return f"Different starts agree on it (agreement {best.start_agreement:.2f})."
+    known = [entry for entry in entries if entry.start_agreement is not None]
+    most = _first(known, [-_or_lowest(entry.start_agreement) for entry in known])
+    line = f"Different starts disagree on it (agreement {best.start_agreement:.2f}"
     if most.n_clusters != best.n_clusters:
-        line += f"; highest at K = {most.n_clusters}, {_or_lowest(most.stability):.2f}"
+        line += f"; highest at K = {most.n_clusters}, {_or_lowest(most.start_agreement):.2f}"
     return f"{line})."
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedclust.engine import evaluation, evidence, preparation
 from fedclust.engine.evaluation import EvaluationOutcome
-from fedclust.engine.model_selection import recommend, stability
+from fedclust.engine.model_selection import recommend, start_agreement
 from fedclust.engine.sweep_messages import (
     check_parts,
     config_at,
@@ -80,7 +80,7 @@ class State(Model):
         Raw, of those that are; with their histories, rounds counted from 1.
     history : dict of K to tuple of HistoryEntry
         Of those that are not done.
-    stability : dict of K to float or None
+    start_agreement : dict of K to float or None
     warnings : tuple of str
         Of those that could not go on.
     """
@@ -90,7 +90,7 @@ class State(Model):
     states: dict[str, dict[str, Tree]]
     results: dict[str, Result] = Field(default_factory=dict)
     history: dict[str, tuple[HistoryEntry, ...]] = Field(default_factory=dict)
-    stability: dict[str, float | None] = Field(default_factory=dict)
+    start_agreement: dict[str, float | None] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -147,9 +147,9 @@ def swept(method: AnyMethod) -> AnyMethod:
     def aggregate(
         state: State, contributions: Sequence[Contribution], config: RunConfig
     ) -> Next | Done:
-        if not state.stability:
-            found = _stabilities(state, contributions, config)
-            state = state.model_copy(update={"stability": found})
+        if not state.start_agreement:
+            found = _start_agreements(state, contributions, config)
+            state = state.model_copy(update={"start_agreement": found})
         return _aggregate(method, state, contributions, config)
 
     def finish(state: State, config: RunConfig) -> Result:
@@ -279,10 +279,10 @@ def _left(n_clusters: int, failure: MethodFailure) -> str:
     return f"K = {n_clusters} came to no clustering: {failure.message}"
 
 
-def _stabilities(
+def _start_agreements(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> dict[str, float | None]:
-    """Return the stability of every K from the first answers for the largest."""
+    """Return how far starts agree, for every K, from the first answers for the largest."""
     largest = part_of(contributions, len(state.open) - 1)
     cells = [sent for sent in payloads_of(largest, Cells).values() if sent.counts.any()]
     every: dict[str, float | None] = dict.fromkeys(map(str, state.open))
@@ -292,14 +292,18 @@ def _stabilities(
     counts = np.concatenate([sent.counts for sent in cells])
     means = np.concatenate([sent.means for sent in cells])[counts > 0]
     counts = counts[counts > 0]
-    return {name: stability(means, counts, int(name), state.seed) for name in every}
+    return {name: start_agreement(means, counts, int(name), state.seed) for name in every}
 
 
 def _raw(state: State) -> Result:
     """Return the outcome of every K before any is measured; the largest stands for all."""
     ks = sorted(int(k) for k in state.results)
     entries = tuple(
-        SweepEntry(n_clusters=k, stability=state.stability[str(k)], result=state.results[str(k)])
+        SweepEntry(
+            n_clusters=k,
+            start_agreement=state.start_agreement[str(k)],
+            result=state.results[str(k)],
+        )
         for k in ks
     )
     update = {"sweep": entries, "warnings": state.warnings, "history": ()}

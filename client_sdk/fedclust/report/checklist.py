@@ -150,7 +150,7 @@ def _tried(facts: Facts) -> str:
             "inertia": entry.inertia,
             "simplified silhouette": entry.simplified_silhouette,
             "Davies-Bouldin": entry.davies_bouldin,
-            "stability": entry.stability,
+            "agreement of starts": entry.start_agreement,
         }
         known = ", ".join(f"{name} {short(v)}" for name, v in values.items() if v is not None)
         lines.append(f"K = {entry.n_clusters}: {known or 'nothing measured'}")

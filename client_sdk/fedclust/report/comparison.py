@@ -75,7 +75,7 @@ class Comparison:
     Notes
     -----
     Nothing here knows which person is in which cluster: labels never leave the sites. A sweep's
-    ``stability`` is another quantity: it compares starts of one session on the same points.
+    ``start_agreement`` is another quantity: it compares starts of one session on the same points.
     """
 
     first: Facts

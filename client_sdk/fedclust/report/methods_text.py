@@ -270,7 +270,7 @@ def _measures(facts: Facts) -> str:
         named.append(f"the simplified silhouette {cite('hruschka2004', 'rousseeuw1987')}")
     if any(entry.davies_bouldin is not None for entry in entries):
         named.append(f"the Davies-Bouldin index {cite('davies1979')}")
-    if any(entry.stability is not None for entry in entries):
+    if any(entry.start_agreement is not None for entry in entries):
         named.append(
             f"the mean adjusted Rand index {cite('hubert1985')} of ten clusterings of the sites' "
             "cells from different random starts"

@@ -22,7 +22,7 @@ _CLUSTERS, _WARNINGS = 9, 3
 _WIDTH = 16
 #: Most clusters, columns and sites of a notebook's tables.
 _HTML_CLUSTERS, _HTML_COLUMNS, _HTML_SITES = 40, 20, 20
-_MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
+_MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
 #: Longest name and longest text in a notebook's tables.
 _NAME, _TEXT = 60, 1_000
 

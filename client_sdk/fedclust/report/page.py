@@ -314,15 +314,21 @@ def _choice(facts: Facts) -> str:
             tried.inertia,
             tried.simplified_silhouette,
             tried.davies_bouldin,
-            tried.stability,
+            tried.start_agreement,
         ]
         for tried in facts.result.sweep
     ]
-    header = ["clusters", "inertia", "simplified silhouette", "Davies-Bouldin", "stability"]
+    header = [
+        "clusters",
+        "inertia",
+        "simplified silhouette",
+        "Davies-Bouldin",
+        "agreement of starts",
+    ]
     table = html_table("Every number of clusters that was tried.", header, rows)
     figure = html_figure(
         Plots(facts).choice,
-        "By number of clusters. Stability: how far random starts agree, 1 where all do.",
+        "By number of clusters. Agreement of starts: 1 where all random starts agree.",
     )
     content = f"<p>{escape(facts.result.recommendation or '')}</p>"
     flow = html_figure(

@@ -133,8 +133,8 @@ class SweepEntry(Model):
         As in :class:`Quality`; None where they are not known.
     n_rows : int or None
         The persons that these are over.
-    stability : float or None
-        How far different starts agree; see ``engine.model_selection``.
+    start_agreement : float or None
+        How far different random starts agree; see ``engine.model_selection``.
     flow : (K', K) int64 or None
         Persons by their cluster of the number of clusters before and of this one; with evidence.
         None in the first entry.
@@ -147,7 +147,7 @@ class SweepEntry(Model):
     simplified_silhouette: float | None = None
     davies_bouldin: float | None = None
     n_rows: int | None = None
-    stability: float | None = None
+    start_agreement: float | None = None
     flow: IntMatrix | None = None
     result: Result
 

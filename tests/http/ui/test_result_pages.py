@@ -155,7 +155,7 @@ def test_every_section_holds_the_numbers_of_the_api(api: ApiCaller, query: str) 
     )
     assert {short(each.inertia) for each in result.history if each.inertia} <= set(words["quality"])
     for entry in result.sweep or ():
-        assert {short(entry.inertia), short(entry.stability)} <= set(words["number"])
+        assert {short(entry.inertia), short(entry.start_agreement)} <= set(words["number"])
     means = {short(each[j].mean) for each in facts.centroids for j in range(3)}
     assert means <= set(words["centroids"])
     assert facts.provenance is not None

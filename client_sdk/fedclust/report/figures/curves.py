@@ -57,7 +57,7 @@ def draw_bounds(facts: Facts) -> Figure:
 
 
 def draw_choice(facts: Facts) -> Figure:
-    """Draw silhouette and stability by number of clusters.
+    """Draw silhouette and agreement of starts by number of clusters.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def draw_choice(facts: Facts) -> Figure:
     sweep = facts.result.sweep or ()
     lines = {
         "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
-        "stability": [(each.n_clusters, each.stability) for each in sweep],
+        "agreement of starts": [(each.n_clusters, each.start_agreement) for each in sweep],
     }
     values = [value for points in lines.values() for _, value in points if value is not None]
     if len(sweep) < 2 or not values:
@@ -75,8 +75,8 @@ def draw_choice(facts: Facts) -> Figure:
     best = facts.result.n_clusters
     advice = "" if best is None else f" (K = {best} is recommended)"
     words = joined(
-        f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, stability "
-        f"{short(e.stability)}"
+        f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, agreement of "
+        f"starts {short(e.start_agreement)}"
         for e in sweep
     )
     return line_chart(

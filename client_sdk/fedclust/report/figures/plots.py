@@ -104,7 +104,7 @@ class Plots:
         return draw_convergence(self._facts)
 
     def choice(self) -> Figure:
-        """Draw silhouette and stability by number of clusters."""
+        """Draw silhouette and agreement of starts by number of clusters."""
         return draw_choice(self._facts)
 
     def bounds(self) -> Figure:
