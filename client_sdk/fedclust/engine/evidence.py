@@ -155,27 +155,6 @@ PHASE = Phase(
 )
 
 
-def phase_of(options: MethodOptions, *, outcomes: bool) -> Phase:
-    """Return this phase with what it asks of a session: with these options, with outcomes or not.
-
-    Its ``discloses`` leave out what is not sent.
-    """
-    parts = ["Sizes and quality of the final clusters"]
-    absent: list[str] = []
-    if outcomes:
-        parts.append("outcomes by cluster")
-    else:
-        absent.append("parts.outcomes.")
-    if needs_cells(options):
-        parts.append("cells of your own records, from which models of resampled data are made")
-    else:
-        absent += ["cells.", "extent"]
-    if not isinstance(options.n_clusters, tuple):
-        absent.append("parts.flow")
-    discloses = tuple(line for line in PHASE.discloses if not line.field.startswith(tuple(absent)))
-    return replace(PHASE, summary=f"{'; '.join(parts)}.", discloses=discloses)
-
-
 def is_wanted(config: RunConfig) -> bool:
     """Whether a session has this round in place of the evaluation."""
     return config.options.evaluated and (bool(config.outcomes) or needs_cells(config.options))

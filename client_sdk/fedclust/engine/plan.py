@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,10 +131,31 @@ def closing_phases(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases after the method's rounds, in order."""
     if not plan.options.evaluated:
         return ()
-    first = evidence.phase_of(plan.options, outcomes=bool(plan.outcomes))
     if evidence.needs_cells(plan.options):
-        return (first, resampling.PHASE)
-    return (first,) if plan.outcomes else (_evaluation_phase(plan.method),)
+        return (_evidence_phase(plan), resampling.PHASE)
+    if plan.outcomes:
+        return (_evidence_phase(plan),)
+    return (_evaluation_phase(plan.method),)
+
+
+def _evidence_phase(plan: Plan) -> Phase:
+    """Return the phase with what it asks in this session: without what nobody sends."""
+    parts = ["Sizes and quality of the final clusters"]
+    absent: list[str] = []
+    if plan.outcomes:
+        parts.append("outcomes by cluster")
+    else:
+        absent.append("parts.outcomes.")
+    if evidence.needs_cells(plan.options):
+        parts.append("cells of your own records, from which models of resampled data are made")
+    else:
+        absent += ["cells.", "extent"]
+    if not isinstance(plan.options.n_clusters, tuple):
+        absent.append("parts.flow")
+    discloses = tuple(
+        line for line in evidence.PHASE.discloses if not line.field.startswith(tuple(absent))
+    )
+    return replace(evidence.PHASE, summary=f"{'; '.join(parts)}.", discloses=discloses)
 
 
 def _engine_closings(method: AnyMethod) -> tuple[Phase, ...]:
