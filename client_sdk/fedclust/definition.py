@@ -15,6 +15,7 @@ from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, clustered, outcomes_of
 from fedclust.schema.field_names import field_errors, unknown_name_message
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
@@ -206,7 +207,20 @@ def _check_algorithm(algorithm: str, policy: Policy) -> list[FieldError]:
     if policy.missing == "mask" and not method.takes_masks:
         message = "this method needs every feature: drop or impute"
         return [_error("/policy/missing", "mask", message)]
-    return []
+    return _check_dissimilarity(method, policy)
+
+
+def _check_dissimilarity(method: AnyMethod, policy: Policy) -> list[FieldError]:
+    errors = []
+    wanted = policy.dissimilarity
+    if wanted not in method.dissimilarities:
+        takes = sorted(name for name, each in METHODS.items() if wanted in each.dissimilarities)
+        message = f"this method does not take {wanted}. These do: {', '.join(takes)}"
+        errors.append(_error("/policy/dissimilarity", "dissimilarity", message))
+    if policy.gamma is not None and wanted != "k-prototypes":
+        message = "only dissimilarity: k-prototypes has a gamma; leave it out"
+        errors.append(_error("/policy/gamma", "dissimilarity", message))
+    return errors
 
 
 def _options(definition: SessionCreate) -> MethodOptions:

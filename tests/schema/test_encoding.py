@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from fedclust.schema.encoding import (
     undone,
 )
 from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
 from fedclust.schema.scaling import declared_space, own_bounds, standard_scale
 from support.method_variants import TRIED
 
@@ -76,14 +77,14 @@ def test_values_become_one_column_for_each_level_and_are_undone() -> None:
 
 
 @pytest.mark.parametrize("scaling", ["none", "bounds"])
-def test_two_levels_are_as_far_apart_as_yes_and_no(scaling: str) -> None:
+def test_two_levels_are_as_far_apart_as_yes_and_no(scaling: Literal["none", "bounds"]) -> None:
     features = (
         Feature(name="sex", kind="binary"),
         Feature(name="pain", kind="categorical", levels=LEVELS),
         Feature(name="side", kind="categorical", levels=("l", "r"), weight=3.0),
     )
     places = [np.array([0.0, 1.0, 0, 0]), np.array([0, 0, 2, 0]), np.array([1, 1, 1, 0])]
-    space = declared_space(columns_of(features), scaling)
+    space = declared_space(columns_of(features), Policy(scaling=scaling))
     scaled = space.to_scaled(encode_features(features, places))
     squares = ((scaled - scaled[0]) ** 2).sum(axis=1)
     np.testing.assert_allclose(squares, [0, 1, 1, 3], rtol=1e-12)

@@ -65,7 +65,7 @@ def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> s
     found = digest.hexdigest()
     other = known is not None and found != known
     if not preparation.needed(plan.policy):
-        declared = declared_space(plan.columns, plan.policy.scaling)
+        declared = declared_space(plan.columns, plan.policy)
         other |= not np.array_equal(space.center, declared.center)
         other |= not np.array_equal(space.scale, declared.scale)
     if other:

@@ -98,7 +98,7 @@ def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next
     with one_thread():
         if preparation.needed(plan.policy):
             return Next(EngineState(stage="prepare", round=1), preparation.task())
-        space = declared_space(plan.columns, plan.policy.scaling)
+        space = declared_space(plan.columns, plan.policy)
         state = EngineState(stage="method", round=0, center=space.center, scale=space.scale)
         return _start_method(plan, state, _run_config(plan, state, roster, masks), {})
 

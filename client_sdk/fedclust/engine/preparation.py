@@ -21,6 +21,7 @@ and does not count for ``max_rounds``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -41,8 +42,10 @@ from fedclust.schema.scaling import (
     CONSTANT,
     binary_columns,
     declared_space,
+    default_gamma,
     own_bounds,
     standard_scale,
+    with_categories,
 )
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Disclosure, Phase, Task, narrow, payloads_of
@@ -126,7 +129,8 @@ PHASE = Phase(
 
 def needed(policy: Policy) -> bool:
     """Return whether a session has a preparation round."""
-    return policy.scaling == "standard" or policy.missing in _IMPUTES
+    unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
+    return policy.scaling == "standard" or policy.missing in _IMPUTES or unknown_gamma
 
 
 def task() -> Task:
@@ -222,16 +226,27 @@ def merge(
         )
     impute = mean if config.policy.missing in _IMPUTES else None
     if config.policy.scaling != "standard":
-        declared = declared_space(config.columns, config.policy.scaling)
-        return Space(declared.center, declared.scale, impute), ()
+        declared = replace(declared_space(config.columns, config.policy), impute=impute)
+        return _with_gamma(declared, m2 / rows, config), ()
     scale = standard_scale(config.columns, mean, m2 / rows)
     lower, upper = own_bounds(config.columns)
     weights = np.array([column.weight for column in config.columns])
     limit = np.where(apart.any(axis=0), _LIMIT_APART, _LIMIT) * np.sqrt(weights)
+    space = _with_gamma(Space(mean, scale, impute), m2 / rows, config)
     # A share is within its bounds.
-    shares = np.maximum(mean - lower, upper - mean) / scale
+    shares = np.maximum(space.center - lower, upper - space.center) / space.scale
     limit = np.where(binary_columns(config.columns), shares, limit)
-    return Space(mean, scale, impute, limit), _apart_warnings(sent, apart, config)
+    return replace(space, limit=limit), _apart_warnings(sent, apart, config)
+
+
+def _with_gamma(space: Space, variances: NDArray[np.float64], config: RunConfig) -> Space:
+    """Return the space with its categories weighed by gamma, in a session of k-prototypes."""
+    policy = config.policy
+    if policy.dissimilarity != "k-prototypes":
+        return space
+    deviations = np.sqrt(variances)
+    gamma = policy.gamma or default_gamma(config.columns, space, deviations)
+    return with_categories(config.columns, space, gamma)
 
 
 def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> NDArray[np.bool_]:

@@ -26,6 +26,7 @@ from fedclust.numeric.canonical import (
     tolerant_argmin,
 )
 from fedclust.numeric.distances import ROW_BLOCK
+from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.ward import ward_is_affordable, ward_means
 
 FloatArray = NDArray[np.float64]
@@ -74,6 +75,7 @@ def weighted_kmeans(
     n_clusters: int,
     rng: np.random.Generator,
     n_restarts: int | None = None,
+    rule: CentroidRule = keep_means,
 ) -> FloatArray:
     """Cluster weighted points and return the centroids of lowest weighted inertia.
 
@@ -84,7 +86,7 @@ def weighted_kmeans(
     (K', d) float64
         K' is the smaller of ``n_clusters`` and the number of distinct points.
     """
-    return best_partitions(points, weights, n_clusters, rng, 1, n_restarts)[0]
+    return best_partitions(points, weights, n_clusters, rng, 1, n_restarts, rule)[0]
 
 
 def best_partitions(
@@ -94,6 +96,7 @@ def best_partitions(
     rng: np.random.Generator,
     keep: int,
     n_restarts: int | None = None,
+    rule: CentroidRule = keep_means,
 ) -> list[FloatArray]:
     """Cluster weighted points from several starts and return the best partitions' centroids.
 
@@ -112,6 +115,8 @@ def best_partitions(
     n_restarts : int, optional
         Random restarts of a site's own k-means. Default, and always at the coordinator:
         :func:`restart_count`.
+    rule : CentroidRule
+        What makes clusters' centroids of their means.
 
     Returns
     -------
@@ -121,8 +126,8 @@ def best_partitions(
     """
     points, weights = _merge_equal_points(points, weights)
     if len(points) <= n_clusters:
-        return [points]
-    cloud = _Cloud(points, weights)
+        return [rule(points)]
+    cloud = _Cloud(points, weights, rule)
     max_work = _MAX_WORK if n_restarts is None else _MAX_SITE_WORK
     if _needs_sample(points, n_clusters, max_work):
         return [_kmeans_by_sample(cloud, n_clusters, rng)]
@@ -240,7 +245,7 @@ def _kmeans_by_sample(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) 
     narrow = cloud
     if project:
         narrow = _Cloud(cloud.points @ cloud.widest_axes(n_clusters), cloud.weights)
-    sample = _Cloud(narrow.points[chosen], np.ones(size))
+    sample = _Cloud(narrow.points[chosen], np.ones(size), narrow.rule)
     runs = _run_starts(sample, n_clusters, rng, _SAMPLE_RESTARTS)
     if not project:
         return _lloyd(cloud, _best_distinct(runs, 1)[0], _FULL_TOLERANCE)[0]
@@ -282,8 +287,10 @@ class _Cloud:
     digits by cancellation.
     """
 
-    def __init__(self, points: FloatArray, weights: FloatArray) -> None:
-        self.points, self.weights = points, weights
+    def __init__(
+        self, points: FloatArray, weights: FloatArray, rule: CentroidRule = keep_means
+    ) -> None:
+        self.points, self.weights, self.rule = points, weights, rule
         self._origin = np.average(points, axis=0, weights=weights)
         self._centred = points - self._origin
         self._squares = np.einsum("ij,ij->i", self._centred, self._centred)
@@ -388,6 +395,7 @@ def _lloyd(cloud: _Cloud, centroids: FloatArray, tolerance: float = _TOLERANCE) 
     """Run Lloyd iterations to convergence; an empty cluster moves to the point of highest cost."""
     previous = np.inf
     for _ in range(_MAX_ITERATIONS):
+        centroids = cloud.rule(centroids)
         labels, costs = cloud.nearest(centroids)
         inertia = float(costs.sum())
         if inertia >= previous * (1.0 - tolerance):

@@ -10,13 +10,15 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.report.dissimilarity import dissimilarity_text
 from fedclust.report.wording import share, without_noise
-from fedclust.schema.encoding import Column, columns_of
+from fedclust.schema.encoding import Column, blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
-__all__ = ["Cluster", "ClusterColumn", "Facts", "facts_of_document"]
+__all__ = ["Cluster", "ClusterColumn", "Facts", "Mode", "facts_of_document"]
 
 #: Least standardised difference that sets a cluster apart (Cohen's medium effect).
 NOTABLE = 0.5
@@ -51,13 +53,33 @@ class ClusterColumn:
 
 
 @dataclass(frozen=True)
+class Mode:
+    """The commonest level of a categorical feature in a cluster; of equal ones the first.
+
+    Attributes
+    ----------
+    feature, level : str
+    share : float or None
+        Of the cluster's persons; None where shares are not known.
+    """
+
+    feature: str
+    level: str
+    share: float | None
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """One cluster: its number as in the labels, its rows, and its columns."""
+    """One cluster: its number as in the labels, its rows, and its columns.
+
+    ``modes`` has an entry for each categorical feature whose levels are known, in their order.
+    """
 
     number: int
     size: int | None
     share: float | None
     entries: tuple[ClusterColumn, ...]
+    modes: tuple[Mode, ...] = ()
 
     @property
     def sets_apart(self) -> tuple[ClusterColumn, ...]:
@@ -97,6 +119,12 @@ class Facts:
         """The columns of the centroids."""
         return columns_of(clustered(self.definition.features))
 
+    @property
+    def dissimilarity(self) -> str:
+        """How far a person is from a cluster, in sentences."""
+        definition = self.definition
+        return dissimilarity_text(definition.policy, definition.features, self.result.scale)
+
     @functools.cached_property
     def clusters(self) -> tuple[Cluster, ...]:
         """The clusters, in the order of their numbers."""
@@ -108,6 +136,7 @@ class Facts:
                 size=size,
                 share=None if size is None or not persons else size / persons,
                 entries=_cluster_columns(self.result, self.columns, k),
+                modes=_modes(self.result, self.columns, k),
             )
             for k, size in enumerate(sizes)
         )
@@ -194,7 +223,14 @@ def _cluster_columns(
 ) -> tuple[ClusterColumn, ...]:
     profile = result.profile
     if profile is None:
-        return _centroid_columns(result, columns, k)
+        found = list(_centroid_columns(result, columns, k))
+        if result.dissimilarity == "euclidean":
+            return tuple(found)
+        # Such a centroid holds the mode, which is no share of persons.
+        return tuple(
+            ClusterColumn(entry.column, None) if entry.column.kind == "binary" else entry
+            for entry in found
+        )
     found = []
     for j, column in enumerate(columns):
         if not profile.known[k, j]:
@@ -219,6 +255,22 @@ def _cluster_columns(
                 difference=difference,
             )
         )
+    return tuple(found)
+
+
+def _modes(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Mode, ...]:
+    profile = result.profile
+    shares = result.centroids_original[k] if profile is None else profile.means[k]
+    known = result.mask if profile is None else profile.known
+    found = []
+    for block in blocks_of(columns):
+        if known is not None and not known[k, block].all():
+            continue
+        commonest = int(block[int(tolerant_argmax(shares[block]))])
+        level = columns[commonest].level or ""
+        known_shares = profile is not None or result.dissimilarity == "euclidean"
+        part = _mean(float(shares[commonest]), columns[commonest]) if known_shares else None
+        found.append(Mode(columns[commonest].feature, level, part))
     return tuple(found)
 
 

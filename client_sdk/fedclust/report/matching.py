@@ -238,7 +238,8 @@ def _spread(facts: Facts, places: tuple[int, ...], of_persons: bool) -> FloatArr
     result = facts.result
     if of_persons and result.profile is not None:
         return result.profile.overall_deviations[list(places)]
-    if facts.definition.policy.scaling != "standard":
+    policy = facts.definition.policy
+    if policy.scaling != "standard" or policy.dissimilarity != "euclidean":
         return None
     # A feature's weight is part of the scale.
     weights = np.array([column.weight for column in facts.columns])

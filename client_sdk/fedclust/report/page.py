@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedclust.report.checklist import checklist
 from fedclust.report.drawing import short
-from fedclust.report.facts import ClusterColumn, Facts
+from fedclust.report.facts import ClusterColumn, Facts, Mode
 from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, has_map, mean_of, profile_pairs
 from fedclust.report.markup import (
     Section,
@@ -93,7 +93,10 @@ def _summary(facts: Facts) -> str:
         )
     if facts.result.bounds is not None and not facts.result.bounds.certified:
         warnings.append(facts.result.bounds.statement)
-    return f"{_purpose(definition)}<p>{lead}</p>{''.join(map(html_warning, warnings))}"
+    return (
+        f"{_purpose(definition)}<p>{lead}</p><p>{escape(facts.dissimilarity)}</p>"
+        f"{''.join(map(html_warning, warnings))}"
+    )
 
 
 def _clusters(facts: Facts) -> str:
@@ -147,6 +150,7 @@ def _profile(facts: Facts) -> str:
         rows,
         text=(1,),
     )
+    table += _modes(facts)
     hidden = len(facts.columns) - MOST_COLUMNS
     left_out = f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
     note = left_out if figure and hidden > 0 else ""
@@ -207,6 +211,28 @@ def _pairs(facts: Facts) -> str:
         text=(1,),
     )
     return figure + html_folded("Differences between pairs", numbers) if figure else ""
+
+
+def _modes(facts: Facts) -> str:
+    """Return the commonest level of each categorical feature and cluster, with its share."""
+    names = dict.fromkeys(column.feature for column in facts.columns if column.level is not None)
+    modes = [{mode.feature: mode for mode in cluster.modes} for cluster in facts.clusters]
+    rows = [[name, *(_mode_text(each.get(name)) for each in modes)] for name in names]
+    if not rows:
+        return ""
+    return html_table(
+        "Mode of each cluster: the commonest level of each categorical feature, with the share of "
+        "persons who have it.",
+        ["feature", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
+        rows,
+        text=tuple(range(1, len(modes) + 1)),
+    )
+
+
+def _mode_text(mode: Mode | None) -> str:
+    if mode is None:
+        return "–"
+    return isolated(mode.level) + ("" if mode.share is None else f" ({100 * mode.share:.0f} %)")
 
 
 def _unit(column: Column) -> str:
@@ -287,9 +313,11 @@ def _centroids(facts: Facts) -> str:
             f"Here {len(facts.result.prototypes)} prototypes stand for the clusters: a person "
             "belongs to the cluster of the nearest one, not of the nearest centroid."
         )
+    euclidean = facts.result.dissimilarity == "euclidean"
+    shares = "the share" if euclidean else "100 % for the commonest value and 0 % for the others"
     table = html_table(
         "The centroids in own units: under a logarithm transformed back, so a geometric mean; of "
-        f"yes/no columns and levels the share. A dash: unknown. {labels}",
+        f"yes/no columns and levels {shares}. A dash: unknown. {labels}",
         ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         [
             [column.name, _unit(column), *(mean_of(each[j]) for each in facts.centroids)]

@@ -45,7 +45,11 @@ class ResultAttributes:
 
     @property
     def cluster_centers_(self) -> NDArray[np.float64]:
-        """Centroids (K, d) in the data's own units: of a level the share of rows that have it."""
+        """Centroids (K, d) in the data's own units.
+
+        Of a level the share of rows that have it; with ``dissimilarity: k-prototypes`` 1 for the
+        commonest level and 0 for the others.
+        """
         return self.result_.centroids_original
 
     @property
@@ -60,8 +64,13 @@ class ResultAttributes:
 
     @property
     def inertia_(self) -> float | None:
-        """Sum of squared distances in the scaled space; None without evaluation."""
+        """Sum of the dissimilarities in the scaled space; None without evaluation."""
         return None if self.result_.quality is None else self.result_.quality.inertia
+
+    @property
+    def dissimilarity_(self) -> str:
+        """How the session measured how far a person is from a cluster, in sentences."""
+        return self._facts().dissimilarity
 
     @property
     def n_rounds_(self) -> int:

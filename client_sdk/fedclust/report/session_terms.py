@@ -14,6 +14,7 @@ from itertools import groupby
 from fedclust import engine
 from fedclust.definition import plan_of
 from fedclust.engine import Plan
+from fedclust.report.dissimilarity import dissimilarity_text
 from fedclust.report.wording import named_values
 from fedclust.schema.feature import Feature
 from fedclust.schema.task import Disclosure, Phase
@@ -162,6 +163,8 @@ class SessionTerms:
         method = self.plan.method
         yield "method", f"{method.title} ({definition.algorithm} version {method.version})"
         yield "columns", ", ".join(feature_text(feature) for feature in definition.features)
+        if full or policy.dissimilarity != "euclidean":
+            yield "distance", dissimilarity_text(policy, definition.features)
         yield from self._warning_lines()
         for place, phase in enumerate(self.phases):
             heading = "leaves" if place == 0 else ""

@@ -75,6 +75,7 @@ def json_text(facts: Facts) -> str:
             "stability": result.stability,
             "outcomes": result.outcomes,
             "bounds": bounds_of(result.bounds),
+            "dissimilarity": facts.dissimilarity,
             "definition": facts.definition,
             "provenance": facts.provenance,
         },
@@ -98,6 +99,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "size": cluster.size,
         "share": cluster.share,
         "sets_apart": [entry.column.name for entry in cluster.sets_apart],
+        "modes": [vars(mode) for mode in cluster.modes],
         "columns": [_column_fields(entry) for entry in cluster.entries],
     }
 

@@ -108,6 +108,8 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Whether its results tell clusters apart by prototypes.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
+    dissimilarities : tuple of str
+        The values of the policy's ``dissimilarity`` that it takes.
     sweeps : bool
         Whether ``n_clusters`` may be several (``engine.sweep``). Whatever K is, the phases of
         the method's rounds come at the same places, so that every K has its step in each round.
@@ -145,6 +147,7 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     joins_late: bool = True
     by_prototypes: bool = False
     takes_masks: bool = False
+    dissimilarities: tuple[str, ...] = ("euclidean",)
     sweeps: bool = False
     sweeping: bool = False
 

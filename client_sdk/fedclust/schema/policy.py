@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat, model_serializer
 
 from fedclust.schema.model import Model
 
-__all__ = ["Policy"]
+__all__ = ["MAX_GAMMA", "Policy"]
+
+#: A larger gamma would leave numbers without effect.
+MAX_GAMMA = 1e6
 
 
 class Policy(Model):
@@ -41,6 +44,13 @@ class Policy(Model):
     missing : {"drop", "impute", "mask"}
         ``drop``: leave out rows with a missing value. ``impute``: replace it by the mean over all
         sites. ``mask``: sites may lack features; not every method takes that.
+    dissimilarity : {"euclidean", "k-prototypes"}
+        How far a person is from a cluster. ``euclidean``: yes/no features and levels count as
+        numbers, 0 or 1, and a cluster has shares of them. ``k-prototypes`` (Huang 1998): squared
+        differences of numbers, and ``gamma`` for each yes/no feature or level that is not the
+        cluster's commonest. Not every method takes that.
+    gamma : float or None
+        Of ``k-prototypes``. None: half the mean standard deviation of the numbers, after scaling.
 
     Examples
     --------
@@ -57,3 +67,11 @@ class Policy(Model):
     protection: Literal["groups", "none"] = "groups"
     scaling: Literal["none", "standard", "bounds"] = "standard"
     missing: Literal["drop", "impute", "mask"] = "drop"
+    dissimilarity: Literal["euclidean", "k-prototypes"] = "euclidean"
+    gamma: Annotated[FiniteFloat, Field(gt=0, le=MAX_GAMMA)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, write: Any) -> dict[str, Any]:
+        # A policy without these keeps the canonical form and the hash of one that knows neither.
+        unsaid = (("dissimilarity", "euclidean"), ("gamma", None))
+        return {name: value for name, value in write(self).items() if (name, value) not in unsaid}

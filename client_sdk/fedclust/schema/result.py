@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix
@@ -176,6 +178,9 @@ class Result(Model):
         The scaled space; ``impute`` (d,), in own units, where missing values are imputed.
     limit : (d,) float64 or None
         How far from 0 scaled values count at most.
+    dissimilarity : str
+        The policy's. With ``k-prototypes`` a centroid holds 1 for the commonest level of a
+        categorical feature and 0 for the others.
     sizes : tuple of int, length K, or None
         Persons in each cluster; None without evaluation.
     site_sizes : dict of site to tuple
@@ -217,6 +222,7 @@ class Result(Model):
     scale: FloatVector
     impute: FloatVector | None = None
     limit: FloatVector | None = None
+    dissimilarity: Literal["euclidean", "k-prototypes"] = "euclidean"
     sizes: tuple[int, ...] | None = None
     site_sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.modes import CentroidRule, ModeRule, keep_means
 from fedclust.schema.encoding import Column, blocks_of
+from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 
@@ -39,19 +42,79 @@ def weighted(columns: Sequence[Column], scale: FloatArray) -> FloatArray:
     return scale / np.sqrt([column.weight for column in columns])
 
 
-def declared_space(columns: Sequence[Column], scaling: str) -> Space:
+def declared_space(columns: Sequence[Column], policy: Policy) -> Space:
     """Return the space that needs no preparation: "none", or "bounds" (lower to 0, upper to 1).
 
     Rows of different levels differ in two columns. Divided by the root of 2, they are as far apart
     as a yes and a no.
     """
     center, scale = np.zeros(len(columns)), np.ones(len(columns))
-    if scaling == "bounds":
+    if policy.scaling == "bounds":
         center, upper = own_bounds(columns)
         scale = upper - center
     for block in blocks_of(columns):
         scale[block] = np.sqrt(2.0)
-    return Space(center, weighted(columns, scale))
+    space = Space(center, weighted(columns, scale))
+    if policy.dissimilarity == "k-prototypes" and policy.gamma is not None:
+        return with_categories(columns, space, policy.gamma)
+    return space
+
+
+def with_categories(columns: Sequence[Column], space: Space, gamma: float) -> Space:
+    """Return the space of k-prototypes: two rows that differ in a category alone are gamma apart.
+
+    Squared; times the feature's weight.
+    """
+    binary = binary_columns(columns)
+    scale = np.ones(len(columns))
+    for block in blocks_of(columns):
+        scale[block] = np.sqrt(2.0)
+    scale = weighted(columns, scale / np.sqrt(gamma))
+    return replace(
+        space,
+        center=np.where(binary, 0.0, space.center),
+        scale=np.where(binary, scale, space.scale),
+    )
+
+
+def default_gamma(columns: Sequence[Column], space: Space, deviations: FloatArray) -> float:
+    """Return Huang's gamma: half the mean standard deviation of the numbers in the scaled space.
+
+    Weights do not count; 1 where there are no numbers, or all are constant.
+
+    Parameters
+    ----------
+    columns : sequence of Column, length d
+    space : Space
+    deviations : (d,) float64
+        In own units.
+    """
+    numeric = ~binary_columns(columns)
+    unweighted = space.scale * np.sqrt([column.weight for column in columns])
+    scaled = (deviations / unweighted)[numeric]
+    return float(scaled.mean() / 2.0) if scaled.any() else 1.0
+
+
+def gamma_of(columns: Sequence[Column], scale: FloatArray) -> float | None:
+    """Return the gamma of a k-prototypes space from its scale (d,); None without categories."""
+    for column, width in zip(columns, scale.tolist(), strict=True):
+        if column.kind == "binary":
+            apart = 1.0 if column.level is None else 2.0
+            return apart / float(width**2 * column.weight)
+    return None
+
+
+def centroid_rule(config: RunConfig) -> CentroidRule:
+    """Return what makes a cluster's centroid of its mean, by the session's dissimilarity."""
+    if config.policy.dissimilarity == "euclidean":
+        return keep_means
+    columns = config.columns
+    lone = [
+        np.array([j])
+        for j, column in enumerate(columns)
+        if column.kind == "binary" and column.block is None
+    ]
+    return ModeRule((*lone, *blocks_of(columns)), 1.0 / config.space.scale)
 
 
 def standard_scale(columns: Sequence[Column], mean: FloatArray, variance: FloatArray) -> FloatArray:

@@ -55,6 +55,7 @@ def raw_result(
         scale=config.space.scale,
         impute=config.space.impute,
         limit=config.space.limit,
+        dissimilarity=config.policy.dissimilarity,
         stopped_because=stopped_because,
         warnings=tuple(warnings),
     )

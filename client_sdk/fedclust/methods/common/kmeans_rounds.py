@@ -22,7 +22,7 @@ from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.scaling import centroid_rule, scaled_bounds
 from fedclust.schema.task import (
     CentroidTask,
     Contribution,
@@ -211,15 +211,17 @@ def local_step(
     memory: Memory,
 ) -> LocalAnswer[AnyPayload]:
     """Answer a task from a site's scaled points."""
-    del config
     if isinstance(task.common, CellsTask):
-        return find_cells(task.common, points, rng), memory
+        return find_cells(task.common, points, config, rng), memory
     return site_lloyd_step(task.common.centroids, points), memory
 
 
-def find_cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cells:
+def find_cells(
+    task: CellsTask, points: Points, config: RunConfig, rng: np.random.Generator
+) -> Cells:
     """Return a site's local cells, with empty ones up to the number asked for."""
-    found = local_kmeans(points, task.n_clusters, task.n_init, rng)
+    rule = centroid_rule(config)
+    found = local_kmeans(points, task.n_clusters, task.n_init, rng, rule)
     return pad_cells(found.counts, found.means, task.n_clusters)
 
 
@@ -248,7 +250,7 @@ def collect_cells(contributions: Sequence[Contribution]) -> tuple[FloatArray, Fl
 
 
 def combine_steps(
-    centroids: FloatArray, contributions: Sequence[Contribution]
+    centroids: FloatArray, contributions: Sequence[Contribution], config: RunConfig
 ) -> tuple[FloatArray, dict[str, float | None], dict[str, float]]:
     """Combine the sites' parts of one Lloyd step.
 
@@ -272,7 +274,7 @@ def combine_steps(
             sums += sent.sums
     moved = centroids.copy()
     filled = counts > 0
-    moved[filled] = sums[filled] / counts[filled, None]
+    moved[filled] = centroid_rule(config)(sums[filled] / counts[filled, None])
     metrics = {
         "inertia": float(sum(cost or 0.0 for cost in costs.values())),
         "centroid_shift": float(np.sqrt(((moved - centroids) ** 2).sum(axis=1).max())),

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.weighted_kmeans import restart_count, weighted_kmeans
 from fedclust.schema.points import Points
 
@@ -13,7 +14,11 @@ _MAX_LOCAL_RESTARTS = 10
 
 
 def local_kmeans(
-    points: Points, n_clusters: int, n_init: int, rng: np.random.Generator
+    points: Points,
+    n_clusters: int,
+    n_init: int,
+    rng: np.random.Generator,
+    rule: CentroidRule = keep_means,
 ) -> ClusterSums:
     """Cluster a site's scaled points by weighted k-means.
 
@@ -24,6 +29,7 @@ def local_kmeans(
     n_init : int
         Random restarts, in addition to a farthest-first start.
     rng : numpy.random.Generator
+    rule : CentroidRule
 
     Returns
     -------
@@ -31,7 +37,7 @@ def local_kmeans(
         Of ``n_clusters`` cells, or of as many as there are distinct points if these are fewer.
     """
     weights = points.sizes.astype(np.float64)
-    centres = weighted_kmeans(points.X, weights, n_clusters, rng, n_restarts=n_init)
+    centres = weighted_kmeans(points.X, weights, n_clusters, rng, n_restarts=n_init, rule=rule)
     return cluster_sums(points, nearest_centroid(points.X, centres), centres)
 
 

@@ -11,6 +11,17 @@ from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.run_config import RunConfig
 
 
+def refuse_dissimilarity(config: RunConfig) -> None:
+    """Raise RuleViolation unless the session's dissimilarity is Euclidean: ``variant: paper``."""
+    if config.policy.dissimilarity != "euclidean":
+        raise RuleViolation(
+            "variant",
+            "variant: paper is Euclidean, as published; variant: default takes "
+            f"{config.policy.dissimilarity}",
+            "/variant",
+        )
+
+
 def check_expected_task(task: Model, expected: Model) -> None:
     """Raise RuleViolation if a task for local cells differs from the definition's."""
     if task != expected:

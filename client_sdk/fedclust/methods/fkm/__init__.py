@@ -27,6 +27,7 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
     describe=describe,
     options=config.Config,
     phases=messages.PHASES,
+    check_config=config.check_config,
     check_task=messages.check_task,
     check=messages.check,
     local_step=client.local_step,
@@ -35,5 +36,6 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
     start=server.start,
     aggregate=server.aggregate,
     finish=server.finish,
+    dissimilarities=("euclidean", "k-prototypes"),
     sweeps=True,
 )

@@ -45,7 +45,7 @@ def local_step(
         case CandidatesTask():
             return _step_candidates(asked, points), memory
         case kmeans_rounds.CellsTask():
-            return kmeans_rounds.find_cells(asked, points, rng), memory
+            return kmeans_rounds.find_cells(asked, points, config, rng), memory
     raise TypeError("the task is of another variant")
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, RootModel
 
 from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, variants
+from fedclust.methods.common.task_checks import refuse_dissimilarity
+from fedclust.schema.run_config import RunConfig
 
 
 class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
@@ -75,4 +77,12 @@ class PaperConfig(SweptOptions, title="FkmPaperConfig"):
 
 
 Variants: TypeAlias = DefaultConfig | PaperConfig
+
+
+def check_config(config: RunConfig[Variants]) -> None:
+    """Raise RuleViolation if the paper variant is asked for another dissimilarity."""
+    if isinstance(config.options, PaperConfig):
+        refuse_dissimilarity(config)
+
+
 Config: type[RootModel[Variants]] = variants("FkmConfig", DefaultConfig, PaperConfig)

@@ -30,6 +30,7 @@ from fedclust.numeric.weighted_kmeans import SAME_INERTIA, best_partitions, skle
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import Contribution, Done, Next, Task, with_payload
 
 #: Restarts of the authors' program in every round.
@@ -88,7 +89,7 @@ def aggregate(
     if isinstance(options, PaperConfig):
         return _cluster_means(state, contributions, config, options)
     if state.centroids is None:
-        return _first_candidates(state, contributions, options)
+        return _first_candidates(state, contributions, config, options)
     steps = with_payload(contributions, Steps)
     return _candidates_step(state, state.centroids, steps, config, options)
 
@@ -101,12 +102,14 @@ def _next_step(
 
 
 def _first_candidates(
-    state: State, contributions: Sequence[Contribution], options: DefaultConfig
+    state: State, contributions: Sequence[Contribution], config: RunConfig, options: DefaultConfig
 ) -> Next[State, AnyTask]:
     """Cluster the sites' cells from several starts; the distinct results are the candidates."""
     means, counts = kmeans_rounds.collect_cells(contributions)
     rng = server_rng(state.seed, "fkm-candidates")
-    centroids = np.stack(best_partitions(means, counts, options.k, rng, options.candidates))
+    rule = centroid_rule(config)
+    found = best_partitions(means, counts, options.k, rng, options.candidates, rule=rule)
+    centroids = np.stack(found)
     following = State(
         phase="candidates",
         seed=state.seed,
@@ -139,7 +142,7 @@ def _candidates_step(
             Contribution(c.site, None if c.payload is None else c.payload.step(i), c.p)
             for c in contributions
         ]
-        steps.append((i, *kmeans_rounds.combine_steps(candidate, parts)))
+        steps.append((i, *kmeans_rounds.combine_steps(candidate, parts, config)))
     # All candidates of a round are measured at the same sites, so their inertias are comparable.
     steps = [steps[place] for place in tolerant_argsort([step[3]["inertia"] for step in steps])]
     leader, _, costs, leader_metrics = steps[0]

@@ -40,5 +40,6 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
     start=server.start,
     aggregate=server.aggregate,
     finish=server.finish,
+    dissimilarities=("euclidean", "k-prototypes"),
     sweeps=True,
 )

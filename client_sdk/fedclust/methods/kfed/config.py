@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, RootModel
 
 from fedclust.methods.common.options import Restarts, SweptOptions, variants
+from fedclust.methods.common.task_checks import refuse_dissimilarity
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
 
@@ -114,8 +115,10 @@ Config: type[RootModel[Variants]] = variants("KfedConfig", DefaultConfig, PaperC
 
 
 def check_config(config: RunConfig[Variants]) -> None:
-    """Raise RuleViolation if the paper variant has more local clusters than it can start from."""
+    """Raise RuleViolation if the paper variant has too many local clusters, or is not Euclidean."""
     options = config.options
+    if isinstance(options, PaperConfig):
+        refuse_dissimilarity(config)
     if isinstance(options, PaperConfig) and options.cells > options.k:
         raise RuleViolation(
             "variant",

@@ -25,6 +25,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.points import row_points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
 
 FloatArray = NDArray[np.float64]
@@ -67,9 +68,9 @@ def aggregate(
     mapping: dict[str, tuple[int, ...]] = {}
     refined = 0
     if state.phase == "cells" or state.centroids is None:
-        centroids, mapping = _cluster_cells(state.seed, contributions, options)
+        centroids, mapping = _cluster_cells(state.seed, contributions, config)
     else:
-        centroids, _, metrics = kmeans_rounds.combine_steps(state.centroids, contributions)
+        centroids, _, metrics = kmeans_rounds.combine_steps(state.centroids, contributions, config)
         refined = state.refined + 1
     following = State(
         phase="refine", seed=state.seed, centroids=centroids, mapping=mapping, refined=refined
@@ -80,10 +81,10 @@ def aggregate(
 
 
 def _cluster_cells(
-    seed: int, contributions: Sequence[Contribution], options: Variants
+    seed: int, contributions: Sequence[Contribution], config: RunConfig[Variants]
 ) -> tuple[FloatArray, dict[str, tuple[int, ...]]]:
     """Cluster the cells' means; return the centroids and the mapping of :class:`State`."""
-    sent = payloads_of(contributions, Cells)
+    options, sent = config.options, payloads_of(contributions, Cells)
     means = np.concatenate([cells.means for cells in sent.values()])
     if isinstance(options, PaperConfig):
         first = next(iter(sent.values()))
@@ -91,7 +92,8 @@ def _cluster_cells(
         clusters, centroids = _server_lloyd(means, seeds, once=options.server_lloyd == "one")
     else:
         counts = np.concatenate([cells.counts for cells in sent.values()]).astype(np.float64)
-        centroids = weighted_kmeans(means, counts, options.k, server_rng(seed, "kfed-cells"))
+        rng, rule = server_rng(seed, "kfed-cells"), centroid_rule(config)
+        centroids = weighted_kmeans(means, counts, options.k, rng, rule=rule)
         clusters = nearest_centroid(means, centroids)
     if options.labels == "nearest":
         return centroids, {}

@@ -13,7 +13,7 @@ from fedclust.protection.message_checks import check_means, check_shape
 from fedclust.schema.encoding import transformed
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import own_bounds
+from fedclust.schema.scaling import centroid_rule, own_bounds
 
 
 class Config(SweptOptions, title="LloydConfig"):
@@ -68,4 +68,7 @@ def check_config(config: RunConfig[Config]) -> None:
 def given_centroids(config: RunConfig[Config]) -> NDArray[np.float64] | None:
     """Return the definition's initial centroids (K, d), scaled; None with ``start: cells``."""
     given = config.options.centroids
-    return None if given is None else config.space.to_scaled(transformed(config.columns, given))
+    if given is None:
+        return None
+    scaled = config.space.to_scaled(transformed(config.columns, given))
+    return centroid_rule(config)(scaled)

@@ -26,6 +26,7 @@ from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import Contribution, Done, Next, Task
 
 
@@ -71,10 +72,10 @@ def aggregate(
     if state.phase == "cells" or state.centroids is None:
         means, counts = collect_cells(contributions)
         rng = server_rng(state.seed, "lloyd-start")
-        centroids = weighted_kmeans(means, counts, options.k, rng)
+        centroids = weighted_kmeans(means, counts, options.k, rng, rule=centroid_rule(config))
         following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
         return Next(following, _step_task(centroids))
-    moved, costs, metrics = combine_steps(state.centroids, contributions)
+    moved, costs, metrics = combine_steps(state.centroids, contributions, config)
     judgement = judge(state.judgement, state.centroids, costs, config, options.tol)
     following = state.model_copy(update={"centroids": moved, "judgement": judgement})
     if judgement.converged:

@@ -11,6 +11,7 @@ from functools import cached_property
 from markupsafe import Markup
 
 from fedclust.methods.registry import METHODS
+from fedclust.report.dissimilarity import dissimilarity_text
 from fedclust.report.drawing import line_chart, short
 from fedclust.schema.policy import Policy
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
@@ -155,7 +156,9 @@ class SessionView:
     @property
     def policy(self) -> list[str]:
         """The session's rules in words."""
-        return policy_in_words(self.info.definition.policy, self.info.definition.start)
+        definition = self.info.definition
+        measured = dissimilarity_text(definition.policy, definition.features)
+        return [*policy_in_words(definition.policy, definition.start), measured]
 
     def names(self, *states: str) -> list[str]:
         """Return the sites in these states."""
