@@ -217,6 +217,9 @@ def _check_dissimilarity(method: AnyMethod, policy: Policy) -> list[FieldError]:
         takes = sorted(name for name, each in METHODS.items() if wanted in each.dissimilarities)
         message = f"this method does not take {wanted}. These do: {', '.join(takes)}"
         errors.append(_error("/policy/dissimilarity", "dissimilarity", message))
+    if wanted == "gower" and policy.scaling != "bounds":
+        message = "dissimilarity: gower divides by the range of the bounds: set scaling to bounds"
+        errors.append(_error("/policy/scaling", "dissimilarity", message))
     if policy.gamma is not None and wanted != "k-prototypes":
         message = "only dissimilarity: k-prototypes has a gamma; leave it out"
         errors.append(_error("/policy/gamma", "dissimilarity", message))

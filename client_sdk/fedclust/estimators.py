@@ -43,7 +43,7 @@ from fedclust.estimator_rows import (
     value_errors,
 )
 from fedclust.live_line import SlowWork
-from fedclust.methods.common.assign import squared_distances_to_centroids
+from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.schema.feature import clustered
 from fedclust.session_result import SessionResult
@@ -193,6 +193,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Return the parameters that a session's definition fixes."""
         options = dict(definition.config)
         return {
+            "policy": definition.policy.model_dump(include={"dissimilarity", "gamma"}) or None,
             "n_clusters": options.pop("n_clusters", None),
             "options": options,
             "scaling": definition.policy.scaling,
@@ -403,10 +404,10 @@ class FederatedKMeans(
         (n, K) float64
             NaN where missing values forbid one.
         """
-        return np.asarray(np.sqrt(self._squares(X)))
+        return as_distances(self.result_.result_, self._dissimilarities(X))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return minus the sum of squared distances from the centroids, in the scaled space.
+        """Return minus the sum of the rows' dissimilarities from the nearest centroid.
 
         Parameters
         ----------
@@ -415,10 +416,10 @@ class FederatedKMeans(
         y : ignored
         """
         del y
-        nearest = self._squares(X).min(axis=1)
+        nearest = self._dissimilarities(X).min(axis=1)
         return -float(nearest[np.isfinite(nearest)].sum())
 
-    def _squares(self, X: Any) -> FloatArray:
+    def _dissimilarities(self, X: Any) -> FloatArray:
         check_is_fitted(self)
         rows = self._checked(X, reset=False)
         definition = _definition_of(self.result_)
@@ -426,7 +427,7 @@ class FederatedKMeans(
         with value_errors(), SlowWork("measuring distances") as work:
             given = watch_reading(rows, work.read)
             table = load(given, clustered(definition.features), lacking=lacking, new=True)
-            return squared_distances_to_centroids(self.result_.result_, table.X)
+            return dissimilarities_to_centroids(self.result_.result_, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
         if not has_centroids(self.method):

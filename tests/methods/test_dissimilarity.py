@@ -12,14 +12,21 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.definition import DefinitionError, check_definition
+from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
+from fedclust.methods import lloyd
+from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.registry import METHODS
+from fedclust.numeric.gower import N_CELLS, MedianRule
 from fedclust.numeric.modes import ModeRule
+from fedclust.report.session_terms import SessionTerms
 from fedclust.schema.encoding import columns_of
+from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
-from fedclust.schema.scaling import gamma_of
+from fedclust.schema.scaling import declared_space, gamma_of
+from fedclust.schema.task import SiteTask
 from fedclust.wire.models import SessionCreate
+from support.points import config_of, weighted
 
 pd = pytest.importorskip("pandas")
 
@@ -166,18 +173,22 @@ def test_of_equally_common_levels_the_first_is_the_mode_and_no_before_yes() -> N
     assert rule(means).tolist() == [[0, 0, 3, 0, 0.7], [2, 0, 0, 3, -4]]
 
 
-def _faults(algorithm: str, config: dict[str, Any], **policy: Any) -> list[tuple[str, str]]:
-    request = SessionCreate(
+def _request(algorithm: str, config: dict[str, Any], features: Any, **policy: Any) -> Any:
+    return SessionCreate(
         name="mixed",
         algorithm=algorithm,
         config={"n_clusters": 3, **config},
-        features=({"name": "age", "lower": 0, "upper": 120},),
+        features=tuple(Feature(**each) for each in features),
         sites=("a", "b", "c"),
-        policy=policy,
+        policy=Policy(**policy),
         purpose="Which kinds of patients are there?",
     )
+
+
+def _faults(algorithm: str, config: dict[str, Any], **policy: Any) -> list[tuple[str, str]]:
+    age = {"name": "age", "lower": 0, "upper": 120}
     with pytest.raises(DefinitionError) as caught:
-        check_definition(request)
+        check_definition(_request(algorithm, config, [age], **policy))
     return [(error.pointer, error.message) for error in caught.value.errors]
 
 
@@ -224,3 +235,147 @@ def test_the_report_names_the_dissimilarity_and_shows_each_mode_with_its_share(
     # The centroid holds the mode: without the evaluation no share of persons is known.
     assert first["modes"][0]["share"] is None
     assert [each["mean"] for each in first["columns"][2:]] == [None] * 5
+
+
+# --- Gower ----------------------------------------------------------------------------------------
+
+GOWER = {"dissimilarity": "gower", "scaling": "bounds"}
+BOUNDED = [
+    {**FEATURES[0], "lower": 0, "upper": 120},
+    {**FEATURES[1], "lower": -10, "upper": 40, "weight": 2.0},
+    *FEATURES[2:],
+]
+
+
+def gower(rows: Any, others: Any) -> NDArray[np.float64]:
+    """Return Gower's dissimilarities (n, m) of rows, by its definition."""
+    ranges, total = {"age": 120.0, "crp": 50.0}, 0.0
+    for name, weight in (("age", 1.0), ("crp", 2.0), ("sex", 1.0), ("pain", 1.0)):
+        one, other = rows[name].to_numpy()[:, None], others[name].to_numpy()
+        width = ranges.get(name)
+        total = total + weight * (one != other if width is None else np.abs(one - other) / width)
+    return np.asarray(total / 5.0)
+
+
+def centres(result: Any) -> Any:
+    """Return centroids as rows: numbers, and the level that they hold."""
+    found = pd.DataFrame(result.centroids_original[:, :3], columns=["age", "crp", "sex"])
+    found["pain"] = np.array(LEVELS)[result.centroids_original[:, 3:].argmax(axis=1)]
+    return found
+
+
+@pytest.mark.parametrize("method", ["lloyd", "fkm"])
+def test_gower_assigns_to_the_least_dissimilar_centre_and_centres_are_medians_and_modes(
+    method: str,
+) -> None:
+    rows = patients()
+    policy = {**GOWER, "protection": "none"}
+    config = {"n_clusters": 3}
+    found = simulate(
+        method, by_site(rows), config=config, policy=policy, features=BOUNDED, progress=False
+    )
+    result = found.result_
+    apart = gower(rows, centres(result))
+    own = pooled(found.labels_, len(rows))
+    assert (own == apart.argmin(axis=1)).all()
+    assert result.quality.inertia == pytest.approx(apart.min(axis=1).sum())
+    for k in range(3):
+        held = rows[own == k]
+        assert centres(result)["pain"][k] == held["pain"].mode()[0]
+        for name, step in (("age", 1.2), ("crp", 0.5)):
+            # Within one part of a hundred of the range.
+            assert abs(centres(result)[name][k] - held[name].median()) <= step
+    between = np.sort(apart, axis=1)
+    terms = (between[:, 1] - between[:, 0]) / between[:, 1]
+    assert result.quality.simplified_silhouette == pytest.approx(terms.mean())
+    assert (found.predict(by_site(rows)["s1"]) == found.labels_["s1"]).all()
+    assert "Gower's (1971)" in found.dissimilarity_
+
+
+def test_gower_runs_on_protected_tables_and_finds_the_kinds_of_patients() -> None:
+    rows = patients(300)
+    config = {"n_clusters": 3}
+    found = simulate(
+        "fkm", by_site(rows), config=config, policy=GOWER, features=BOUNDED, progress=False
+    )
+    own = pooled(found.labels_, len(rows))
+    assert (own.reshape(-1, 3) == own[:3]).mean() > 0.8
+    assert 0.0 < found.quality_.share_within < 1.0
+
+
+def test_sums_of_codes_give_the_best_border_of_each_range_and_the_means() -> None:
+    rng = np.random.default_rng(0)
+    rule = MedianRule((np.array([1]),), np.array([0.5, 0.25]))
+    X = np.column_stack([0.5 * rng.beta(2, 5, 60), 0.25 * rng.integers(0, 2, 60)])
+    sizes, labels = rng.integers(1, 9, 60), rng.integers(0, 3, 60)
+    codes = rule.add_up(X, sizes, labels, 3)
+    counts = np.bincount(labels, weights=sizes)
+    assert codes.shape == (3, rule.width) == (3, N_CELLS + 1)
+    found = rule(codes / counts[:, None])
+    borders = 0.5 * np.arange(N_CELLS + 1) / N_CELLS
+    for k in range(3):
+        values, weights = X[labels == k], sizes[labels == k]
+        costs = np.abs(values[:, :1] - borders).T @ weights
+        assert found[k, 0] == pytest.approx(borders[costs.argmin()])
+        mean = np.average(values, axis=0, weights=weights)
+        np.testing.assert_allclose(rule.means(codes / counts[:, None])[k], mean)
+
+
+def test_a_site_that_claims_a_cost_below_its_own_means_is_refused() -> None:
+    features = tuple(Feature(**each) for each in BOUNDED)
+    columns = columns_of(features)
+    policy = Policy(dissimilarity="gower", scaling="bounds")
+    space = declared_space(columns, policy)
+    config = config_of(
+        lloyd.config.Config(n_clusters=2),
+        features=features,
+        space=space,
+        dissimilarity="gower",
+        scaling="bounds",
+    )
+    points = weighted(np.full((4, len(columns)), 0.01), 5)
+    task = SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((2, len(columns)))))
+    step, _ = kmeans_rounds.local_step(task, points, config, np.random.default_rng(0), {})
+    assert isinstance(step, kmeans_rounds.Step)
+    kmeans_rounds.check(task, step, config)
+    with pytest.raises(RuleViolation) as caught:
+        kmeans_rounds.check(task, step.model_copy(update={"costs": step.costs / 2}), config)
+    assert (caught.value.rule, caught.value.pointer) == ("cost", "/costs/0")
+    with pytest.raises(RuleViolation) as caught:
+        kmeans_rounds.check(task, step.model_copy(update={"sums": step.sums * 30}), config)
+    assert caught.value.rule == "bounds"
+
+
+def test_gower_needs_bounds_and_methods_that_take_it() -> None:
+    assert _faults("lloyd", {}, dissimilarity="gower")[0][0] == "/policy/scaling"
+    ((pointer, message),) = _faults("kfed", {}, **GOWER)
+    assert pointer == "/policy/dissimilarity"
+    assert message.endswith("These do: fkm, lloyd")
+    ((pointer, _),) = _faults("fkm", {"stability": 20}, **GOWER)
+    assert pointer == "/config/stability"
+
+
+def test_a_consent_screen_says_how_many_sums_gower_needs() -> None:
+    request = _request("lloyd", {}, BOUNDED, **GOWER)
+    definition = freeze(request, seed=0)
+    terms = SessionTerms(
+        coordinator="https://coordinator.example",
+        site="a",
+        session="mixed",
+        analyst="ada",
+        definition=definition,
+        definition_sha256="0" * 64,
+        plan=plan_of(definition),
+        p=5,
+    )
+    (sums,) = [line for phase in terms.phases for line in phase.discloses if line.field == "sums"]
+    assert sums.shape == f"3 x {2 * N_CELLS + 5} numbers"
+    assert f"{N_CELLS} columns" in sums.meaning
+    assert any("Gower's (1971)" in line for _, line in terms.text())
+
+
+def test_models_of_resampled_data_have_modes_too() -> None:
+    policy = {"dissimilarity": "k-prototypes"}
+    found = cluster(patients(300), "fkm", policy=policy, stability=20)
+    assert found.result_.stability.jaccard.min() > 0.75
+    assert found.result_.stability.gap is None

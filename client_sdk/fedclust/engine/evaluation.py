@@ -30,7 +30,9 @@ from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids
 from fedclust.methods.common.task_checks import check_centroids
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntVector
+from fedclust.numeric.davies_bouldin import davies_bouldin
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
+from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.protection.message_checks import check_empty, check_means, check_shape
 from fedclust.protection.resolution import resolution_warning
@@ -89,7 +91,7 @@ class Evaluation(Model):
     points : (K,) int64
     costs, distances, silhouettes : (K,) float64
         Squared distances, distances and silhouette terms, weighted by persons and added up. With
-        one centroid ``silhouettes`` is 0.
+        one centroid ``silhouettes`` is 0. With ``dissimilarity: gower`` both are dissimilarities.
     means, m2 : (K, d) float64
         Of each cluster's points, scaled: mean and sum of squared deviations from it.
     within : (d,) float64
@@ -220,7 +222,9 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
     distances, silhouettes = _sum_distances(common, points, labels, shared, factor, config)
     plain = cluster_sums(points, labels, np.where(config.mask, centroids, 0.0))
     costs = plain.costs
-    if not shared.all():
+    if config.policy.dissimilarity == "gower":
+        costs = distances
+    elif not shared.all():
         costs = _masked_costs(points, labels, centroids, shared) * factor
     m2 = np.zeros(centroids.shape)
     for j in range(centroids.shape[1]):
@@ -248,6 +252,8 @@ def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> I
             at = "/parameters/prototype_centroids"
             raise RuleViolation("prototypes", "a prototype belongs to one of the centroids", at)
         return np.asarray(of[nearest_centroid(points.X, common.prototypes)])
+    if config.policy.dissimilarity == "gower":
+        return nearest_by_gower(points.X, common.centroids)
     own = config.mask
     known = None if common.mask is None else common.mask[:, own]
     if known is not None and not known.any():
@@ -273,7 +279,7 @@ def _sum_distances(
     config: RunConfig,
 ) -> tuple[FloatArray, FloatArray]:
     """Return sums of distances and of silhouette terms, each (K,), over persons."""
-    centroids = common.centroids
+    centroids, gower = common.centroids, config.policy.dissimilarity == "gower"
     n_clusters = len(centroids)
     distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
     for begin in range(0, len(labels), ROW_BLOCK):
@@ -282,13 +288,20 @@ def _sum_distances(
             continue
         own, rows, sizes = labels[chosen], points.X[chosen], points.sizes[chosen]
         # Directly, not expanded: a point on its centroid is at distance 0 wherever that is.
-        offsets = np.where(shared[own], rows - centroids[own], 0.0)
-        a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) * factor[own])
+        if gower:
+            a = own_dissimilarities(rows, centroids, own)
+        else:
+            offsets = np.where(shared[own], rows - centroids[own], 0.0)
+            a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) * factor[own])
         distances += np.bincount(own, weights=a * sizes, minlength=n_clusters)
         if n_clusters > 1 and common.prototypes is None:
-            squares = masked_squared_distances(rows, config.mask, centroids, common.mask)
-            squares[np.arange(len(rows)), own] = np.inf
-            b = np.sqrt(squares.min(axis=1))
+            if gower:
+                apart = gower_dissimilarities(rows, centroids)
+            else:
+                squares = masked_squared_distances(rows, config.mask, centroids, common.mask)
+                apart = np.sqrt(squares)
+            apart[np.arange(len(rows)), own] = np.inf
+            b = apart.min(axis=1)
             b = np.where(np.isfinite(b), b, a)
             widest = np.maximum(a, b)
             terms = np.divide(b - a, widest, out=np.zeros_like(a), where=widest > 0)
@@ -321,6 +334,8 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
     # Rounding is of the size of the coordinates, not of the distances.
     norms = 1.0 + np.sqrt((centroids**2).sum(axis=1))
     widest = np.sqrt(payload.counts * np.maximum(payload.costs, 0.0))
+    if config.policy.dissimilarity == "gower":
+        widest = payload.costs
     wide = payload.distances > widest * (1.0 + _SLACK) + _SLACK * payload.counts * norms
     wrong = (payload.costs < 0) | (payload.distances < 0) | wide
     _refuse(wrong, "distances", "the distances do not fit the cost")
@@ -371,13 +386,14 @@ def aggregate(
     sent = payloads_of(contributions, Evaluation)
     counts = np.zeros(n_clusters, dtype=np.int64)
     costs, distances, silhouettes = np.zeros((3, n_clusters))
-    within = 0.0
+    squares = within = 0.0
     d = centroids.shape[1]
     for site, payload in sent.items():
         counts = counts + payload.counts
         costs = costs + payload.costs
         distances = distances + payload.distances
         silhouettes = silhouettes + payload.silhouettes
+        squares += float(_squares(payload, config).sum())
         shared = config.masks.get(site, config.mask) & (np.True_ if mask is None else mask)
         shared = np.broadcast_to(shared, centroids.shape)
         spread = (payload.within * shared).sum(axis=1) * d / np.maximum(shared.sum(axis=1), 1)
@@ -385,12 +401,12 @@ def aggregate(
     n = int(counts.sum())
     quality = None
     if n:
-        inertia = float(costs.sum())
+        apart = _centroid_distances(centroids, mask, config)
         quality = Quality(
-            inertia=inertia,
-            share_within=within / (inertia + within) if within > 0.0 else 0.0,
+            inertia=float(costs.sum()),
+            share_within=within / (squares + within) if within > 0.0 else 0.0,
             simplified_silhouette=float(silhouettes.sum() / n) if judged else None,
-            davies_bouldin=_davies_bouldin(centroids, mask, counts, distances) if judged else None,
+            davies_bouldin=davies_bouldin(apart, counts, distances) if judged else None,
             n_rows=n,
         )
     return EvaluationOutcome(
@@ -398,12 +414,18 @@ def aggregate(
         sizes=tuple(int(count) for count in counts),
         site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
         profile=_cluster_profile(sent, config),
-        warnings=_resolution_warnings(raw, centroids, list(sent.values())),
+        warnings=_resolution_warnings(raw, centroids, list(sent.values()), config),
     )
 
 
+def _squares(payload: Evaluation, config: RunConfig) -> FloatArray:
+    """Return a site's sums of squared differences (K,), which variances can be added to."""
+    gower = config.policy.dissimilarity == "gower"
+    return payload.m2.sum(axis=1) if gower else payload.costs
+
+
 def _resolution_warnings(
-    raw: Result, centroids: FloatArray, sent: Sequence[Evaluation]
+    raw: Result, centroids: FloatArray, sent: Sequence[Evaluation], config: RunConfig
 ) -> tuple[str, ...]:
     """Return the warning that clusters are finer than the sites' groups, where they are.
 
@@ -414,32 +436,23 @@ def _resolution_warnings(
     warning = resolution_warning(
         np.stack([each.counts for each in sent]),
         np.stack([each.points for each in sent]),
-        np.stack([each.costs for each in sent]),
+        np.stack([_squares(each, config) for each in sent]),
         np.stack([each.within for each in sent]),
         centroids,
     )
     return () if warning is None else (warning,)
 
 
-def _davies_bouldin(
-    centroids: FloatArray, mask: NDArray[np.bool_] | None, counts: IntArray, distances: FloatArray
-) -> float | None:
-    """Return the index over the clusters that hold persons; None with fewer than two of them."""
-    filled = counts > 0
-    if filled.sum() < 2:
-        return None
-    spread = distances[filled] / counts[filled]
+def _centroid_distances(
+    centroids: FloatArray, mask: NDArray[np.bool_] | None, config: RunConfig
+) -> FloatArray:
+    """Return the distances (K, K) between centroids; infinite where no feature is shared."""
+    if config.policy.dissimilarity == "gower":
+        return gower_dissimilarities(centroids, centroids)
     known = np.ones_like(centroids, dtype=np.bool_) if mask is None else mask
-    apart = np.stack(
-        [
-            np.sqrt(masked_squared_distances(centroids[k][None], known[k], centroids, known))[0]
-            for k in np.flatnonzero(filled)
-        ]
-    )[:, filled]
-    # Clusters that share no feature, or that do not differ in those, are not compared.
-    np.fill_diagonal(apart, np.inf)
-    apart[apart == 0] = np.inf
-    return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())
+    rows = zip(centroids, known, strict=True)
+    squares = [masked_squared_distances(row[None], own, centroids, known)[0] for row, own in rows]
+    return np.asarray(np.sqrt(np.stack(squares)))
 
 
 def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterProfile | None:

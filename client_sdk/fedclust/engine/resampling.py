@@ -43,6 +43,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow
 
 __all__ = ["NAME", "PHASE", "ResampledModels", "ResamplingPayload", "ResamplingTask"]
@@ -162,7 +163,7 @@ def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Ta
         shape = (0, *own.centroids.shape)
         models, halves = np.zeros(shape), np.zeros(shape)
         if n_models:
-            k = len(own.centroids)
+            k, rule = len(own.centroids), centroid_rule(config)
             models = resampled_models(
                 cells.means,
                 cells.counts,
@@ -171,8 +172,9 @@ def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Ta
                 n_models=n_models,
                 min_sites=config.policy.min_sites,
                 seed=seed,
+                rule=rule,
             )
-            halves = split_models(cells.means, cells.counts, k, seed=seed)
+            halves = split_models(cells.means, cells.counts, k, seed=seed, rule=rule)
         parts.append(ResampledModels(clusters=clusters, models=models, halves=halves))
     return Task(NAME, ResamplingTask(n_clusters=cluster_counts(result), parts=tuple(parts)))
 
@@ -285,9 +287,12 @@ def stabilities(
 
 
 def _gap(result: Result, box: FloatArray, seed: int) -> Mapping[str, float]:
-    """Return the gap statistic of a result with quality and profile."""
+    """Return the gap statistic of a result with quality and profile.
+
+    Its reference knows no modes, so other dissimilarities than ``euclidean`` have none.
+    """
     quality, profile = result.quality, result.profile
-    if quality is None or profile is None:
+    if quality is None or profile is None or result.dissimilarity != "euclidean":
         return {}
     variances = (profile.overall_deviations / result.scale) ** 2
     gap, error, of_one = gap_statistic(

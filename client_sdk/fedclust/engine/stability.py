@@ -41,6 +41,7 @@ import numpy as np
 from fedclust.numeric.agreement import consensus, jaccard_by_cluster, prediction_strength
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.distances import squared_distances
+from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.evidence import Stability
@@ -83,6 +84,7 @@ def resampled_models(
     n_models: int,
     min_sites: int,
     seed: int,
+    rule: CentroidRule = keep_means,
 ) -> FloatArray:
     """Return the centroids (B, K, d) of models of resampled sites and persons.
 
@@ -105,12 +107,13 @@ def resampled_models(
     min_sites : int
     seed : int
         The session's.
+    rule : CentroidRule
     """
     models = np.empty((n_models, n_clusters, means.shape[1]))
     for b in range(n_models):
         weights = _draw_weights(counts, sites, min_sites, server_rng(seed, f"resample-{b}"))
         rng = server_rng(seed, f"resample-{b}-{n_clusters}")
-        models[b] = _centroids(means, weights, n_clusters, rng)
+        models[b] = _centroids(means, weights, n_clusters, rng, rule)
     return models
 
 
@@ -129,7 +132,14 @@ def _draw_weights(
     return np.maximum(rng.poisson(counts), 1)
 
 
-def split_models(means: FloatArray, counts: IntArray, n_clusters: int, *, seed: int) -> FloatArray:
+def split_models(
+    means: FloatArray,
+    counts: IntArray,
+    n_clusters: int,
+    *,
+    seed: int,
+    rule: CentroidRule = keep_means,
+) -> FloatArray:
     """Return the centroids (2R, K, d) of ``N_SPLITS`` pairs of halves: 2r and 2r + 1 are a pair.
 
     The splits are the same for every K. Parameters are those of :func:`resampled_models`.
@@ -139,19 +149,23 @@ def split_models(means: FloatArray, counts: IntArray, n_clusters: int, *, seed: 
         first = server_rng(seed, f"split-{r}").binomial(counts, 0.5)
         rng = server_rng(seed, f"split-{r}-{n_clusters}")
         for half, weights in enumerate((first, counts - first)):
-            models[2 * r + half] = _centroids(means, weights, n_clusters, rng)
+            models[2 * r + half] = _centroids(means, weights, n_clusters, rng, rule)
     return models
 
 
 def _centroids(
-    means: FloatArray, weights: IntArray, n_clusters: int, rng: np.random.Generator
+    means: FloatArray,
+    weights: IntArray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    rule: CentroidRule,
 ) -> FloatArray:
     """Return K centroids (K, d) of weighted cells; the last is repeated where there are fewer."""
     if not weights.any():
         weights = np.ones_like(weights)
     kept = weights > 0
     found = weighted_kmeans(
-        means[kept], weights[kept].astype(np.float64), n_clusters, rng, _RESTARTS
+        means[kept], weights[kept].astype(np.float64), n_clusters, rng, _RESTARTS, rule
     )
     return np.pad(found, ((0, n_clusters - len(found)), (0, 0)), mode="edge")
 

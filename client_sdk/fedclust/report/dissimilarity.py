@@ -38,6 +38,8 @@ def dissimilarity_text(
     kinds: set[str] = {feature.kind for feature in features}
     if policy.dissimilarity == "k-prototypes":
         lines = _k_prototypes(policy, kinds, _gamma(policy, features, scale))
+    elif policy.dissimilarity == "gower":
+        lines = _gower(kinds)
     else:
         lines = _euclidean(policy, kinds)
     if any(feature.weight != 1.0 for feature in features):
@@ -61,6 +63,21 @@ def _euclidean(policy: Policy, kinds: set[str]) -> list[str]:
         )
     if kinds != {"numeric"}:
         lines.append("The centre of a cluster holds shares.")
+    return lines
+
+
+def _gower(kinds: set[str]) -> list[str]:
+    lines = ["Dissimilarity: Gower's (1971), the mean over the features."]
+    if "numeric" in kinds:
+        lines.append(
+            "Numbers count with their absolute difference from the cluster's median, divided by "
+            "the range of their bounds."
+        )
+    if kinds != {"numeric"}:
+        lines.append(
+            "Each yes/no or categorical feature in which a person differs from the cluster's "
+            "commonest value counts as 1."
+        )
     return lines
 
 

@@ -14,6 +14,7 @@ from itertools import groupby
 from fedclust import engine
 from fedclust.definition import plan_of
 from fedclust.engine import Plan
+from fedclust.numeric.gower import N_CELLS
 from fedclust.report.dissimilarity import dissimilarity_text
 from fedclust.report.wording import named_values
 from fedclust.schema.feature import Feature
@@ -31,6 +32,12 @@ TECHNICAL = {
 MALICIOUS_COORDINATOR = (
     "A malicious coordinator may in the end learn this table of groups. At very small sites it can "
     "guess better than by chance whether a known person is in it."
+)
+
+#: What the sums of a round are where centroids hold medians.
+_CODES = (
+    f"The sum of each column over these. A number is {N_CELLS} columns: how many of these lie "
+    f"above each of {N_CELLS} equal parts of its range."
 )
 
 #: What a field can identify without protection; what methods say of it is about groups.
@@ -76,6 +83,9 @@ class SessionTerms:
     def _of_session(self, line: Disclosure) -> Disclosure:
         """Return a method's line about a field with what holds in this session."""
         identifies = _EXACT if self.protection_none else line.identifies
+        if self.definition.policy.dissimilarity == "gower" and line.field == "sums":
+            codes = {"shape": line.shape.replace("d", "D"), "meaning": _CODES}
+            line = line.model_copy(update=codes)
         return line.model_copy(update={"shape": self._shape(line.shape), "identifies": identifies})
 
     @property
@@ -269,5 +279,7 @@ def feature_text(feature: Feature) -> str:
 
 def _shape_numbers(plan: Plan) -> dict[str, str]:
     """Return the session's numbers for the letters in the shapes of fields."""
-    numbers = {"d": str(len(plan.columns)), "q": str(len(plan.outcome_columns))}
+    columns = plan.columns
+    codes = sum(N_CELLS if column.kind == "numeric" else 1 for column in columns)
+    numbers = {"d": str(len(columns)), "D": str(codes), "q": str(len(plan.outcome_columns))}
     return {**numbers, **plan.options.shape_numbers}

@@ -44,11 +44,12 @@ class Policy(Model):
     missing : {"drop", "impute", "mask"}
         ``drop``: leave out rows with a missing value. ``impute``: replace it by the mean over all
         sites. ``mask``: sites may lack features; not every method takes that.
-    dissimilarity : {"euclidean", "k-prototypes"}
+    dissimilarity : {"euclidean", "gower", "k-prototypes"}
         How far a person is from a cluster. ``euclidean``: yes/no features and levels count as
         numbers, 0 or 1, and a cluster has shares of them. ``k-prototypes`` (Huang 1998): squared
         differences of numbers, and ``gamma`` for each yes/no feature or level that is not the
-        cluster's commonest. Not every method takes that.
+        cluster's commonest. ``gower`` (1971), with ``scaling: bounds``: absolute differences over
+        the range of the bounds, and 1 for each of these. Not every method takes the last two.
     gamma : float or None
         Of ``k-prototypes``. None: half the mean standard deviation of the numbers, after scaling.
 
@@ -67,7 +68,7 @@ class Policy(Model):
     protection: Literal["groups", "none"] = "groups"
     scaling: Literal["none", "standard", "bounds"] = "standard"
     missing: Literal["drop", "impute", "mask"] = "drop"
-    dissimilarity: Literal["euclidean", "k-prototypes"] = "euclidean"
+    dissimilarity: Literal["euclidean", "gower", "k-prototypes"] = "euclidean"
     gamma: Annotated[FiniteFloat, Field(gt=0, le=MAX_GAMMA)] | None = None
 
     @model_serializer(mode="wrap")

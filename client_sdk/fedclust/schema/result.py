@@ -179,8 +179,8 @@ class Result(Model):
     limit : (d,) float64 or None
         How far from 0 scaled values count at most.
     dissimilarity : str
-        The policy's. With ``k-prototypes`` a centroid holds 1 for the commonest level of a
-        categorical feature and 0 for the others.
+        The policy's. With ``k-prototypes`` and ``gower`` a centroid holds 1 for the commonest level
+        of a categorical feature and 0 for the others; with ``gower`` medians of numbers.
     sizes : tuple of int, length K, or None
         Persons in each cluster; None without evaluation.
     site_sizes : dict of site to tuple
@@ -222,7 +222,7 @@ class Result(Model):
     scale: FloatVector
     impute: FloatVector | None = None
     limit: FloatVector | None = None
-    dissimilarity: Literal["euclidean", "k-prototypes"] = "euclidean"
+    dissimilarity: Literal["euclidean", "gower", "k-prototypes"] = "euclidean"
     sizes: tuple[int, ...] | None = None
     site_sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.gower import MedianRule
 from fedclust.numeric.modes import CentroidRule, ModeRule, keep_means
 from fedclust.schema.encoding import Column, blocks_of
 from fedclust.schema.policy import Policy
@@ -48,6 +49,8 @@ def declared_space(columns: Sequence[Column], policy: Policy) -> Space:
     Rows of different levels differ in two columns. Divided by the root of 2, they are as far apart
     as a yes and a no.
     """
+    if policy.dissimilarity == "gower":
+        return _gower_space(columns)
     center, scale = np.zeros(len(columns)), np.ones(len(columns))
     if policy.scaling == "bounds":
         center, upper = own_bounds(columns)
@@ -58,6 +61,20 @@ def declared_space(columns: Sequence[Column], policy: Policy) -> Space:
     if policy.dissimilarity == "k-prototypes" and policy.gamma is not None:
         return with_categories(columns, space, policy.gamma)
     return space
+
+
+def _gower_space(columns: Sequence[Column]) -> Space:
+    """Return the space in which Gower's dissimilarity is the sum of absolute differences.
+
+    That is the mean over features, weighted, of differences over ranges. Rows of different levels
+    differ in two columns, each of which counts half.
+    """
+    weights = {column.feature: column.weight for column in columns}
+    center, upper = own_bounds(columns)
+    parts = np.array([column.weight for column in columns]) / sum(weights.values())
+    for block in blocks_of(columns):
+        parts[block] /= 2.0
+    return Space(center, (upper - center) / parts)
 
 
 def with_categories(columns: Sequence[Column], space: Space, gamma: float) -> Space:
@@ -105,16 +122,30 @@ def gamma_of(columns: Sequence[Column], scale: FloatArray) -> float | None:
 
 
 def centroid_rule(config: RunConfig) -> CentroidRule:
-    """Return what makes a cluster's centroid of its mean, by the session's dissimilarity."""
+    """Return what makes a cluster's centroid of its mean, by the session's dissimilarity.
+
+    With ``gower`` only the categories: medians do not follow from means, see :func:`median_rule`.
+    """
     if config.policy.dissimilarity == "euclidean":
         return keep_means
-    columns = config.columns
+    return ModeRule(_categories(config.columns), 1.0 / config.space.scale)
+
+
+def median_rule(config: RunConfig) -> MedianRule | None:
+    """Return what makes a cluster's centroid of its mean code, with ``gower``; otherwise None."""
+    if config.policy.dissimilarity != "gower":
+        return None
+    return MedianRule(_categories(config.columns), scaled_bounds(config)[1])
+
+
+def _categories(columns: Sequence[Column]) -> tuple[NDArray[np.int64], ...]:
+    """Return the columns of each yes/no and each categorical feature."""
     lone = [
         np.array([j])
         for j, column in enumerate(columns)
         if column.kind == "binary" and column.block is None
     ]
-    return ModeRule((*lone, *blocks_of(columns)), 1.0 / config.space.scale)
+    return (*lone, *blocks_of(columns))
 
 
 def standard_scale(columns: Sequence[Column], mean: FloatArray, variance: FloatArray) -> FloatArray:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
+from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
@@ -83,7 +84,9 @@ def label_by_centroid(result: Result, X: FloatArray) -> NDArray[np.int64]:
         return labels
     complete = ~np.isnan(scaled).any(axis=1)
     if result.prototypes is None:
-        labels[complete] = nearest_centroid(scaled[complete], result.centroids)
+        gower = result.dissimilarity == "gower"
+        nearest = nearest_by_gower if gower else nearest_centroid
+        labels[complete] = nearest(scaled[complete], result.centroids)
     else:
         clusters = np.array(result.prototype_labels, dtype=np.int64)
         labels[complete] = clusters[nearest_centroid(scaled[complete], result.prototypes)]
@@ -96,8 +99,10 @@ def label(result: Result, X: FloatArray, memory: Memory | None) -> NDArray[np.in
     return label_by_centroid(result, X)
 
 
-def squared_distances_to_centroids(result: Result, X: FloatArray) -> FloatArray:
-    """Return squared distances (n, K) in the scaled space from rows to the result's centroids.
+def dissimilarities_to_centroids(result: Result, X: FloatArray) -> FloatArray:
+    """Return the dissimilarities (n, K) of rows and the result's centroids in the scaled space.
+
+    They are squared distances, except with ``dissimilarity: gower``.
 
     With ``missing: mask`` over the features that a centroid and the rows have, as
     :func:`~fedclust.numeric.distances.masked_squared_distances` compares them.
@@ -121,7 +126,16 @@ def squared_distances_to_centroids(result: Result, X: FloatArray) -> FloatArray:
     squares = np.empty((len(rows), len(result.centroids)))
     for begin in range(0, len(rows), ROW_BLOCK):
         block = slice(begin, begin + ROW_BLOCK)
+        if result.dissimilarity == "gower":
+            squares[block] = gower_dissimilarities(scaled[block], result.centroids)
+            continue
         squares[block] = masked_squared_distances(
             scaled[block], present, result.centroids, result.mask
         )
     return squares
+
+
+def as_distances(result: Result, dissimilarities: FloatArray) -> FloatArray:
+    """Return distances: the roots of squared distances, but Gower's dissimilarities themselves."""
+    gower = result.dissimilarity == "gower"
+    return dissimilarities if gower else np.asarray(np.sqrt(dissimilarities))

@@ -16,13 +16,20 @@ from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.methods.common.task_checks import check_expected_task
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.distances import nearest_centroid
-from fedclust.protection.message_checks import check_costs, check_empty, check_means, check_shape
+from fedclust.numeric.gower import MedianRule, nearest_by_gower, own_dissimilarities
+from fedclust.protection.message_checks import (
+    SLACK,
+    check_costs,
+    check_empty,
+    check_means,
+    check_shape,
+)
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import centroid_rule, scaled_bounds
+from fedclust.schema.scaling import centroid_rule, median_rule, scaled_bounds
 from fedclust.schema.task import (
     CentroidTask,
     Contribution,
@@ -74,9 +81,9 @@ class Step(Model):
     counts : (K,) int64
         Persons.
     sums : (K, d) float64
-        Scaled.
+        Scaled. With ``dissimilarity: gower`` (K, D): of the points' codes (``numeric.gower``).
     costs : (K,) float64
-        Sums of squared distances of the points from the task's centroid.
+        Sums of squared distances of the points from the task's centroid, or of dissimilarities.
     """
 
     counts: IntVector
@@ -189,15 +196,30 @@ def check_cell_values(
 
 def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
     """Raise RuleViolation unless ``payload`` is a valid Lloyd step from ``centroids`` (K, d)."""
+    rule = median_rule(config)
     check_shape(payload.counts, (len(centroids),), "/counts")
-    check_shape(payload.sums, (len(centroids), len(config.columns)), "/sums")
+    check_shape(payload.sums, (len(centroids), step_width(config)), "/sums")
     check_shape(payload.costs, (len(centroids),), "/costs")
     check_sizes(payload.counts, config)
     check_empty(payload.counts, payload.sums, "/sums")
     check_empty(payload.counts, payload.costs, "/costs")
     means = payload.sums / np.maximum(payload.counts, 1)[:, None]
-    check_means(payload.counts, means, *scaled_bounds(config), "/sums")
-    check_costs(payload.counts, payload.sums, payload.costs, centroids)
+    if rule is None:
+        check_means(payload.counts, means, *scaled_bounds(config), "/sums")
+        check_costs(payload.counts, payload.sums, payload.costs, centroids)
+        return
+    check_means(payload.counts, means, np.zeros(1), np.ones(1), "/sums")
+    # No sum of absolute differences is below the difference of the sums.
+    implied = np.abs(rule.means(means) - centroids).sum(axis=1) * payload.counts
+    for cell in np.flatnonzero(~(payload.costs >= implied * (1.0 - SLACK) - SLACK)):
+        message = f"the cost of cell {cell} is lower than its own mean implies"
+        raise RuleViolation("cost", message, f"/costs/{cell}")
+
+
+def step_width(config: RunConfig) -> int:
+    """Return how many sums a Lloyd step has for each cluster: d, more with Gower's."""
+    rule = median_rule(config)
+    return len(config.columns) if rule is None else rule.width
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -213,7 +235,7 @@ def local_step(
     """Answer a task from a site's scaled points."""
     if isinstance(task.common, CellsTask):
         return find_cells(task.common, points, config, rng), memory
-    return site_lloyd_step(task.common.centroids, points), memory
+    return site_lloyd_step(task.common.centroids, points, median_rule(config)), memory
 
 
 def find_cells(
@@ -231,11 +253,26 @@ def pad_cells(counts: NDArray[np.int64], means: FloatArray, n_cells: int) -> Cel
     return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))
 
 
-def site_lloyd_step(centroids: FloatArray, points: Points) -> Step:
-    """Return a site's part of one Lloyd step from ``centroids`` (K, d)."""
+def site_lloyd_step(centroids: FloatArray, points: Points, rule: MedianRule | None = None) -> Step:
+    """Return a site's part of one Lloyd step from ``centroids`` (K, d); ``rule`` is Gower's."""
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
+    if rule is not None:
+        return _site_median_step(centroids, points, rule)
     sums = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
     return Step(counts=sums.counts, sums=sums.sums, costs=sums.costs)
+
+
+def _site_median_step(centroids: FloatArray, points: Points, rule: MedianRule) -> Step:
+    n_clusters = len(centroids)
+    labels = nearest_by_gower(points.X, centroids)
+    apart = own_dissimilarities(points.X, centroids, labels) * points.sizes
+    counts = np.bincount(labels, weights=points.sizes, minlength=n_clusters)
+    costs = np.bincount(labels, weights=apart, minlength=n_clusters)
+    return Step(
+        counts=counts.astype(np.int64),
+        sums=rule.add_up(points.X, points.sizes, labels, n_clusters),
+        costs=costs.astype(np.float64),
+    )
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
@@ -264,7 +301,7 @@ def combine_steps(
         ``inertia`` and ``centroid_shift``.
     """
     counts = np.zeros(len(centroids), dtype=np.int64)
-    sums = np.zeros_like(centroids)
+    sums = np.zeros((len(centroids), step_width(config)))
     costs: dict[str, float | None] = {}
     for contribution in with_payload(contributions, Step):
         sent = contribution.payload
@@ -274,7 +311,8 @@ def combine_steps(
             sums += sent.sums
     moved = centroids.copy()
     filled = counts > 0
-    moved[filled] = centroid_rule(config)(sums[filled] / counts[filled, None])
+    rule = median_rule(config) or centroid_rule(config)
+    moved[filled] = rule(sums[filled] / counts[filled, None])
     metrics = {
         "inertia": float(sum(cost or 0.0 for cost in costs.values())),
         "centroid_shift": float(np.sqrt(((moved - centroids) ** 2).sum(axis=1).max())),

@@ -36,6 +36,6 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
     start=server.start,
     aggregate=server.aggregate,
     finish=server.finish,
-    dissimilarities=("euclidean", "k-prototypes"),
+    dissimilarities=("euclidean", "gower", "k-prototypes"),
     sweeps=True,
 )

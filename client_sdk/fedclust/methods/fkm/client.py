@@ -25,6 +25,7 @@ from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import median_rule
 from fedclust.schema.task import SiteTask
 
 
@@ -43,14 +44,15 @@ def local_step(
         case MeansTask() if isinstance(options, PaperConfig):
             return _update_means(asked, points, options), memory
         case CandidatesTask():
-            return _step_candidates(asked, points), memory
+            return _step_candidates(asked, points, config), memory
         case kmeans_rounds.CellsTask():
             return kmeans_rounds.find_cells(asked, points, config, rng), memory
     raise TypeError("the task is of another variant")
 
 
-def _step_candidates(task: CandidatesTask, points: Points) -> Steps:
-    steps = [kmeans_rounds.site_lloyd_step(centroids, points) for centroids in task.centroids]
+def _step_candidates(task: CandidatesTask, points: Points, config: RunConfig) -> Steps:
+    rule = median_rule(config)
+    steps = [kmeans_rounds.site_lloyd_step(each, points, rule) for each in task.centroids]
     return Steps(
         counts=np.stack([step.counts for step in steps]),
         sums=np.stack([step.sums for step in steps]),

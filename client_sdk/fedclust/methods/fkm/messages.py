@@ -166,9 +166,10 @@ def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Varian
 
 
 def _check_steps(centroids: NDArray[np.float64], payload: Steps, config: RunConfig) -> None:
-    n_candidates, n_clusters, d = centroids.shape
+    n_candidates, n_clusters, _ = centroids.shape
+    width = kmeans_rounds.step_width(config)
     check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
-    check_shape(payload.sums, (n_candidates, n_clusters, d), "/sums")
+    check_shape(payload.sums, (n_candidates, n_clusters, width), "/sums")
     check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
     for i in range(n_candidates):
         try:

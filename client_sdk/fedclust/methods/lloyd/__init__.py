@@ -32,6 +32,6 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     start=server.start,
     aggregate=server.aggregate,
     finish=server.finish,
-    dissimilarities=("euclidean", "k-prototypes"),
+    dissimilarities=("euclidean", "gower", "k-prototypes"),
     sweeps=True,
 )
