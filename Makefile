@@ -61,6 +61,7 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/protection_figures.py
 	$(BIN)/python docs/method_figures.py
 	$(BIN)/python docs/choosing_figure.py
+	$(BIN)/python docs/result_figures.py
 
 # The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.
 # All pages are written anew: each has the menu, and Sphinx would leave pages that were removed.

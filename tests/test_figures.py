@@ -11,6 +11,7 @@ import choosing_figure
 import concept_figures
 import method_figures
 import protection_figures
+import result_figures
 import states
 from diagrams import FIGURES, wrap
 from fedclust.methods.registry import BUILT_IN
@@ -25,6 +26,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     **concept_figures.FIGURES,
     **method_figures.FIGURES,
     **protection_figures.FIGURES,
+    **result_figures.FIGURES,
     **states.FIGURES,
 }
 
@@ -42,6 +44,12 @@ def test_every_page_of_a_method_has_its_figure() -> None:
     for name in BUILT_IN:
         page = (FIGURES.parent / "methods" / f"{name}.md").read_text("utf-8")
         assert f"](../figures/method_{name}.svg)" in page
+
+
+def test_the_page_on_results_shows_its_figures() -> None:
+    page = (FIGURES.parent / "result.md").read_text("utf-8")
+    for name in result_figures.FIGURES:
+        assert f"](figures/{name}.svg)" in page
 
 
 def test_words_are_broken_where_the_line_is_full() -> None:

@@ -39,7 +39,7 @@ def check_results(page: Page) -> None:
     assert three.cluster_centers_.shape == (3, 2)
     assert len(page.names["found"].only_second) == 1
     assert "is recommended)" in result.plot.choice().svg
-    assert ">persons<" in three.plot.sizes().svg
+    assert ">persons, by cluster<" in three.plot.sizes().svg
     two = result.at(2).plot.centroids().svg
     assert "the line through the two centroids" in two
     assert "0 %" not in two
@@ -49,7 +49,7 @@ def check_results(page: Page) -> None:
     assert len({cy for _, cy in circles}) == 1
     assert 'text-anchor="end"' not in two
     assert re.findall(r'font-weight="600">(\d)</text>', two) == ["0", "1"]
-    with pytest.raises(AttributeError, match=r"there are: plot\.profile\(\), plot\.sizes"):
+    with pytest.raises(AttributeError, match=r"there are: plot\.profile\(\), plot\.pairs"):
         three.plot.dendrogram  # noqa: B018
     with pytest.raises(UsageError, match=r"name the figure: plot\.profile"):
         three.plot()

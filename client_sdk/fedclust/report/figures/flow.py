@@ -144,6 +144,8 @@ def _alluvial(
         at = x + {"start": 0.0, "middle": _NODE / 2, "end": _NODE}[anchor]
         names.append(text(at, top + _HEAD - 8, name, anchor))
         for k, size in enumerate(sizes[i]):
+            if not size:
+                continue
             bars += _bar(x, top + _HEAD + tops[i][k], size * scale, k, look_of(looks[i][k]))
     for i, table in enumerate(tables):
         if table is None:

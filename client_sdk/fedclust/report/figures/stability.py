@@ -44,7 +44,8 @@ def draw_stability(facts: Facts) -> Figure:
     UsageError
         Stability was not measured.
     """
-    values = [float(value) for value in _measured(facts).jaccard]
+    found = _measured(facts)
+    values = [float(value) for value in found.jaccard]
     left, top = 78.0, 40.0
     bottom = top + _STEP * len(values)
     x = Axis(0.0, 1.0, left, WIDTH - RIGHT - 14)
@@ -73,7 +74,7 @@ def draw_stability(facts: Facts) -> Figure:
         parts.append(text(spot, at + 17, f"{value:.2f}", anchor, fill=ink))
     name = "mean Jaccard index, by cluster"
     parts.append(text((x.low + x.high) / 2, bottom + 38, name, "middle"))
-    described = joined(
+    described = f"Mean Jaccard index over {found.n_models} models of resampled data. " + joined(
         f"Cluster {cluster.number}: {value:.2f}, {band(value)}"
         for cluster, value in zip(facts.clusters, values, strict=True)
     )
