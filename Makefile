@@ -1,6 +1,7 @@
 # Every target sets up what it needs. Plain Python 3.11 or newer is enough to begin with.
 #
 #   make demo               a coordinator and four hospitals on this machine
+#   make demo-sepsis        four intensive-care units, stability and transfer, a site is killed
 #   make test               all tests          (make test ARGS="tests/e2e -k https")
 #   make bench              all benchmarks     (make bench crash footprint)
 
@@ -15,8 +16,8 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint format bench openapi docs docs-site docs-pdf screenshots \
-	dist clean
+.PHONY: help install demo demo-sepsis serve test lint format bench openapi docs docs-site docs-pdf \
+	screenshots dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -27,6 +28,9 @@ install: $(DEV_STAMP)
 
 demo: $(RUN_STAMP)
 	$(BIN)/fedclust-service demo $(ARGS)
+
+demo-sepsis: $(RUN_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python examples/sepsis.py $(ARGS)
 
 serve: $(RUN_STAMP)
 	$(BIN)/fedclust-service serve $(ARGS)

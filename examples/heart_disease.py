@@ -28,7 +28,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def main() -> int:
         parser.error(f"--out: {given.out} exists and is not an empty directory")
     out.mkdir(parents=True, exist_ok=True)
     with coordinator(out / "coordinator") as (url, operator_token):
-        analyst_token = register(url, operator_token, out)
+        analyst_token = register(url, operator_token, out, HOSPITALS)
         print(f"coordinator at {url}, four hospitals, one analyst")
         for session, definition in SESSIONS.items():
             with Client(url, analyst_token) as analyst:
@@ -152,10 +152,10 @@ def coordinator(directory: Path) -> Iterator[tuple[str, str]]:
         process.wait(30)
 
 
-def register(url: str, operator_token: str, out: Path) -> str:
-    """Register hospitals and an analyst, write their token files, return the analyst's token."""
+def register(url: str, operator_token: str, out: Path, sites: Iterable[str]) -> str:
+    """Register sites and an analyst, write their token files, return the analyst's token."""
     with Client(url, operator_token) as operator:
-        for name in HOSPITALS:
+        for name in sites:
             operator.add("sites", name)
             _keep(out / name / "token", operator.issue_token("sites", name).token)
         operator.add("analysts", "ada")

@@ -26,6 +26,15 @@ from fedclust.report.references import cited, entries
 from fedclust.schema.evidence import Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
+from fedclust.schema.outcomes import (
+    ClusterComparison,
+    CommonOddsRatio,
+    Estimate,
+    OutcomeInCluster,
+    OutcomeResult,
+    Outcomes,
+    SiteEffects,
+)
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Bounds, Quality, Result, SweepEntry
 from fedclust.wire.models import Definition, Provenance
@@ -178,6 +187,38 @@ def test_stability_has_its_sentences_and_papers() -> None:
     assert {"hennig2007", "senbabaoglu2014", "tibshirani2005"} <= set(cited(text))
     item = next(each for each in checklist(facts).items if each.id == "stability")
     assert item.software in text
+
+
+def test_outcomes_are_named_apart_with_the_papers_of_their_measures() -> None:
+    outcome = {"name": "died", "kind": "binary", "role": "outcome"}
+    declared = definition_of(features=[*FEATURES, outcome])
+    unmeasured = methods_text(facts_of(definition=declared))
+    assert "The clustering used 4 variables" in unmeasured
+    assert "Too few persons" in unmeasured
+    one, three = (Estimate(value=v, lower=v / 2, upper=v * 2) for v in (1.0, 3.0))
+    effects = SiteEffects(sites=3, fixed=three, random=three, q=1, q_p_value=0.6, i2=one, tau2=0)
+    compared = ClusterComparison(
+        cluster=1,
+        mantel_haenszel=CommonOddsRatio(sites=3, odds_ratio=three, p_value=0.01),
+        by_site={"a": three},
+        over_sites=effects,
+    )
+    found = OutcomeResult(
+        name="died",
+        unit="",
+        kind="binary",
+        clusters=(OutcomeInCluster(persons=60), OutcomeInCluster(persons=40)),
+        sites={},
+        comparisons=(compared,),
+    )
+    facts = facts_of(result_of(outcomes=Outcomes(reference=0, results=(found,))), declared)
+    text = methods_text(facts)
+    assert "were: died (yes/no). Each cluster was compared with cluster 0" in text
+    papers = {"wilson1927", "mantel1959", "robins1986", "dersimonian1986", "higgins2002"}
+    assert papers <= set(cited(text))
+    assert "hedges1981" not in cited(text)
+    item = next(each for each in checklist(facts).items if each.id == "outcomes")
+    assert "died, odds ratio by Mantel and Haenszel: cluster 1 3 (1.5 to 6)." in item.software
 
 
 # --- every choice is named ------------------------------------------------------------------------

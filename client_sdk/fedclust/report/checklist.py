@@ -173,6 +173,36 @@ def _profiles(facts: Facts) -> str:
     return "The report gives mean and standard deviation, or share, by cluster and variable."
 
 
+def _effects(facts: Facts) -> str:
+    """Return what differs between the clusters, over all sites, for each outcome."""
+    found = facts.result.outcomes
+    if found is None:
+        return ""
+    lines = []
+    for outcome in found.results:
+        effects = []
+        for each in outcome.comparisons:
+            if outcome.kind == "binary":
+                stratified = each.mantel_haenszel
+                effect = None if stratified is None else stratified.odds_ratio
+            else:
+                effect = None if each.over_sites is None else each.over_sites.random
+            if effect is not None:
+                bounds = f"{short(effect.lower)} to {short(effect.upper)}"
+                effects.append(f"cluster {each.cluster} {short(effect.value)} ({bounds})")
+        measure = (
+            "odds ratio by Mantel and Haenszel"
+            if outcome.kind == "binary"
+            else (
+                "difference of means with random effects"
+                + (f", {outcome.unit}" if outcome.unit else "")
+            )
+        )
+        if effects:
+            lines.append(f"{outcome.name}, {measure}: {'; '.join(effects)}.")
+    return " ".join(lines)
+
+
 def _warnings(facts: Facts) -> str:
     warnings = facts.result.warnings
     return (
@@ -192,6 +222,7 @@ FIELDS: dict[str, Callable[[Facts], str]] = {
     "tried": _tried,
     "definition": _definition,
     "profiles": _profiles,
+    "effects": _effects,
     "warnings": _warnings,
 }
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from fedclust.report.facts import Facts
 from fedclust.report.references import cite
+from fedclust.report.wording import variable_text
+from fedclust.schema.feature import outcomes_of
 
 __all__ = ["EVIDENCE"]
 
@@ -62,5 +64,46 @@ def _transfer(facts: Facts) -> str:
     )
 
 
+def _outcomes(facts: Facts) -> str:
+    declared = outcomes_of(facts.definition.features)
+    if not declared:
+        return ""
+    named = "; ".join(map(variable_text, declared))
+    text = f"The outcomes, which were not clustered, were: {named}."
+    found = facts.result.outcomes
+    if found is None or not found.results:
+        return f"{text} Too few persons had a value of them to be compared."
+    kinds = {outcome.kind for outcome in found.results}
+    compared = [each for outcome in found.results for each in outcome.comparisons]
+    text += f" Each cluster was compared with cluster {found.reference}, the largest."
+    if "binary" in kinds:
+        text += (
+            f" Shares have Wilson's intervals {cite('wilson1927')}; odds ratios, risk ratios and "
+            "risk differences are crude."
+        )
+    if any(each.mantel_haenszel is not None for each in compared):
+        text += (
+            " Stratified by site, they are odds ratios by Mantel and Haenszel "
+            f"{cite('mantel1959')}, with the interval of Robins, Breslow and Greenland "
+            f"{cite('robins1986')}."
+        )
+    if "numeric" in kinds:
+        text += (
+            " Differences of means are in the outcome's unit, and standardised as Hedges' g "
+            f"{cite('hedges1981')}."
+        )
+    if any(each.over_sites is not None for each in compared):
+        text += (
+            " Effects of the sites were combined by inverse variance, with fixed and with random "
+            f"effects {cite('dersimonian1986')}; I2 is the share of their variation that lies "
+            f"between sites {cite('higgins2002')}."
+        )
+    return f"{text} Intervals are 95 % intervals; p-values are not adjusted for their number."
+
+
 #: By name, as ``methods_text.SENTENCES``.
-EVIDENCE: dict[str, Callable[[Facts], str]] = {"stability": _stability, "transfer": _transfer}
+EVIDENCE: dict[str, Callable[[Facts], str]] = {
+    "stability": _stability,
+    "transfer": _transfer,
+    "outcomes": _outcomes,
+}

@@ -17,8 +17,8 @@ from fedclust.report.drawing import short
 from fedclust.report.evidence_text import EVIDENCE
 from fedclust.report.facts import Facts
 from fedclust.report.references import bibtex_of, cite, cited
-from fedclust.report.wording import named_values
-from fedclust.schema.feature import Feature
+from fedclust.report.wording import named_values, variable_text
+from fedclust.schema.feature import clustered
 
 __all__ = ["SENTENCES", "bibtex", "fedclust_version", "methods_text"]
 
@@ -128,33 +128,12 @@ def _completed(facts: Facts) -> str:
 
 
 def _variables(facts: Facts) -> str:
-    features = facts.definition.features
-    listed = "; ".join(map(_variable, features))
+    features = clustered(facts.definition.features)
+    listed = "; ".join(map(variable_text, features))
     coded = ""
     if any(feature.kind == "categorical" for feature in features):
         coded = " Each level of a categorical variable became a column of 0 and 1."
     return f"The clustering used {_number(len(features), 'variable')}: {listed}.{coded}"
-
-
-def _variable(feature: Feature) -> str:
-    """Return a variable with unit, levels, transform, bounds and weight."""
-    details = [feature.unit] if feature.unit else []
-    if feature.kind == "binary":
-        details.append("yes/no")
-    if feature.levels:
-        details.append(f"categorical: {', '.join(feature.levels)}")
-    if feature.transform != "none":
-        details.append("log(1 + x)" if feature.transform == "log1p" else "natural logarithm")
-    low, high = feature.lower, feature.upper
-    if low is not None and high is not None:
-        details.append(f"bounds {low:g} to {high:g}")
-    elif low is not None:
-        details.append(f"lower bound {low:g}")
-    elif high is not None:
-        details.append(f"upper bound {high:g}")
-    if feature.weight != 1.0:
-        details.append(f"weight {feature.weight:g}")
-    return f"{feature.name} ({', '.join(details)})" if details else feature.name
 
 
 def _missing(facts: Facts) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from fedclust.schema.feature import Feature
+
 #: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
 _ROUNDING = 1e-12
 
@@ -44,3 +46,24 @@ def without_noise(value: float) -> float:
 def isolated(text: str) -> str:
     """Isolate a name written from right to left, so that numbers after it keep their order."""
     return text if text.isascii() else f"\u2068{text}\u2069"
+
+
+def variable_text(feature: Feature) -> str:
+    """Return a variable with unit, levels, transform, bounds and weight."""
+    details = [feature.unit] if feature.unit else []
+    if feature.kind == "binary":
+        details.append("yes/no")
+    if feature.levels:
+        details.append(f"categorical: {', '.join(feature.levels)}")
+    if feature.transform != "none":
+        details.append("log(1 + x)" if feature.transform == "log1p" else "natural logarithm")
+    low, high = feature.lower, feature.upper
+    if low is not None and high is not None:
+        details.append(f"bounds {low:g} to {high:g}")
+    elif low is not None:
+        details.append(f"lower bound {low:g}")
+    elif high is not None:
+        details.append(f"upper bound {high:g}")
+    if feature.weight != 1.0:
+        details.append(f"weight {feature.weight:g}")
+    return f"{feature.name} ({', '.join(details)})" if details else feature.name
