@@ -70,7 +70,7 @@ def test_every_k_is_measured_on_the_same_samples(monkeypatch: pytest.MonkeyPatch
     means, counts, sites = cells(4, 2)
     drawn: dict[int, list[np.ndarray]] = {2: [], 3: []}
 
-    def centroids(means: np.ndarray, weights: np.ndarray, k: int, rng: object) -> np.ndarray:
+    def centroids(means: np.ndarray, weights: np.ndarray, k: int, *_: object) -> np.ndarray:
         drawn[k].append(weights)
         return means[:k]
 

@@ -125,7 +125,7 @@ def _swept(count: int, recommended: int) -> Facts:
     for k in range(2, count + 2):
         found = facts_of(rng.normal(size=(k, 2)), ["u", "v"]).result
         flow = None if sizes is None else rng.integers(0, 40, (sizes, k))
-        entries.append(SweepEntry(n_clusters=k, flow=flow, stability=0.5, result=found))
+        entries.append(SweepEntry(n_clusters=k, flow=flow, start_agreement=0.5, result=found))
         sizes = k
     means = rng.normal(size=(recommended, 2))
     return facts_of(means, ["u", "v"], sweep=tuple(entries), n_clusters=recommended)

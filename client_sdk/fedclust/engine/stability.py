@@ -158,7 +158,7 @@ def _centroids(
     weights: IntArray,
     n_clusters: int,
     rng: np.random.Generator,
-    rule: CentroidRule,
+    rule: CentroidRule = keep_means,
 ) -> FloatArray:
     """Return K centroids (K, d) of weighted cells; the last is repeated where there are fewer."""
     if not weights.any():
