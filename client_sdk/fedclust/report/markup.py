@@ -26,11 +26,12 @@ caption{text-align:left;color:#555;padding-bottom:.3rem}
 th,td{padding:.2rem .6rem;border-bottom:1px solid #e5e5e5;text-align:right;vertical-align:top}
 th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #bbb}
 td.text,th.text{text-align:left}code{font-size:.8rem;overflow-wrap:anywhere}
-figure{margin:1rem 0}figcaption{color:#555;font-size:.88rem}svg{max-width:100%;height:auto}
+figure{margin:1rem 0;overflow-x:auto}figcaption{color:#555;font-size:.88rem;position:sticky;left:0}
+svg{width:100%;min-width:40rem;max-width:52rem;height:auto}
 .warning{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fff6ef}
 .wide{overflow-x:auto}pre{white-space:pre-wrap;font-size:.8rem}
-@media print{body{margin:0;max-width:none;font-size:11px}figure,table{break-inside:avoid}
-details{display:block}h2{break-after:avoid}}
+@media print{body{margin:0;max-width:none;font-size:11px}svg{min-width:0}
+figure,table{break-inside:avoid}details{display:block}h2{break-after:avoid}}
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 

@@ -361,8 +361,8 @@ def _choice(facts: Facts) -> str:
     content = f"<p>{escape(facts.result.recommendation or '')}</p>"
     flow = html_figure(
         Plots(facts).flow,
-        "How the persons of each cluster divide when there are more clusters. A cluster that only "
-        "loses parts to a new one is the same cluster; one that is made of many is another.",
+        "How the persons of each cluster divide at the next number of clusters. Where each cluster "
+        "comes from one, the two agree; ribbons that cross mean that they do not.",
     )
     flows = "".join(
         html_table(
