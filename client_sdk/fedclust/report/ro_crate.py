@@ -19,6 +19,7 @@ from typing import Any
 from fedclust.definition import canonical, read_definition
 from fedclust.errors import UsageError
 from fedclust.methods.registry import METHODS
+from fedclust.report.checklist import WRITE_UP
 from fedclust.report.facts import Facts, facts_of_document
 from fedclust.report.figures import Plots, drawn_figures
 from fedclust.report.markup import html_document, html_table
@@ -84,6 +85,21 @@ _DESCRIBED = {
         "text/html",
         "Report",
         "The result for people: profile, sizes, quality, figures, provenance.",
+    ),
+    "methods.md": (
+        "text/markdown",
+        "Methods",
+        "The methods section of a paper about the result, with every choice and figure.",
+    ),
+    "references.bib": (
+        "application/x-bibtex",
+        "References",
+        "What the methods section cites, as BibTeX.",
+    ),
+    "checklist.md": (
+        "text/markdown",
+        "Reporting checklist",
+        "What a paper should report, filled in as far as the result says it.",
     ),
     "provenance.json": (
         "application/json",
@@ -206,6 +222,7 @@ def _files(facts: Facts, document: ResultDocument, definition: bytes) -> list[_F
         "centroids.csv": centroid_table(document),
         "profile.csv": csv_text(facts).encode(),
         "report.html": html(facts).encode(),
+        **{path: write(facts).encode() for path, write in WRITE_UP.items() if path in _DESCRIBED},
         "provenance.json": _provenance(facts, document),
     }
     found = [_File(path, *_DESCRIBED[path], content) for path, content in contents.items()]
