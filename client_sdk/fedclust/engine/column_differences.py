@@ -26,7 +26,7 @@ names any where all sites agree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,7 +247,13 @@ class _Reference:
             if not trials:
                 break
             _, j, trial = trials[int(tolerant_argmin([each[0] for each in trials]))]
-            used[j], found = False, trial
+            # Without the column, the mix of clusters could pass for an offset: count the lower one.
+            used[j] = False
+            found = replace(
+                trial,
+                offsets=np.where(used, trial.offsets, np.minimum(trial.offsets, found.offsets)),
+                shares=np.where(used, trial.shares, np.minimum(trial.shares, found.shares)),
+            )
         return found
 
     def _scale(self, others: Sequence[str]) -> FloatArray:
