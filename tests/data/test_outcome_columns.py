@@ -135,3 +135,26 @@ def test_new_rows_need_no_outcomes() -> None:
     np.testing.assert_array_equal(
         found.predict(pd.DataFrame(new, columns=["x", "y"])), found.labels_["a"]
     )
+
+
+def test_a_numeric_outcome_does_not_shape_the_groups() -> None:
+    """Else the groups, and so the clusters of groups, would differ in the outcome."""
+    given, asked = rows(4), plan()
+    others = given.assign(stay=np.random.default_rng(9).permutation(given["stay"]))
+    here, there = points_of(asked, given)[0], points_of(asked, others)[0]
+    order = [np.lexsort(np.column_stack([each.X, each.sizes]).T) for each in (here, there)]
+    np.testing.assert_array_equal(here.X[order[0]], there.X[order[1]])
+    assert not np.array_equal(here.outcomes[order[0], 4], there.outcomes[order[1], 4])
+    # A yes/no outcome does: otherwise a rare event would be released as nobody's.
+    swapped = points_of(asked, given.assign(died=given["died"][::-1].to_numpy()))[0]
+    assert not np.array_equal(np.sort(here.X, axis=0), np.sort(swapped.X, axis=0))
+
+
+def test_the_order_of_persons_does_not_matter_where_they_are_equal_but_for_an_outcome() -> None:
+    given = rows(5).round({"x": 0, "y": 0})
+    shuffled = given.sample(frac=1, random_state=1)
+    here, there = (
+        np.column_stack([each.X, each.outcomes, each.sizes])
+        for each in (points_of(plan(), rows)[0] for rows in (given, shuffled))
+    )
+    np.testing.assert_array_equal(here, there)

@@ -94,6 +94,21 @@ class SitePersons:
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
     warnings: tuple[str, ...] = ()
 
+    @property
+    def apart(self) -> frozenset[str]:
+        """Columns that do not count where groups of similar persons are formed: numeric outcomes.
+
+        Clusters of the groups would differ in the outcome because of how the groups were formed.
+        """
+        numeric = {
+            reading.column: reading.feature.role == "outcome" and reading.feature.kind == "numeric"
+            for reading in self.readings
+        }
+        shared = {each.column for each in self.readings if each.feature.role == "feature"}
+        return frozenset(
+            name for name, is_apart in numeric.items() if is_apart and name not in shared and name
+        )
+
     def blocks(self) -> Iterator[PersonBlock]:
         """Yield all persons: in one block, or in several if the source stays on disk.
 

@@ -96,7 +96,9 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     """
     blocks = (block.sources for block in persons.blocks())
     try:
-        table = form_table_by_blocks(persons.describe(p), blocks, p, persons.n_persons)
+        table = form_table_by_blocks(
+            persons.describe(p), blocks, p, persons.n_persons, persons.apart
+        )
     except TooFewPersons:
         return no_points(plan)
     return table_points(persons, table)
@@ -116,7 +118,7 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
         nonlocal first
         for block in persons.blocks():
             encoded = encode_sources(columns, block.sources)
-            groups = group_persons(columns, encoded, p, persons.n_persons)
+            groups = group_persons(columns, encoded, p, persons.n_persons, persons.apart)
             # Kept for the second pass; int32 halves the memory.
             labels.append((first + groups).astype(np.int32))
             first += int(groups.max()) + 1

@@ -168,7 +168,9 @@ class Cohort:
         withdrawn[index], used[self.groups[index]] = True, False
         return replace(self, withdrawn=withdrawn, used=used)
 
-    def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
+    def table(
+        self, names: Sequence[str], p: int = 0, apart: frozenset[str] = frozenset()
+    ) -> ProtectedTable:
         """Return the protected table of some source columns.
 
         Parameters
@@ -177,6 +179,8 @@ class Cohort:
             As the source calls them now. Columns joined with one of them are included.
         p : int
             If larger than the cohort's own p, the table is of unions of its groups.
+        apart : frozenset of str
+            Columns that do not count where similar groups are united.
 
         Raises
         ------
@@ -206,7 +210,7 @@ class Cohort:
             tuple(each.released[self.used] for each in chosen),
             tuple(each.share for each in chosen),
         )
-        return unite_groups(table, p) if p > self.p else table
+        return unite_groups(table, p, apart) if p > self.p else table
 
 
 def _rename(column: TableColumn, names: Mapping[str, str]) -> TableColumn:

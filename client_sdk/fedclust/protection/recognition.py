@@ -59,12 +59,15 @@ class PersonSource:
         block.
     n_persons : int
         Approximate number of persons in all blocks.
+    apart : frozenset of str
+        As in :func:`fedclust.protection.table.group_persons`.
     """
 
     blocks: PersonBlocks
     rules: Mapping[str, str]
     sample: Sequence[SourceColumn] | None = None
     n_persons: int = 0
+    apart: frozenset[str] = frozenset()
 
 
 def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: PersonBlocks) -> Cohort | None:

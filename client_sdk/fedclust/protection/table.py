@@ -161,8 +161,11 @@ def form_table_by_blocks(
     blocks: Iterable[Sequence[SourceColumn]],
     p: int,
     n_persons: int,
+    apart: Collection[str] = (),
 ) -> ProtectedTable:
     """Form the protected table of ``n_persons`` who come in blocks; no group spans two blocks.
+
+    ``apart`` is as in :func:`group_persons`.
 
     Raises
     ------
@@ -170,7 +173,7 @@ def form_table_by_blocks(
         If a block has fewer than ``p`` persons.
     """
     encoded = (encode_sources(columns, sources) for sources in blocks)
-    grouped = ((each, group_persons(columns, each, p, n_persons)) for each in encoded)
+    grouped = ((each, group_persons(columns, each, p, n_persons, apart)) for each in encoded)
     return release_blocks(columns, grouped, p)
 
 
@@ -192,10 +195,12 @@ def group_persons(
     encoded: Sequence[FloatArray],
     p: int,
     n_persons: int | None = None,
+    apart: Collection[str] = (),
 ) -> IntArray:
     """Return the group (n,) of each of a site's persons, or of some of its ``n_persons``.
 
     Persons with the same missing columns are grouped together if there are at least p of them.
+    Numeric columns ``apart`` do not count where similar persons are looked for.
 
     Raises
     ------
@@ -211,9 +216,14 @@ def group_persons(
         if isinstance(column, LevelColumn)
     ]
     least = _least_size(counts, len(columns), n_persons or n, p)
-    points = embed_persons(columns, encoded)
+    points = embed_persons(columns, encoded, apart)
     missing = np.stack([np.isnan(each) for each in encoded])
-    if not missing.any():
+    others = [
+        values
+        for column, values in zip(columns, encoded, strict=True)
+        if not _shapes_groups(column, apart)
+    ]
+    if not missing.any() and not others:
         return form_groups(points, least)
     patterns = _missing_patterns(missing, p)
     groups = np.empty(n, dtype=np.int64)
@@ -221,7 +231,7 @@ def group_persons(
     for pattern in range(int(patterns.max()) + 1):
         members = np.flatnonzero(patterns == pattern)
         # Equal points keep this order, which does not depend on the order of persons.
-        members = members[np.lexsort(missing[:, members])]
+        members = members[np.lexsort([*missing[:, members], *(each[members] for each in others)])]
         labels = form_groups(points[members], least)
         groups[members] = first + labels
         first += int(labels.max()) + 1
@@ -238,13 +248,21 @@ def _least_size(counts: Sequence[FloatArray | IntArray], n_columns: int, n: int,
     return least_group_size(n, p, has_levels=larger)
 
 
-def embed_persons(columns: Sequence[TableColumn], encoded: Sequence[FloatArray]) -> FloatArray:
+def _shapes_groups(column: TableColumn, apart: Collection[str]) -> bool:
+    return not (isinstance(column, NumericColumn) and column.name in apart)
+
+
+def embed_persons(
+    columns: Sequence[TableColumn], encoded: Sequence[FloatArray], apart: Collection[str] = ()
+) -> FloatArray:
     """Return points (n, width) whose distances say how similar persons are."""
+    pairs = list(zip(columns, encoded, strict=True))
     blocks = (
         values[None]
         if isinstance(column, NumericColumn)
         else np.where(np.isnan(values), np.nan, values == np.arange(column.n_levels)[:, None])
-        for column, values in zip(columns, encoded, strict=True)
+        for column, values in pairs
+        if _shapes_groups(column, apart)
     )
     return _standardize(columns, blocks, len(encoded[0]))
 
@@ -331,8 +349,10 @@ def release_blocks(
 # --- a larger p -----------------------------------------------------------------------------------
 
 
-def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
+def unite_groups(table: ProtectedTable, p: int, apart: Collection[str] = ()) -> ProtectedTable:
     """Return the table of unions of whole groups, for a session or site with a larger ``p``.
+
+    ``apart`` is as in :func:`group_persons`.
 
     A union's record is the weighted mean of its groups' released records (levels: their added
     counts). Nothing is computed from persons.
@@ -347,7 +367,9 @@ def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
         raise TooFewPersons(n, p)
     table = table.sorted_by_value()
     blocks = (
-        values[None] if values.ndim == 1 else _level_shares(values).T for values in table.released
+        values[None] if values.ndim == 1 else _level_shares(values).T
+        for column, values in zip(table.columns, table.released, strict=True)
+        if _shapes_groups(column, apart)
     )
     points = _standardize(table.columns, blocks, len(table.sizes))
     counts = [values.sum(axis=0) for values in table.released if values.ndim == 2]

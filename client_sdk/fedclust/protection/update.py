@@ -163,6 +163,7 @@ class _Update:
     ) -> None:
         self.cohort, self.secret, self.source = cohort, secret, source
         self.new_names, self.aliases = dict(new_names), {**cohort.aliases, **new_names}
+        self.apart = frozenset(self.aliases.get(name, name) for name in source.apart)
         #: Cohorts that the persons may not be in, and the keys of persons withdrawn from any.
         self.others: Sequence[Cohort] = ()
         self.withdrawn = cohort.keys[:0]
@@ -284,7 +285,7 @@ class _Update:
             column.drop_two_values(values)
         columns = [each.column for each in self.columns]
         n_persons = max(len(self.cohort.keys) + len(persons), self.source.n_persons)
-        groups = group_persons(columns, persons.values, self.cohort.p, n_persons)
+        groups = group_persons(columns, persons.values, self.cohort.p, n_persons, self.apart)
         persons, groups = self._add_left_over(persons, groups)
         groups = groups + len(self.sizes)
         self.sizes = np.append(self.sizes, np.bincount(groups)[len(self.sizes) :])
@@ -304,7 +305,8 @@ class _Update:
         from scipy.spatial import cKDTree
 
         both = _concatenate([persons, left_over])
-        points = embed_persons([each.column for each in self.columns], both.values)
+        columns = [each.column for each in self.columns]
+        points = embed_persons(columns, both.values, self.apart)
         sizes = np.bincount(groups)
         centres = [np.bincount(groups, weights=each) / sizes for each in points[: len(groups)].T]
         nearest = cKDTree(np.column_stack(centres)).query(points[len(groups) :])[1]

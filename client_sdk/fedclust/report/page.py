@@ -23,6 +23,7 @@ from fedclust.report.markup import (
     html_warning,
 )
 from fedclust.report.methods_text import bibtex, methods_text
+from fedclust.report.outcomes import html_outcomes
 from fedclust.report.stability import html_stability
 from fedclust.report.wording import isolated, named_values, without_noise
 from fedclust.schema.encoding import Column
@@ -51,6 +52,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("centroids", "Centroids", _centroids(facts)),
         Section("number", "Number of clusters", _choice(facts)),
         Section("stability", "Stability", html_stability(facts)),
+        Section("outcomes", "Outcomes", html_outcomes(facts)),
         Section("bounds", "Bounds", _bounds(facts)),
         Section("quality", "Quality", _quality(facts)),
         Section("methods", "Methods and reporting checklist", _methods(facts)),

@@ -162,7 +162,8 @@ def prepare(
         p_used = max(p, cohort.p)
         names = [each.column for each in persons.readings if each.column is not None]
         with cohort_refusals():
-            points = table_points(persons, cohort.table(names, p_used))
+            table = cohort.table(names, p_used, persons.apart)
+            points = table_points(persons, table)
         figures = _measure_closeness(store, cohort, persons, names)
     except TooFewPersons:
         return Prepared(no_points(plan), rows.features, p)
@@ -295,7 +296,8 @@ def draft_table(
         ):
             persons = reader.read_with_base([cohort], pinned, wanted)
     rules = {column.name: _rule(column) for column in persons.columns}
-    source = PersonSource(_person_blocks(persons), rules, persons.sample, persons.n_persons)
+    blocks = _person_blocks(persons)
+    source = PersonSource(blocks, rules, persons.sample, persons.n_persons, wanted.apart)
     draft = store.draft(
         source,
         p=p,
