@@ -89,12 +89,16 @@ def test_every_k_is_measured_on_the_same_samples(monkeypatch: pytest.MonkeyPatch
     assert samples.mean() == pytest.approx(counts.mean(), rel=0.05)
 
 
-def test_where_every_site_is_needed_each_is_drawn_once() -> None:
-    sites = np.repeat(np.arange(12), 3)
-    counts = np.full(36, 20)
-    weights = stability._draw_weights(counts, sites, 12, np.random.default_rng(0))
-    assert (weights > 0).all()
-    assert weights.sum() == pytest.approx(counts.sum(), rel=0.15)
+@pytest.mark.parametrize("min_sites", [2, 5, 8])
+def test_samples_vary_as_much_as_a_bootstrap_of_all_persons(min_sites: int) -> None:
+    sites = np.repeat(np.arange(8), 100)
+    values = np.random.default_rng(0).normal(size=(800, 100))
+    weights = stability._draw_weights(
+        np.ones(800, np.int64), sites, n_models=500, min_sites=min_sites, seed=3
+    )
+    assert ((weights > 0).reshape(500, 8, 100).any(axis=2).sum(axis=1) >= min_sites).all()
+    means = (weights @ values) / weights.sum(axis=1)[:, None]
+    assert means.var(axis=0).mean() * 800 == pytest.approx(1.0, abs=0.15)
 
 
 def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:

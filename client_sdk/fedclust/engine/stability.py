@@ -1,11 +1,13 @@
 """Stability: would other data of the same kind have given the same clusters?
 
 What it computes
-    **Resampled models.** The coordinator draws sites with replacement and persons with replacement
-    within them, and clusters each sample. It works on the sites' cells: a person of a cell is
-    drawn a Poisson number of times, so a cell weighs a Poisson number of persons. Each site then
-    counts its persons by final cluster and by the model's cluster; all measures follow from these
-    tables (``numeric.agreement``).
+    **Resampled models.** The coordinator draws sites with replacement and clusters each sample. It
+    works on the sites' cells: a cell weighs its persons times the number of times that its site was
+    drawn, and varies as a Poisson number besides. Both stages at full variance would count the
+    variance between persons twice, so the Poisson weights have only what the first lacks: where S
+    sites are drawn freely, 1/S (Davison & Hinkley, section 3.8). Where each draw needs all sites,
+    they have all of it. Each site then counts its persons by final cluster and by the model's
+    cluster; all measures follow from these tables (``numeric.agreement``).
 
     **Split halves.** Each person of a cell goes to one half or the other by a fair coin. Each half
     gives a model, and one half's model predicts which persons the other half's puts together.
@@ -28,6 +30,7 @@ Tibshirani, Walther & Hastie, "Estimating the number of clusters in a data set v
 statistic", Journal of the Royal Statistical Society B 63, 2001.
 Senbabaoglu, Michailidis & Li, "Critical limitations of consensus clustering in class discovery",
 Scientific Reports 4, 2014.
+Davison & Hinkley, "Bootstrap methods and their application", Cambridge University Press, 1997.
 Hanley & MacGibbon, "Creating non-parametric bootstrap samples using Poisson frequencies", Computer
 Methods and Programs in Biomedicine 83, 2006.
 """
@@ -49,18 +52,18 @@ from fedclust.schema.evidence import Stability
 #: Splits into halves.
 N_SPLITS = 10
 #: Random starts of each model, in addition to a farthest-first start.
-_RESTARTS = 3
+_RESTARTS = 10
 #: Draws of sites after which each site is drawn once.
 _MAX_DRAWS = 20
 #: Hennig 2007: a cluster is recovered by a model from the first on, dissolved below the second.
 _RECOVERED, _DISSOLVED = 0.75, 0.5
-#: The lower bounds of the mean Jaccard similarity, with what Hennig says of clusters from there on.
-_BANDS = (
-    (0.85, "highly stable"),
-    (0.75, "stable"),
-    (0.6, "a pattern whose members are doubtful"),
-)
-_NOT_STABLE = "not to be trusted"
+#: What Hennig says of a cluster, by the lower bound of its mean Jaccard similarity.
+BANDS = {
+    "highly stable": 0.85,
+    "stable": 0.75,
+    "a pattern whose members are doubtful": 0.6,
+    "not to be trusted": 0.0,
+}
 #: Tibshirani & Walther 2005: the largest K with at least this prediction strength.
 STRONG = 0.8
 #: Points of a site whose pairs are counted.
@@ -70,6 +73,8 @@ _PAIR_BLOCK = 4_096
 #: Reference data sets of the gap statistic, and the most persons in each.
 _REFERENCES = 20
 _REFERENCE_PERSONS = 1_000
+#: Random starts of each reference, in addition to a farthest-first start.
+_REFERENCE_RESTARTS = 3
 
 
 # --- models of resampled data, at the coordinator -------------------------------------------------
@@ -110,26 +115,38 @@ def resampled_models(
     rule : CentroidRule
     """
     models = np.empty((n_models, n_clusters, means.shape[1]))
-    for b in range(n_models):
-        weights = _draw_weights(counts, sites, min_sites, server_rng(seed, f"resample-{b}"))
+    samples = _draw_weights(counts, sites, n_models=n_models, min_sites=min_sites, seed=seed)
+    for b, weights in enumerate(samples):
         rng = server_rng(seed, f"resample-{b}-{n_clusters}")
         models[b] = _centroids(means, weights, n_clusters, rng, rule)
     return models
 
 
 def _draw_weights(
-    counts: IntArray, sites: IntArray, min_sites: int, rng: np.random.Generator
-) -> IntArray:
-    """Return how many persons of each cell (m,) are in a sample."""
-    taking_part = np.unique(sites)
+    counts: IntArray, sites: IntArray, *, n_models: int, min_sites: int, seed: int
+) -> FloatArray:
+    """Return the weight of each cell in each sample (B, m)."""
+    rngs = [server_rng(seed, f"resample-{b}") for b in range(n_models)]
+    names, places = np.unique(sites, return_inverse=True)
+    times = np.array([_draw_sites(len(names), min_sites, rng) for rng in rngs])
+    # What drawing the sites lacks of a variance of 1 a person.
+    variance = max(1.0 - float(((times - 1) ** 2).mean()), 1.0 / len(names))
+    weights = np.empty((n_models, len(counts)))
+    for b, rng in enumerate(rngs):
+        expected = counts * times[b][places]
+        weights[b] = rng.poisson(expected / variance) * variance
+        if len(np.unique(places[weights[b] > 0])) < min_sites:
+            weights[b] = expected
+    return weights
+
+
+def _draw_sites(n_sites: int, min_sites: int, rng: np.random.Generator) -> IntArray:
+    """Return how often each site is drawn (S,)."""
     for _ in range(_MAX_DRAWS):
-        drawn = rng.choice(taking_part, size=len(taking_part))
-        times = np.bincount(drawn, minlength=int(taking_part[-1]) + 1)
-        weights = rng.poisson(counts * times[sites])
-        if len(np.unique(sites[weights > 0])) >= min_sites:
-            return weights
-    # Each cell is kept, so that no site is lost.
-    return np.maximum(rng.poisson(counts), 1)
+        times = np.bincount(rng.integers(n_sites, size=n_sites), minlength=n_sites)
+        if np.count_nonzero(times) >= min_sites:
+            return times
+    return np.ones(n_sites, dtype=np.int64)
 
 
 def split_models(
@@ -155,7 +172,7 @@ def split_models(
 
 def _centroids(
     means: FloatArray,
-    weights: IntArray,
+    weights: FloatArray | IntArray,
     n_clusters: int,
     rng: np.random.Generator,
     rule: CentroidRule = keep_means,
@@ -247,7 +264,7 @@ def band(jaccard: float) -> str:
     Below .6 "not to be trusted", below .75 "a pattern whose members are doubtful", below .85
     "stable", from there on "highly stable".
     """
-    return next((words for least, words in _BANDS if jaccard >= least), _NOT_STABLE)
+    return next(words for words, least in BANDS.items() if jaccard >= least)
 
 
 # --- gap statistic --------------------------------------------------------------------------------
@@ -291,7 +308,7 @@ def gap_statistic(
     for b in range(_REFERENCES):
         draws = server_rng(seed, f"gap-{b}").uniform(box[0], box[1], (2, n, box.shape[1]))
         rng = server_rng(seed, f"gap-{b}-{n_clusters}")
-        centroids = weighted_kmeans(draws[0], np.ones(n), n_clusters, rng, _RESTARTS)
+        centroids = weighted_kmeans(draws[0], np.ones(n), n_clusters, rng, _REFERENCE_RESTARTS)
         mean = draws[0].mean(axis=0, keepdims=True)
         logs = np.log([[_mean_cost(rows, at) for at in (centroids, mean)] for rows in draws])
         fitted[b] = logs[0]
