@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust.engine.column_differences import SiteSummary, differing_columns
-from fedclust.engine.transfer import (
-    LocalFit,
-    check_local_fit,
-    left_out_models,
-    left_out_table,
-    local_fit,
-    summarise,
-)
-from fedclust.methods import lloyd
+from fedclust import SimulationResult, engine, simulate
+from fedclust.definition import plan_of
+from fedclust.engine import resampling
+from fedclust.engine.column_differences import SiteProfile, differing_columns
+from fedclust.engine.transfer import left_out_models
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import row_points
-from support.points import config_of, weighted
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution, Done, Next
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
-CONFIG = config_of(lloyd.config.Config(n_clusters=3), d=4)
 
 
 def rows_of(
@@ -32,13 +31,13 @@ def rows_of(
     return CENTRES[labels] + rng.normal(size=(n, 4)) * 0.7, labels.astype(np.int64)
 
 
-def summary_of(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> SiteSummary:
+def summary_of(rows: NDArray[np.float64], labels: NDArray[np.int64]) -> SiteProfile:
     cells = local_kmeans(row_points(rows), 60, 2, np.random.default_rng(0))
     own_means = np.stack([rows[labels == k].sum(axis=0) for k in range(3)])
     own_means /= np.maximum(np.bincount(labels, minlength=3), 1)[:, None]
     within = ((rows - own_means[labels]) ** 2).mean(axis=0)
     held = cells.counts > 0
-    return SiteSummary(cells.means[held], cells.counts[held], within)
+    return SiteProfile(cells.means[held], cells.counts[held], within)
 
 
 def consortium(mixes: list[list[float] | None]) -> dict[str, tuple[NDArray, NDArray]]:
@@ -87,62 +86,162 @@ def test_too_few_other_sites_name_nobody() -> None:
     assert found_in(sites) == {}
 
 
-def test_a_site_with_clear_clusters_finds_them_alone() -> None:
-    rows, labels = rows_of(np.random.default_rng(0), 90)
-    fit = local_fit(weighted(rows), labels, 3, CONFIG, 7, "north")
-    counts = 5 * np.bincount(labels, minlength=3)
-    check_local_fit(fit, counts, CONFIG)
-    assert (np.sort(fit.table.max(axis=0)) > 0.95 * np.sort(counts)).all()
-    again = local_fit(weighted(rows), labels, 3, CONFIG, 7, "north")
-    assert np.array_equal(fit.table, again.table)
+def test_models_without_a_site_rest_on_enough_others() -> None:
+    means = np.concatenate([CENTRES + i / 10 for i in range(4)])
+    counts, owners = np.full(12, 20), np.repeat(np.arange(4), 3)
+    models = left_out_models(means, counts, owners, 3, min_sites=3, seed=0)
+    for site, found in enumerate(models):
+        assert found is not None
+        expected = CENTRES + np.delete(np.arange(4), site).mean() / 10
+        assert np.abs(found[:, None] - expected).max(axis=2).min(axis=1).max() < 1e-9
+    assert left_out_models(means, counts, owners, 3, min_sites=4, seed=0) == [None] * 4
+    assert left_out_models(means, counts, owners, 10, min_sites=3, seed=0) == [None] * 4
 
 
-def test_a_site_with_fewer_points_than_clusters_sends_empty_rows() -> None:
-    points = weighted(CENTRES[:2])
-    fit = local_fit(points, np.array([0, 2]), 3, CONFIG, 0, "north")
-    check_local_fit(fit, np.array([5, 0, 5]), CONFIG)
-    assert np.count_nonzero(fit.table.sum(axis=1)) == 2
+# --- in a session ---------------------------------------------------------------------------------
+
+
+def session(sites: dict[str, NDArray[np.float64]], **more: Any) -> SimulationResult:
+    config = {"n_clusters": 3, "transfer": True, **more.pop("config", {})}
+    return simulate("lloyd", sites, config=config, **more)
+
+
+@pytest.fixture(scope="module")
+def hospitals() -> dict[str, NDArray[np.float64]]:
+    """Five hospitals, one of which reverses the third column; and one of four persons."""
+    sites = {site: each[0] for site, each in consortium([None] * 5).items()}
+    sites["site-3"][:, 2] = 4.0 - sites["site-3"][:, 2]
+    return {**sites, "tiny": CENTRES[[0, 1, 2, 0]]}
+
+
+@pytest.fixture(scope="module")
+def found(hospitals: dict[str, NDArray[np.float64]]) -> SimulationResult:
+    return session(hospitals)
+
+
+def test_a_session_says_which_hospital_would_have_found_its_clusters_alone(
+    found: SimulationResult, hospitals: dict[str, NDArray[np.float64]]
+) -> None:
+    transfer = found.result_.transfer
+    assert transfer is not None
+    assert transfer.compared
+    # A site with fewer persons than a group needs answers empty.
+    assert sorted(transfer.sites) == sorted(set(hospitals) - {"tiny"})
+    for site, own in transfer.sites.items():
+        assert own.n_rows == len(hospitals[site])
+        assert np.array_equal(own.own_table.sum(axis=0), found.result_.site_sizes[site])
+        assert np.array_equal(own.left_out_table.sum(axis=0), found.result_.site_sizes[site])
+        assert own.differing_columns == (("x2",) if site == "site-3" else ())
+    others = [own for site, own in transfer.sites.items() if site != "site-3"]
+    assert {own.found_alone for own in others} == {"yes"}
+    assert min(own.left_out_ari for own in others) > 0.9
+    assert transfer.cramers_v < 0.3
+
+
+def test_the_order_of_arrival_changes_nothing(
+    found: SimulationResult, hospitals: dict[str, NDArray[np.float64]]
+) -> None:
+    other = session(hospitals, arrival=lambda _, sites: sites[::-1])
+    assert other.result_.model_dump_json() == found.result_.model_dump_json()
+
+
+def test_without_enough_other_sites_no_model_is_made_and_no_column_named() -> None:
+    sites = {site: each[0] for site, each in consortium([None] * 3).items()}
+    found = session(sites)
+    assert found.history_[-1].phase == "evidence"
+    transfer = found.result_.transfer
+    assert transfer is not None
+    assert not transfer.compared
+    assert {own.left_out_ari for own in transfer.sites.values()} == {None}
+    assert {own.found_alone for own in transfer.sites.values()} == {"yes"}
+
+
+def test_a_site_with_fewer_points_than_clusters_has_clusters_it_does_not_find() -> None:
+    sites = {site: each[0] for site, each in consortium([None] * 3).items()}
+    found = session({**sites, "small": np.repeat(CENTRES[:2], 6, axis=0)})
+    own = found.result_.transfer.sites["small"]
+    assert np.count_nonzero(own.own_table.sum(axis=1)) == 2
+    assert own.own_ari == 1.0
+
+
+def rounds(result: SimulationResult) -> Iterator[tuple[engine.Plan, Next, list[Contribution]]]:
+    """Yield each round as the coordinator sees it."""
+    plan = plan_of(result.definition_)
+    sites = sorted({entry.site for entry in result.trace_})
+    step: Next | Done = engine.start(plan, sites)
+    while isinstance(step, Next):
+        open_round = step.state.round
+        entries = [entry for entry in result.trace_ if entry.round == open_round]
+        answers = [Contribution(entry.site, entry.payload, p=5) for entry in entries]
+        yield plan, step, answers
+        step = engine.advance(plan, step.state, answers, sites)
+
+
+def test_a_site_that_misses_the_second_round_keeps_its_own_clusters(
+    found: SimulationResult,
+) -> None:
+    *_, (plan, step, answers) = rounds(found)
+    done = engine.advance(plan, step.state, answers[1:], [each.site for each in answers])
+    assert isinstance(done, Done)
+    missing = done.result.transfer.sites["site-0"]
+    assert missing.own_ari > 0.9
+    assert missing.left_out_ari is None
+    assert done.result.transfer.sites["site-1"].left_out_ari > 0.9
+    # So does a session whose second round too few sites answer.
+    done = engine.advance(plan, step.state, answers[:2], [each.site for each in answers])
+    assert isinstance(done, Done)
+    assert done.result.transfer.sites["site-1"].own_ari > 0.9
+
+
+def test_every_number_of_clusters_has_its_own_transfer() -> None:
+    sites = {site: each[0] for site, each in consortium([None] * 4).items()}
+    found = session(sites, config={"n_clusters": [2, 3]})
+    for entry in found.sweep_:
+        own = entry.result.transfer.sites["site-0"]
+        assert own.left_out_table.shape == (entry.n_clusters, entry.n_clusters)
 
 
 @pytest.mark.parametrize(
-    ("table", "rule"),
+    ("phase", "change", "rule"),
     [
-        ([[5, 0], [0, 5]], "shape"),
-        ([[5, 0, 0], [0, 4, 0], [0, 0, 5]], "smallest-count"),
-        ([[5, 5, 0], [0, 0, 0], [0, 0, 5]], "table"),
-        ([[-5, 0, 0], [10, 0, 0], [0, 0, 10]], "smallest-count"),
+        ("evidence", lambda part: {"own": part.own[:2, :2]}, "shape"),
+        ("evidence", lambda part: {"own": part.own + np.diag([5, 0, 0])}, "complement"),
+        ("evidence", lambda part: {"own": part.own - np.diag([0, 0, 1]) * 1000}, "smallest-count"),
+        ("evidence", lambda _: {"own": None}, "own"),
+        ("resampling", lambda part: {"left_out": part.left_out[:2]}, "shape"),
+        ("resampling", lambda part: {"left_out": part.left_out % 5}, "smallest-count"),
+        ("resampling", lambda _: {"left_out": None}, "left-out"),
     ],
 )
-def test_an_impossible_table_is_refused(table: list[list[int]], rule: str) -> None:
-    with pytest.raises(RuleViolation) as broken:
-        check_local_fit(LocalFit(table=np.array(table)), np.array([5, 0, 10]), CONFIG)
-    assert broken.value.rule == rule
+def test_an_impossible_table_is_refused(
+    found: SimulationResult, phase: str, change: Any, rule: str
+) -> None:
+    entry = next(each for each in found.trace_ if each.phase == phase)
+    part = entry.payload.parts[0]
+    broken = entry.payload.model_copy(update={"parts": (part.model_copy(update=change(part)),)})
+    plan = plan_of(found.definition_)
+    engine.check(plan, entry.task, entry.payload, p=5, size_band=None)
+    with pytest.raises(RuleViolation) as refused:
+        engine.check(plan, entry.task, broken, p=5, size_band=None)
+    assert refused.value.rule == rule
 
 
-def test_models_without_a_site_rest_on_enough_others_and_not_on_their_order() -> None:
-    means = np.concatenate([CENTRES + i / 10 for i in range(4)])
-    counts, owners = np.full(12, 20), np.repeat(["a", "b", "c", "d"], 3)
-    models = left_out_models(means, counts, owners, 3, 3, 0)
-    for i, site in enumerate("abcd"):
-        others = np.delete(np.arange(4), i) / 10
-        found = models[site]
-        assert found is not None
-        expected = CENTRES + others.mean()
-        apart = np.abs(found[:, None] - expected).max(axis=2)
-        assert apart.min(axis=1).max() < 1e-9
-    assert set(left_out_models(means, counts, owners, 3, 4, 0).values()) == {None}
-
-
-def test_the_table_of_a_site_says_what_the_report_needs() -> None:
-    labels = np.array([0, 0, 1, 2, -1])
-    points = weighted(np.vstack([CENTRES[[0, 0, 1, 2]], np.zeros(4)]))
-    table = left_out_table(points, labels, CENTRES[[2, 0, 1]])
-    found = summarise(
-        {"a": [10, 5, 5], "b": [0, 0, 0], "c": [5, 5, 0]}, {"a": table}, {"a": table}, {"a": ["x2"]}
+def test_a_site_refuses_models_that_the_definition_does_not_provide_for(
+    found: SimulationResult,
+) -> None:
+    entry = next(each for each in found.trace_ if each.phase == "resampling")
+    config = RunConfig(
+        options=plan_of(found.definition_).options,
+        features=found.definition_.features,
+        policy=found.definition_.policy,
+        roster=(),
+        p=5,
     )
-    assert set(found.sites) == {"a", "c"}
-    own = found.sites["a"]
-    assert np.array_equal(own.own_table, np.diag([10, 5, 5]))
-    assert (own.own_ari, own.left_out_kappa, own.found_alone) == (1.0, 1.0, "yes")
-    assert own.differing_columns == ("x2",)
-    assert (found.sites["c"].own_ari, found.sites["c"].found_alone) == (None, None)
+    resampling.check_task(entry.task, config, prototypes=False)
+    (model,) = entry.task.site.parts
+    for parts in ((model, model), (model[:2],), ()):
+        wrong = replace(entry.task, site=resampling.LeftOutModels(parts=parts))
+        with pytest.raises(RuleViolation, match="other models"):
+            resampling.check_task(wrong, config, prototypes=False)
+    with pytest.raises(RuleViolation, match="a part of its own"):
+        resampling.check_task(replace(entry.task, site=None), config, prototypes=False)

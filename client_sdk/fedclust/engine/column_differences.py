@@ -37,7 +37,7 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
-__all__ = ["FEWEST_OTHERS", "SiteSummary", "differing_columns"]
+__all__ = ["FEWEST_OTHERS", "SiteProfile", "differing_columns"]
 
 #: Regions for each cluster, at least, and at most one for so many cells.
 _REGIONS_PER_CLUSTER, _FEWEST_REGIONS, _CELLS_PER_REGION = 2, 6, 4
@@ -70,7 +70,7 @@ FEWEST_OTHERS = 3
 
 
 @dataclass(frozen=True)
-class SiteSummary:
+class SiteProfile:
     """What the coordinator knows of a site's persons, in the scaled space.
 
     Attributes
@@ -101,7 +101,7 @@ class _Comparison:
 
 
 def differing_columns(
-    summaries: Mapping[str, SiteSummary],
+    summaries: Mapping[str, SiteProfile],
     binary: BoolArray,
     n_clusters: int,
     min_sites: int,
@@ -111,7 +111,7 @@ def differing_columns(
 
     Parameters
     ----------
-    summaries : mapping of site to SiteSummary
+    summaries : mapping of site to SiteProfile
         Sites with persons.
     binary : (d,) bool
         The yes/no columns, levels included.
@@ -151,7 +151,7 @@ def differing_columns(
 
 
 def _without(
-    summaries: Mapping[str, SiteSummary],
+    summaries: Mapping[str, SiteProfile],
     agreeing: Sequence[str],
     set_aside: Sequence[str],
     binary: BoolArray,
@@ -197,7 +197,7 @@ class _Reference:
 
     def __init__(
         self,
-        summaries: Mapping[str, SiteSummary],
+        summaries: Mapping[str, SiteProfile],
         sites: Sequence[str],
         binary: BoolArray,
         n_clusters: int,
@@ -281,7 +281,7 @@ def _most_off(n_columns: int) -> int:
 
 
 def _compare(
-    site: SiteSummary, regions: FloatArray, scale: FloatArray, used: BoolArray
+    site: SiteProfile, regions: FloatArray, scale: FloatArray, used: BoolArray
 ) -> _Comparison:
     """Compare a site's cells with regions (M, d), in units of ``scale`` (d,).
 

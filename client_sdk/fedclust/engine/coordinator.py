@@ -10,9 +10,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
+from fedclust.engine import evaluation, evidence, preparation, resampling, sweep, transfer
 from fedclust.engine.evaluation import EvaluationOutcome
 from fedclust.engine.plan import Plan, is_exact, max_rounds, phase
+from fedclust.engine.pooled_cells import (
+    PooledCells,
+    bounding_box,
+    pooled_cells,
+    principal_axes,
+)
 from fedclust.methods.common.finalize import complete_result, sort_clusters
 from fedclust.numeric.arrays import FloatMatrix, FloatVector
 from fedclust.numeric.threads import one_thread
@@ -72,8 +78,8 @@ _UNMEASURED = (
     "evaluation"
 )
 _NOT_COMPARED = (
-    "stability and transfer are not known: fewer sites than min_sites could compare the clusters "
-    "with other models"
+    "stability, and agreement with models made without a site, are not known: fewer sites than "
+    "min_sites could compare the clusters with other models"
 )
 Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 
@@ -354,12 +360,15 @@ def _close_evidence(
         result = result.model_copy(update={"sweep": tuple(entries)})
     if not evidence.needs_cells(plan.options):
         return Done(_report(result), metrics)
-    cells = evidence.pooled_cells(contributions)
-    axes = evidence.principal_axes(cells)
+    cells = pooled_cells(contributions)
+    axes = principal_axes(cells)
     own = [each.model_copy(update={"axes": axes}) for each in evidence.clusterings(result)]
     result = evidence.with_clusterings(result, own)
+    result = _with_transfer(plan, result, contributions, config, cells)
     task = resampling.task(result, cells, config, plan.seed)
-    box = evidence.bounding_box(contributions, config)
+    if resampling.compares_nothing(task):
+        return Done(_report(result), metrics)
+    box = bounding_box(contributions, config)
     return _open(
         state,
         task,
@@ -370,6 +379,26 @@ def _close_evidence(
         box=box,
         phase=task.phase,
     )
+
+
+def _with_transfer(
+    plan: Plan,
+    result: Result,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    cells: PooledCells,
+) -> Result:
+    """Add to every K that was measured how far each site bears it out."""
+    if not plan.options.transferred:
+        return result
+    changed = []
+    for place, own in enumerate(evidence.clusterings(result)):
+        if own.quality is not None:
+            parts = evidence.part_contributions(contributions, place)
+            found = transfer.summarise(parts, cells, config, plan.seed)
+            own = own.model_copy(update={"transfer": found})
+        changed.append(own)
+    return evidence.with_clusterings(result, changed)
 
 
 def _close_resampling(
@@ -385,10 +414,13 @@ def _close_resampling(
         raise ValueError("this state has no range of values")
     found = resampling.stabilities(result, contributions, config, box=state.box, seed=plan.seed)
     entry = state.history[-1:]
-    own = [
-        each.model_copy(update={"stability": stability, "history": (*each.history, *entry)})
-        for each, stability in zip(evidence.clusterings(result), found, strict=True)
-    ]
+    tables = resampling.left_out_tables(result, contributions)
+    own = []
+    for each, stability, left_out in zip(evidence.clusterings(result), found, tables, strict=True):
+        update: dict[str, Any] = {"stability": stability, "history": (*each.history, *entry)}
+        if each.transfer is not None:
+            update["transfer"] = transfer.add_left_out(each.transfer, left_out)
+        own.append(each.model_copy(update=update))
     return Done(_report(evidence.with_clusterings(result, own)), metrics)
 
 

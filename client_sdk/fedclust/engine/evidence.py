@@ -9,7 +9,7 @@ that everything is in their final order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +22,22 @@ from fedclust.methods.common.kmeans_rounds import (
     GROUP_SUMS,
     Cells,
     check_cells,
-    collect_cells,
     count_sent_cells,
     disclosure,
 )
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.numeric.arrays import FloatMatrix, IntMatrix, IntVector
-from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.evidence import PrincipalAxes
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Model
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import own_bounds, scaled_bounds
-from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow, payloads_of
+from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow
 
 __all__ = ["NAME", "PHASE", "EvidencePart", "EvidencePayload", "EvidenceTask"]
 
@@ -80,11 +78,15 @@ class EvidencePart(Model):
         Persons by their cluster of the part before and of this one; None in the first part.
     outcomes : OutcomeSums or None
         In sessions with outcomes.
+    own : (K, K) int64 or None
+        With ``transfer``: persons by cluster of the site's own k-means (rows) and by their cluster
+        (columns). A row of zeros stands for each cluster that the site does not find.
     """
 
     evaluation: Evaluation
     flow: IntMatrix | None = None
     outcomes: OutcomeSums | None = None
+    own: IntMatrix | None = None
 
 
 class EvidencePayload(Model):
@@ -134,6 +136,12 @@ PHASE = Phase(
         *(
             line.model_copy(update={"field": f"parts.outcomes.{line.field}"})
             for line in outcomes.DISCLOSES
+        ),
+        disclosure(
+            "parts.own",
+            "K x K numbers, for each K, with the option transfer",
+            "How many of your persons are in each pair of a cluster that you find alone and a "
+            "final cluster.",
         ),
         disclosure(
             "cells.counts",
@@ -268,7 +276,10 @@ def local_step(
         if config.outcomes:
             n_clusters = len(part.centroids)
             sums = outcomes.local_sums(points, labels, n_clusters, config.outcome_columns)
-        parts.append(EvidencePart(evaluation=found, flow=flow, outcomes=sums))
+        own_table = None
+        if config.options.transferred:
+            own_table = _own_table(points, labels, len(part.centroids), rng.spawn(1)[0])
+        parts.append(EvidencePart(evaluation=found, flow=flow, outcomes=sums, own=own_table))
         before = labels
     if all(part is None for part in parts):
         return None
@@ -280,6 +291,17 @@ def local_step(
         cells = Cells(counts=found_cells.counts[filled], means=found_cells.means[filled])
         extent = np.stack([points.X.min(axis=0), points.X.max(axis=0)])
     return EvidencePayload(parts=tuple(parts), cells=cells, extent=extent)
+
+
+def _own_table(
+    points: Points, labels: IntArray, n_clusters: int, rng: np.random.Generator
+) -> IntArray:
+    """Cluster a site's own points, and count persons by own and by final cluster (m,): (K, K)."""
+    m, d = points.X.shape
+    n_init = local_restarts(m, d, n_clusters)
+    centroids = local_kmeans(points, n_clusters, n_init, rng).means
+    own = nearest_centroid(points.X, centroids)
+    return contingency(own, labels, points.sizes, (n_clusters, n_clusters))
 
 
 def contingency(
@@ -313,6 +335,7 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
         _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
         _check_outcomes(part, config, f"/parts/{i}/outcomes")
         before = part.evaluation.counts
+        _check_own_table(part.own, before, own, f"/parts/{i}/own")
     if not asked.n_cells:
         if sent.cells is not None or sent.extent is not None:
             raise RuleViolation("cells", "the task asks for no cells", "/cells")
@@ -345,6 +368,16 @@ def _check_outcomes(part: EvidencePart, config: RunConfig, pointer: str) -> None
         outcomes.check(part.outcomes, persons, config.outcome_columns, config.p)
     except RuleViolation as broken:
         raise RuleViolation(broken.rule, broken.message, pointer + broken.pointer) from None
+
+
+def _check_own_table(
+    table: IntArray | None, counts: IntArray, config: RunConfig, pointer: str
+) -> None:
+    if (table is not None) != config.options.transferred:
+        raise RuleViolation("own", "the option transfer asks for it, and nothing else", pointer)
+    if table is not None:
+        check_shape(table, (len(counts), len(counts)), pointer)
+        check_table(table, None, counts, config.p, pointer)
 
 
 def check_table(
@@ -380,31 +413,6 @@ def _check_extent(extent: FloatArray, config: RunConfig) -> None:
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PooledCells:
-    """All sites' cells: ``means`` (m, d), ``counts`` (m,), and ``sites`` (m,) by number in
-    ``names``.
-    """
-
-    means: FloatArray
-    counts: IntArray
-    sites: IntArray
-    names: tuple[str, ...]
-
-
-def pooled_cells(contributions: Sequence[Contribution]) -> PooledCells:
-    """Return the cells of the sites that sent any; contributions sorted by site."""
-    sent = {
-        site: payload.cells
-        for site, payload in payloads_of(contributions, EvidencePayload).items()
-        if payload.cells is not None
-    }
-    found = [Contribution(site, cells, 1) for site, cells in sent.items()]
-    means, counts = collect_cells(found)
-    sites = np.repeat(np.arange(len(sent)), [len(cells.counts) for cells in sent.values()])
-    return PooledCells(means, counts.astype(np.int64), sites, tuple(sent))
 
 
 def measured(
@@ -466,30 +474,3 @@ def part_contributions(
         )
         for c in contributions
     ]
-
-
-def bounding_box(contributions: Sequence[Contribution], config: RunConfig) -> FloatArray:
-    """Return the least and greatest scaled values (2, d): declared bounds, where there are any.
-
-    Of other columns the range of all sites' records.
-    """
-    declared = np.isfinite(np.stack(own_bounds(config.columns)))
-    sent = payloads_of(contributions, EvidencePayload).values()
-    extents = np.stack([each.extent for each in sent if each.extent is not None])
-    found = np.stack([extents[:, 0].min(axis=0), extents[:, 1].max(axis=0)])
-    return np.where(declared, np.stack(scaled_bounds(config)), found)
-
-
-def principal_axes(cells: PooledCells) -> PrincipalAxes:
-    """Return the axes of largest variance of all sites' cells, weighted by persons."""
-    weights = cells.counts.astype(np.float64)
-    origin = np.average(cells.means, axis=0, weights=weights)
-    centred = (cells.means - origin) * np.sqrt(weights / weights.sum())[:, None]
-    _, lengths, vectors = np.linalg.svd(centred, full_matrices=False)
-    n_axes = min(2, len(lengths))
-    axes, shares = np.zeros((len(origin), 2)), np.zeros(2)
-    for j in range(n_axes):
-        largest = vectors[j, int(tolerant_argmax(np.abs(vectors[j])))]
-        axes[:, j] = vectors[j] * (1.0 if largest >= 0.0 else -1.0)
-    shares[:n_axes] = lengths[:n_axes] ** 2 / max(float((lengths**2).sum()), 1e-300)
-    return PrincipalAxes(origin=origin, axes=axes, shares=shares)

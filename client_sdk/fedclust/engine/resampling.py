@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from fedclust.engine import evaluation
 from fedclust.engine.evaluation import EvaluationTask
 from fedclust.engine.evidence import (
-    PooledCells,
     check_table,
     cluster_counts,
     clusterings,
     contingency,
     split_parts,
 )
+from fedclust.engine.pooled_cells import PooledCells
 from fedclust.engine.stability import (
     N_SPLITS,
     count_ambiguous_pairs,
@@ -32,9 +32,10 @@ from fedclust.engine.stability import (
     summarise,
 )
 from fedclust.engine.sweep_messages import has_enough
+from fedclust.engine.transfer import left_out_models
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import disclosure
-from fedclust.numeric.arrays import FloatTensor3, IntTensor3, IntVector
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix, IntTensor3, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
@@ -88,6 +89,19 @@ class ResamplingTask(Model):
     parts: tuple[ResampledModels, ...]
 
 
+class LeftOutModels(Model):
+    """A site's own part of the task.
+
+    Attributes
+    ----------
+    parts : tuple of (K, d) float64 or None
+        In the task's order: scaled centroids of the model made without this site. None where there
+        is none.
+    """
+
+    parts: tuple[FloatMatrix | None, ...]
+
+
 class ResamplingTables(Model):
     """A site's numbers about one K.
 
@@ -100,11 +114,15 @@ class ResamplingTables(Model):
     pairs : (3,) int64
         Pairs of persons by how many models put both into one cluster: at most a tenth of them, in
         between, at least nine tenths.
+    left_out : (K, K) int64 or None
+        Persons by their cluster in the model made without the site (rows) and by their final
+        cluster (columns).
     """
 
     models: IntTensor3
     halves: IntTensor3
     pairs: IntVector
+    left_out: IntMatrix | None = None
 
 
 class ResamplingPayload(Model):
@@ -120,6 +138,7 @@ PHASE = Phase(
     summary="Each site compares the final clusters with models of resampled data.",
     task=ResamplingTask,
     payload=ResamplingPayload,
+    site_part=LeftOutModels,
     discloses=(
         disclosure(
             "parts.models",
@@ -135,6 +154,12 @@ PHASE = Phase(
             "parts.pairs",
             "3 numbers, for each K",
             "How many pairs of your persons few, some or nearly all models put together.",
+        ),
+        disclosure(
+            "parts.left_out",
+            "K x K numbers, for each K, with the option transfer",
+            "How many of your persons are in each pair of a cluster of the model made without you "
+            "and a final cluster.",
         ),
     ),
 )
@@ -176,7 +201,37 @@ def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Ta
             )
             halves = split_models(cells.means, cells.counts, k, seed=seed, rule=rule)
         parts.append(ResampledModels(clusters=clusters, models=models, halves=halves))
-    return Task(NAME, ResamplingTask(n_clusters=cluster_counts(result), parts=tuple(parts)))
+    common = ResamplingTask(n_clusters=cluster_counts(result), parts=tuple(parts))
+    return Task(NAME, common, per_site=_left_out_parts(result, cells, config, seed))
+
+
+def _left_out_parts(
+    result: Result, cells: PooledCells, config: RunConfig, seed: int
+) -> dict[str, LeftOutModels]:
+    """Return the models made without each site of the roster."""
+    if not config.options.transferred:
+        return {}
+    by_k = [
+        left_out_models(
+            cells.means,
+            cells.counts,
+            cells.sites,
+            len(own.centroids),
+            min_sites=config.policy.min_sites,
+            seed=seed,
+        )
+        for own in clusterings(result)
+    ]
+    none = (None,) * len(by_k)
+    known = dict(zip(cells.names, zip(*by_k, strict=True), strict=True))
+    return {site: LeftOutModels(parts=known.get(site, none)) for site in config.roster}
+
+
+def compares_nothing(task: Task[ResamplingTask]) -> bool:
+    """Whether a task has no model to compare with."""
+    every = [each.parts for each in task.per_site.values() if isinstance(each, LeftOutModels)]
+    known = any(model is not None for parts in every for model in parts)
+    return not known and not any(len(part.models) for part in task.common.parts)
 
 
 def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
@@ -193,6 +248,21 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
             if sent.shape != (n, *shape):
                 message = f"the definition provides for {n} models of {shape[0]} clusters"
                 raise RuleViolation("task", message, f"{at}/{name}")
+    _check_left_out(task.site, asked, config)
+
+
+def _check_left_out(site: Model | None, asked: ResamplingTask, config: RunConfig) -> None:
+    """Refuse another number, or other shapes, of models made without the site; RuleViolation."""
+    if (site is not None) != config.options.transferred:
+        raise RuleViolation("task", "the option transfer gives each site a part of its own")
+    if site is None:
+        return
+    models = narrow(site, LeftOutModels).parts
+    wanted = [part.clusters.centroids.shape for part in asked.parts]
+    shapes = [None if model is None else model.shape for model in models]
+    pairs = zip(shapes, wanted, strict=False)
+    if len(shapes) != len(wanted) or any(found not in (None, shape) for found, shape in pairs):
+        raise RuleViolation("task", "the definition provides for other models without a site")
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -203,15 +273,25 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> ResamplingP
     asked = narrow(task.common, ResamplingTask)
     parts: list[ResamplingTables | None] = []
     configs = split_parts(asked.n_clusters, len(asked.parts), config)
-    for own, part in zip(configs, asked.parts, strict=True):
+    left_out = _left_out(task)
+    for own, part, without in zip(configs, asked.parts, left_out, strict=True):
         labels = evaluation.label_points(part.clusters, points, own)
-        parts.append(_compare(part, labels, points) if (labels >= 0).any() else None)
+        parts.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
     if all(part is None for part in parts):
         return None
     return ResamplingPayload(parts=tuple(parts))
 
 
-def _compare(part: ResampledModels, labels: IntArray, points: Points) -> ResamplingTables:
+def _left_out(task: SiteTask) -> tuple[FloatArray | None, ...]:
+    """Return the models made without a site, in the task's order."""
+    if task.site is None:
+        return (None,) * len(narrow(task.common, ResamplingTask).parts)
+    return narrow(task.site, LeftOutModels).parts
+
+
+def _compare(
+    part: ResampledModels, without: FloatArray | None, labels: IntArray, points: Points
+) -> ResamplingTables:
     k = len(part.clusters.centroids)
     shape = (k, k)
 
@@ -229,6 +309,7 @@ def _compare(part: ResampledModels, labels: IntArray, points: Points) -> Resampl
         models=np.array(models, dtype=np.int64).reshape(-1, k, k),
         halves=np.array(halves, dtype=np.int64).reshape(-1, k, k),
         pairs=pairs,
+        left_out=None if without is None else table(nearest_centroid(points.X, without), labels),
     )
 
 
@@ -237,7 +318,8 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
     asked, sent = narrow(task.common, ResamplingTask), narrow(payload, ResamplingPayload)
     if len(sent.parts) != len(asked.parts):
         raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    for i, (part, about) in enumerate(zip(sent.parts, asked.parts, strict=True)):
+    every = zip(sent.parts, asked.parts, _left_out(task), strict=True)
+    for i, (part, about, without) in enumerate(every):
         if part is None:
             continue
         at, k = f"/parts/{i}", len(about.clusters.centroids)
@@ -256,6 +338,12 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
             check_table(table, None, None, config.p, f"{at}/halves")
             if persons is not None and table.sum() != persons.sum():
                 raise RuleViolation("complement", "all persons count", f"{at}/halves")
+        if (part.left_out is None) != (without is None):
+            raise RuleViolation("left-out", "a model without the site gives a table", at)
+        if part.left_out is not None:
+            check_shape(part.left_out, (k, k), f"{at}/left_out")
+            check_table(part.left_out, None, persons, config.p, f"{at}/left_out")
+            check_sizes(part.left_out.sum(axis=0), config, f"{at}/left_out")
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
@@ -283,6 +371,18 @@ def stabilities(
             np.sum([each.pairs for each in tables], axis=0, dtype=np.int64),
         )
         found.append(summary.model_copy(update=_gap(own, box, seed)))
+    return tuple(found)
+
+
+def left_out_tables(
+    result: Result, contributions: Sequence[Contribution]
+) -> tuple[dict[str, IntArray], ...]:
+    """Return the tables of the models made without each site, by site, for every K of a result."""
+    found = []
+    for place in range(len(clusterings(result))):
+        sent = {c.site: c.payload for c in _parts(contributions, place) if c.payload is not None}
+        tables = {site: part.left_out for site, part in sent.items()}
+        found.append({site: table for site, table in tables.items() if table is not None})
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from fedclust.schema.evidence import PrincipalAxes, Stability
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.space import Space
+from fedclust.schema.transfer import Transfer
 
 __all__ = ["Bounds", "ClusterProfile", "HistoryEntry", "Quality", "Result", "SweepEntry"]
 
@@ -208,6 +209,8 @@ class Result(Model):
         How outcomes differ between the clusters; None in a session without outcomes.
     stability : Stability or None
         With the option ``stability``: how far models of resampled data agree with the clusters.
+    transfer : Transfer or None
+        With the option ``transfer``: whether each site bears out the clusters.
     axes : PrincipalAxes or None
         With the options ``stability`` or ``transfer``.
     """
@@ -238,6 +241,7 @@ class Result(Model):
     recommendation: str | None = None
     bounds: Bounds | None = None
     stability: Stability | None = None
+    transfer: Transfer | None = None
     axes: PrincipalAxes | None = None
     outcomes: Outcomes | None = None
 

@@ -72,3 +72,8 @@ class Transfer(Model):
     sites: dict[str, SiteTransfer] = Field(default_factory=dict)
     cramers_v: float | None = None
     compared: bool = False
+
+    def of_sites(self, names: frozenset[str]) -> Transfer:
+        """Return what may be shown to someone who may see these sites alone."""
+        own = {site: each for site, each in self.sites.items() if site in names}
+        return self.model_copy(update={"sites": own})

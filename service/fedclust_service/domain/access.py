@@ -202,8 +202,8 @@ def sees_submission_hash(actor: Actor, site: str) -> bool:
 def visible_result(actor: Actor, result: Result) -> Result:
     """Limit a result to what the actor may see.
 
-    A site reads its own sizes, outcomes and mapping. Analysts and operators read sizes and
-    outcomes by site and no mapping. The same holds for every K of a sweep.
+    A site reads its own sizes, outcomes, transfer and mapping. Analysts and operators read sizes,
+    outcomes and transfer by site and no mapping. The same holds for every K of a sweep.
     """
     if result.sweep is not None:
         entries = tuple(
@@ -217,5 +217,6 @@ def visible_result(actor: Actor, result: Result) -> Result:
     sizes = {site: row for site, row in result.site_sizes.items() if site in own}
     mapping = {site: row for site, row in result.mapping.items() if site in own}
     outcomes = None if result.outcomes is None else result.outcomes.of_sites(own)
-    update = {"site_sizes": sizes, "mapping": mapping, "outcomes": outcomes}
+    transfer = None if result.transfer is None else result.transfer.of_sites(own)
+    update = {"site_sizes": sizes, "mapping": mapping, "outcomes": outcomes, "transfer": transfer}
     return result.model_copy(update=update)
