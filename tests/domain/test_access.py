@@ -16,6 +16,7 @@ from fedclust.schema.outcomes import (
     Outcomes,
 )
 from fedclust.schema.result import Result
+from fedclust.schema.transfer import SiteTransfer, Transfer
 from fedclust_service.domain.access import (
     PERMISSIONS,
     Actor,
@@ -131,6 +132,17 @@ def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None
         assert shown.results[0].clusters == row
         assert set(shown.results[0].sites) == sites
         assert set(shown.results[0].comparisons[0].by_site) == sites
+
+
+def test_a_site_reads_its_own_row_of_transfer() -> None:
+    sites = {name: SiteTransfer(n_rows=20, own_ari=0.5) for name in ("north", "south")}
+    found = _result((30, 12), north=(10, 7), south=(20, 5))
+    found = found.model_copy(update={"transfer": Transfer(sites=sites, cramers_v=0.1)})
+    for actor, visible in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
+        shown = visible_result(actor, found).transfer
+        assert shown is not None
+        assert set(shown.sites) == visible
+        assert shown.cramers_v == 0.1
 
 
 def test_analysts_read_sizes_by_site_and_no_mapping() -> None:

@@ -56,12 +56,37 @@ def _stability(facts: Facts) -> str:
 
 
 def _transfer(facts: Facts) -> str:
-    if not facts.definition.config.get("transfer"):
-        return ""
-    return (
-        "Each site was asked to compare the clusters with its own, and with a model made without "
-        "that site."
-    )
+    found = facts.result.transfer
+    if found is None:
+        if not facts.definition.config.get("transfer"):
+            return ""
+        return (
+            "Each site was to compare the clusters with its own, and with a model made without "
+            "that site; the result does not hold it."
+        )
+    own = [each.own_ari for each in found.sites.values() if each.own_ari is not None]
+    rest = [each.left_out_ari for each in found.sites.values() if each.left_out_ari is not None]
+    where = "" if facts.own_site is None else " at this site"
+    text = "Each site compared the clusters with its own k-means clusters."
+    if own:
+        text += f" The adjusted Rand index {cite('hubert1985')} was {_range(own)}{where}."
+    if rest:
+        text += (
+            " A k-means model of the other sites' cells, applied to each site, agreed with the "
+            f"clusters with an index of {_range(rest)}{where}."
+        )
+    if found.cramers_v is not None:
+        text += f" Cramér's V between site and cluster was {found.cramers_v:.2f}."
+    differing = sum(bool(each.differing_columns) for each in found.sites.values())
+    if found.compared and facts.own_site is None:
+        text += f" Sites that seemed to code a column otherwise than the others: {differing}."
+    return text
+
+
+def _range(values: list[float]) -> str:
+    """Return the least and the greatest of some values, in words."""
+    least, most = f"{min(values):.2f}", f"{max(values):.2f}"
+    return least if least == most else f"{least} to {most}"
 
 
 def _outcomes(facts: Facts) -> str:

@@ -15,7 +15,7 @@ from fedclust.schema.display import COLUMNS, STYLE, cut
 
 __all__ = ["TableName", "frame", "html_overview", "text_overview"]
 
-TableName: TypeAlias = Literal["clusters", "sites", "k", "history"]
+TableName: TypeAlias = Literal["clusters", "sites", "transfer", "k", "history"]
 #: Most clusters and warnings of a repr; with its other lines at most 20.
 _CLUSTERS, _WARNINGS = 9, 3
 #: Widest column of a repr.
@@ -23,6 +23,15 @@ _WIDTH = 16
 #: Most clusters, columns and sites of a notebook's tables.
 _HTML_CLUSTERS, _HTML_COLUMNS, _HTML_SITES = 40, 20, 20
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
+_TRANSFER = (
+    "n_rows",
+    "own_ari",
+    "own_kappa",
+    "left_out_ari",
+    "left_out_kappa",
+    "found_alone",
+    "differing_columns",
+)
 #: Longest name and longest text in a notebook's tables.
 _NAME, _TEXT = 60, 1_000
 
@@ -242,6 +251,13 @@ def frame(facts: Facts, table: TableName) -> Any:
             {site: _whole(pd, sizes, len(numbers)) for site, sizes in result.site_sizes.items()},
             index=numbers,
         )
+    if table == "transfer":
+        if result.transfer is None:
+            raise UsageError("transfer was not measured: the option transfer asks for it")
+        sites = result.transfer.sites
+        rows = [[getattr(own, name) for name in _TRANSFER] for own in sites.values()]
+        index = pd.Index(list(sites), name="site")
+        return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))
     if table == "k":
         if not result.sweep:
             raise UsageError("one number of clusters was tried: there is nothing to compare")

@@ -25,6 +25,7 @@ from fedclust.report.markup import (
 from fedclust.report.methods_text import bibtex, methods_text
 from fedclust.report.outcomes import html_outcomes
 from fedclust.report.stability import html_stability
+from fedclust.report.transfer import TRANSFER_TITLE, html_transfer
 from fedclust.report.wording import isolated, named_values, without_noise
 from fedclust.schema.encoding import Column
 from fedclust.wire.models import Definition
@@ -52,6 +53,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("centroids", "Centroids", _centroids(facts)),
         Section("number", "Number of clusters", _choice(facts)),
         Section("stability", "Stability", html_stability(facts)),
+        Section("transfer", TRANSFER_TITLE, html_transfer(facts)),
         Section("outcomes", "Outcomes", html_outcomes(facts)),
         Section("bounds", "Bounds", _bounds(facts)),
         Section("quality", "Quality", _quality(facts)),

@@ -24,6 +24,7 @@ from fedclust.report.tables import write_report
 from fedclust.schema.evidence import Stability
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
+from fedclust.schema.transfer import Transfer
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -108,6 +109,14 @@ class ResultAttributes:
         return self.result_.stability
 
     @property
+    def transfer_(self) -> Transfer | None:
+        """Whether each site would have found the clusters alone; None if not measured.
+
+        ``to_frame("transfer")`` is the same as a table.
+        """
+        return self.result_.transfer
+
+    @property
     def outcomes_(self) -> Outcomes | None:
         """How outcomes differ between the clusters; None in a session without outcomes."""
         return self.result_.outcomes
@@ -126,11 +135,12 @@ class ResultAttributes:
 
         Parameters
         ----------
-        table : {"clusters", "sites", "k", "history"}
+        table : {"clusters", "sites", "transfer", "k", "history"}
             ``clusters``: a row for each cluster, with its size in persons and its centroid in the
             data's own units, NaN where unknown. ``sites``: persons in each cluster by site, as far
-            as the reader may see them. ``k``: a row for each number of clusters of a sweep, with
-            the measures that are compared. ``history``: a row for each round.
+            as the reader may see them. ``transfer``: a row for each of these sites, with what the
+            option ``transfer`` says of it. ``k``: a row for each number of clusters of a sweep,
+            with the measures that are compared. ``history``: a row for each round.
 
         Returns
         -------

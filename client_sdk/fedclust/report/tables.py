@@ -73,6 +73,7 @@ def json_text(facts: Facts) -> str:
             "sweep": sweep,
             "recommendation": result.recommendation,
             "stability": result.stability,
+            "transfer": result.transfer,
             "outcomes": result.outcomes,
             "bounds": bounds_of(result.bounds),
             "dissimilarity": facts.dissimilarity,

@@ -1,0 +1,98 @@
+"""The report's section on transfer, and the same as a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedclust import SimulationResult, simulate
+from fedclust.errors import UsageError
+from fedclust.report import Facts, html, json_text, methods_text, sections
+from fedclust.report.transfer import transfer_sentences
+from fedclust.wire.models import Provenance
+
+CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
+FEATURES = ["age", "heart rate", "<crp>", "lactate"]
+
+
+@pytest.fixture(scope="module")
+def found() -> SimulationResult:
+    """Five hospitals, of which Riga reverses a column."""
+    rng = np.random.default_rng(5)
+    sites = {
+        site: CENTRES[rng.integers(0, 3, 120)] + rng.normal(size=(120, 4)) * 0.6
+        for site in ("berlin", "madrid", "oslo", "porto", "riga")
+    }
+    sites["riga"][:, 2] = 4.0 - sites["riga"][:, 2]
+    config = {"n_clusters": 3, "transfer": True}
+    return simulate("lloyd", sites, config=config, features=FEATURES)
+
+
+def facts_of(found: SimulationResult) -> Facts:
+    return Facts(found.result_, found.definition_)
+
+
+def section(facts: Facts) -> str:
+    return {each.key: each.html for each in sections(facts)}.get("transfer", "")
+
+
+def test_the_table_names_the_hospital_and_the_column(found: SimulationResult) -> None:
+    shown = section(facts_of(found))
+    rows = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', shown)[:5]
+    cells = {site: re.findall(r"<td[^>]*>(.*?)</td>", row) for site, row in rows}
+    assert {site: row[-1] for site, row in cells.items()} == {
+        **dict.fromkeys(("berlin", "madrid", "oslo", "porto"), "none"),
+        "riga": "&lt;crp&gt;",
+    }
+    assert cells["berlin"][0] == "120"
+    assert cells["berlin"][5] == "yes"
+    assert "riga seems to code &lt;crp&gt; otherwise" in shown
+    assert "Would each hospital have found this alone?" in html(facts_of(found))
+
+
+def test_a_site_reads_only_of_itself(found: SimulationResult) -> None:
+    result, names = found.result_, frozenset({"oslo"})
+    assert result.transfer is not None
+    sizes = {site: result.site_sizes[site] for site in names}
+    own = {"transfer": result.transfer.of_sites(names), "site_sizes": sizes}
+    provenance = Provenance(
+        definition_sha256="0" * 64,
+        algorithm="lloyd",
+        method_version=1,
+        seed=0,
+        sites=found.definition_.sites,
+        server_version="1",
+        platform={},
+        submissions=(),
+    )
+    facts = Facts(result.model_copy(update=own), found.definition_, provenance)
+    shown = section(facts)
+    assert "your site" in shown
+    assert "Your site does not seem to code a column otherwise" in shown
+    assert "riga" not in shown
+    assert "crp" not in shown
+    assert "code a column otherwise" not in methods_text(facts)
+
+
+def test_the_same_is_in_json_in_the_methods_section_and_in_a_frame(found: SimulationResult) -> None:
+    facts = facts_of(found)
+    stored = json.loads(json_text(facts))["transfer"]["sites"]["riga"]
+    assert stored["differing_columns"] == ["<crp>"]
+    assert "code a column otherwise than the others: 1." in methods_text(facts)
+    frame = found.to_frame("transfer")
+    assert list(frame.index) == ["berlin", "madrid", "oslo", "porto", "riga"]
+    assert frame.loc["riga", "differing_columns"] == ("<crp>",)
+    assert found.transfer_ is found.result_.transfer
+    assert frame.loc["oslo", "own_ari"] == found.transfer_.sites["oslo"].own_ari
+
+
+def test_without_transfer_there_is_no_section_and_no_table(found: SimulationResult) -> None:
+    none = replace(found, result_=found.result_.model_copy(update={"transfer": None}))
+    assert section(facts_of(none)) == ""
+    assert transfer_sentences(facts_of(none)) == ()
+    with pytest.raises(UsageError, match="option transfer"):
+        none.to_frame("transfer")
