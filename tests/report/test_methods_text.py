@@ -112,8 +112,11 @@ The clustering used 4 variables: age (years, bounds 0 to 120); crp (mg/l, natura
 bound 0.1, weight 2); smoker (yes/no); pain (categorical: typical, none). Each level of a \
 categorical variable became a column of 0 and 1. Groups of persons with a missing value in any \
 variable were left out. Each variable was standardised to mean 0 and variance 1 over all sites. \
-Values counted as at most 100 standard deviations from the mean. Dissimilarity was the Euclidean \
-distance between scaled values.
+Values counted as at most 100 standard deviations from the mean. Dissimilarity: squared Euclidean \
+distance, numbers in standard deviations. A yes/no feature counts as a number, 0 or 1, in standard \
+deviations. A categorical feature counts as a number, 0 or 1, for each level; together its levels \
+have a variance of 1. The centre of a cluster holds shares. The part of each feature is multiplied \
+by its weight.
 
 For protection, each site put its persons into groups of at least 5 similar persons (Ward's \
 criterion [@ward1963]; in large tables within or by cuts along principal axes). Each group \
@@ -291,9 +294,26 @@ _PACE = {"round_timeout_s", "fail_after_s"}
 
 @pytest.mark.parametrize("name", sorted(set(Policy.model_fields) - _PACE))
 def test_each_field_of_the_policy_is_named(name: str) -> None:
-    values = {"protection": "none", "scaling": "none", "missing": "impute"}
-    changed = definition_of(policy={name: values.get(name, 4 if name == "min_sites" else 9)})
-    assert methods_text(facts_of(definition=changed)) != EXPECTED
+    values: dict[str, Any] = {
+        "protection": "none",
+        "scaling": "none",
+        "missing": "impute",
+        "dissimilarity": "k-prototypes",
+        "gamma": 0.25,
+        "min_sites": 4,
+    }
+    common = {"dissimilarity": "k-prototypes"} if name == "gamma" else {}
+    text = methods_text(facts_of(definition=definition_of(policy=common)))
+    changed = definition_of(policy={**common, name: values.get(name, 9)})
+    assert methods_text(facts_of(definition=changed)) != text
+
+
+@pytest.mark.parametrize(
+    ("dissimilarity", "paper"), [("k-prototypes", "huang1998"), ("gower", "gower1971")]
+)
+def test_a_dissimilarity_has_its_paper(dissimilarity: str, paper: str) -> None:
+    declared = definition_of(policy={"dissimilarity": dissimilarity, "scaling": "bounds"})
+    assert paper in cited(methods_text(facts_of(definition=declared)))
 
 
 @pytest.mark.parametrize(

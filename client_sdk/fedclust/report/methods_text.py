@@ -165,10 +165,11 @@ def _scaling(facts: Facts) -> str:
 
 
 def _dissimilarity(facts: Facts) -> str:
-    found = "Dissimilarity was the Euclidean distance between scaled values"
+    found = facts.dissimilarity.replace("(Huang 1998)", cite("huang1998"))
+    found = found.replace("(1971)", cite("gower1971"))
     if facts.definition.policy.missing == "mask":
-        found += ", over the variables that both sides of a comparison had"
-    return f"{found}."
+        found += " It is over the features that both sides of a comparison have."
+    return found
 
 
 # --- protection -----------------------------------------------------------------------------------
