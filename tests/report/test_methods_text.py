@@ -190,6 +190,10 @@ def test_stability_has_its_sentences_and_papers() -> None:
     assert {"hennig2007", "senbabaoglu2014", "tibshirani2005"} <= set(cited(text))
     item = next(each for each in checklist(facts).items if each.id == "stability")
     assert item.software in text
+    swept = result_of(sweep=(SweepEntry(n_clusters=2, result=facts.result),), n_clusters=2)
+    found = checklist(facts_of(swept, definition_of(config={"n_clusters": [2, 3]})))
+    tried = next(each for each in found.items if "number" in each.id)
+    assert "K = 2: least mean Jaccard index 0.55, prediction strength 0.8." in tried.software
 
 
 def test_outcomes_are_named_apart_with_the_papers_of_their_measures() -> None:

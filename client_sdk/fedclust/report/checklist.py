@@ -152,6 +152,13 @@ def _tried(facts: Facts) -> str:
             "Davies-Bouldin": entry.davies_bouldin,
             "agreement of starts": entry.start_agreement,
         }
+        stability = entry.result.stability
+        if stability is not None:
+            values |= {
+                "least mean Jaccard index": float(stability.jaccard.min()),
+                "prediction strength": stability.prediction_strength,
+                "gap": stability.gap,
+            }
         known = ", ".join(f"{name} {short(v)}" for name, v in values.items() if v is not None)
         lines.append(f"K = {entry.n_clusters}: {known or 'nothing measured'}")
     return f"{'; '.join(lines)}." if lines else ""
