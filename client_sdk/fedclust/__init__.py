@@ -30,6 +30,7 @@ from fedclust.simulate import SimulationResult, simulate
 if TYPE_CHECKING:
     from fedclust import errors as errors
     from fedclust.client import Client as Client
+    from fedclust.cluster_model import load_model
     from fedclust.errors import FedclustError as FedclustError
     from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
     from fedclust.schema.errors import MethodFailure, RuleViolation
@@ -53,6 +54,7 @@ _LAZY = {
     "SessionResult": "fedclust.session_result",
     "Site": "fedclust.site",
     "SiteResult": "fedclust.site.result",
+    "load_model": "fedclust.cluster_model",
 }
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "SiteResult",
     "__version__",
     "errors",
+    "load_model",
     "simulate",
 ]
 

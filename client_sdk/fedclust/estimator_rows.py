@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from fedclust.data.frame import is_frame
+from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DataError
 from fedclust.methods.registry import METHODS
 
@@ -134,3 +136,14 @@ def comparable(value: Any) -> Any:
 
 def has_centroids(method: str) -> bool:
     return method in METHODS and not METHODS[method].by_prototypes
+
+
+def least_group_size(policy: Mapping[str, Any]) -> int:
+    """Return a policy's ``min_group_size``; ValueError unless it is large enough."""
+    smallest = policy["min_group_size"]
+    if not isinstance(smallest, Integral) or smallest < LEAST_GROUP:
+        raise ValueError(
+            f"min_group_size is {smallest!r}: it must be a number from {LEAST_GROUP} on; "
+            'policy={"protection": "none"} works on exact rows'
+        )
+    return int(smallest)

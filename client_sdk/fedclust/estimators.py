@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from numbers import Integral
 from typing import Any, Self, TypeAlias
 from warnings import warn
 
@@ -27,7 +26,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedclust.data import load
 from fedclust.data.frame import is_frame
 from fedclust.data.mapping import watch_reading
-from fedclust.definition import LEAST_GROUP
 from fedclust.estimator_rows import (
     check_site_names,
     comparable,
@@ -35,6 +33,7 @@ from fedclust.estimator_rows import (
     has_centroids,
     is_by_site,
     is_outcome,
+    least_group_size,
     mapping_option,
     pool_rows,
     session_seed,
@@ -45,6 +44,7 @@ from fedclust.estimator_rows import (
 from fedclust.live_line import SlowWork
 from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
+from fedclust.predictions import Predictions
 from fedclust.schema.feature import clustered
 from fedclust.session_result import SessionResult
 from fedclust.simulate import SimulationResult, simulate
@@ -222,14 +222,28 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             The rows do not fit; the message names column and row.
         """
+        return self.predict_details(X).labels
+
+    def predict_details(self, X: Any) -> Predictions:
+        """Return the cluster of each new row, its margin, and whether the row lies outside.
+
+        Parameters
+        ----------
+        X : as for :meth:`predict`
+
+        Returns
+        -------
+        Predictions
+        """
         check_is_fitted(self)
         with value_errors():
-            return self.result_.predict(self._checked(X, reset=False))
+            return self.result_.predict_details(self._checked(X, reset=False))
 
     def _take_part(
         self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
     ) -> Self:
-        given: dict[str, Any] = {"person": persons, "min_group_size": self._smallest()}
+        smallest = least_group_size(self._policy())
+        given: dict[str, Any] = {"person": persons, "min_group_size": smallest}
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
         for name, own, there in (
@@ -255,14 +269,12 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _keep(
         self, result: SimulationResult | SessionResult, labels: NDArray[np.int64] | None
     ) -> None:
-        found = result.result_
         self.result_ = result
         if labels is not None:
             self.labels_ = labels
-        self.n_iter_ = found.n_rounds
-        self.inertia_ = None if found.quality is None else found.quality.inertia
+        self.n_iter_, self.inertia_ = result.n_rounds_, result.inertia_
         if isinstance(result, SimulationResult):
-            for text in found.warnings:
+            for text in result.warnings_:
                 warn(text, UserWarning, stacklevel=3)
 
     def _policy(self) -> dict[str, Any]:
@@ -273,15 +285,6 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             **mapping_option("policy", self.policy),
         }
 
-    def _smallest(self) -> int:
-        smallest = self._policy()["min_group_size"]
-        if not isinstance(smallest, Integral) or smallest < LEAST_GROUP:
-            raise ValueError(
-                f"min_group_size is {smallest!r}: it must be a number from {LEAST_GROUP} on; "
-                'policy={"protection": "none"} works on exact rows'
-            )
-        return int(smallest)
-
     def _config(self, **named: Any) -> dict[str, Any]:
         """Return the method's options; the named ones override ``options``."""
         wanted = {**mapping_option("options", self.options), "n_clusters": self.n_clusters, **named}
@@ -290,10 +293,8 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _declared(self) -> Any:
         if self.features is not None:
             return self.features
-        names = getattr(self, "feature_names_in_", None)
-        if names is None:
-            names = [f"x{j}" for j in range(self.n_features_in_)]
-        return [str(name) for name in names]
+        places = [f"x{j}" for j in range(self.n_features_in_)]
+        return [str(name) for name in getattr(self, "feature_names_in_", places)]
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows as sessions take them, their number of columns and names checked."""
@@ -312,7 +313,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             dtype=np.float64,
             ensure_all_finite="allow-nan",
             # A site with fewer rows could never answer.
-            ensure_min_samples=self._smallest() if reset else 1,
+            ensure_min_samples=least_group_size(self._policy()) if reset else 1,
         )
         if reset and declared is not None:
             # New rows have no outcomes.
@@ -421,8 +422,7 @@ class FederatedKMeans(
 
     def _dissimilarities(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        rows = self._checked(X, reset=False)
-        definition = _definition_of(self.result_)
+        rows, definition = self._checked(X, reset=False), _definition_of(self.result_)
         lacking = definition.policy.missing == "mask"
         with value_errors(), SlowWork("measuring distances") as work:
             given = watch_reading(rows, work.read)
@@ -495,5 +495,5 @@ class FederatedSpectralClustering(_Federated):
         return {**params, "alignment": params["options"].pop("alignment")}
 
 
-def _definition_of(result: SimulationResult | SessionResult) -> Definition:
+def _definition_of(result: Any) -> Definition:
     return result.definition_ if isinstance(result, SimulationResult) else result.definition

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Self
 
@@ -12,12 +15,15 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust import engine
+from fedclust.cluster_model import HasModel
 from fedclust.data import LabelRows, Source, Table
 from fedclust.data.mapping import watch_reading
-from fedclust.definition import DefinitionError, plan_of
+from fedclust.data.row_warnings import typical_values
+from fedclust.definition import DefinitionError, canonical, plan_of
 from fedclust.durable_files import FileDamaged, read_sealed, write_atomically, write_sealed
 from fedclust.errors import ProtocolError, UsageError, writing
 from fedclust.live_line import SlowWork
+from fedclust.predictions import Predictions, predictions_of_blocks
 from fedclust.report import Facts, facts_of_document
 from fedclust.report.result_attributes import ResultAttributes
 from fedclust.report.ro_crate import crate_bytes
@@ -26,7 +32,7 @@ from fedclust.schema.feature import clustered
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Result
 from fedclust.wire import codec
-from fedclust.wire.models import Definition, ResultDocument
+from fedclust.wire.models import Definition, Provenance, ResultDocument
 
 
 class ResultFile(Model):
@@ -65,7 +71,7 @@ class ResultFile(Model):
 
 
 @dataclass(frozen=True, repr=False)
-class SessionResult(ResultAttributes):
+class SessionResult(HasModel, ResultAttributes):
     """A completed session's clustering. It labels new rows without a coordinator.
 
     Attributes
@@ -96,6 +102,9 @@ class SessionResult(ResultAttributes):
 
     def _facts(self) -> Facts:
         return facts_of_document(self.document, self.definition)
+
+    def _document(self) -> tuple[ResultDocument, Definition]:
+        return self.document, self.definition
 
     def at(self, n_clusters: int) -> Self:
         """Return the clustering for one K of a sweep.
@@ -133,7 +142,32 @@ class SessionResult(ResultAttributes):
             The rows do not fit; the message names file, column, row and rule.
         """
         with SlowWork("labelling rows") as work:
-            return self.label_new(self.new_rows(watch_reading(rows, work.read)))[0]
+            return self.place_rows(self.new_rows(watch_reading(rows, work.read))).labels
+
+    def predict_details(self, rows: Source, id_column: str | None = None) -> Predictions:
+        """Label new rows, and say how clear each label is and which rows lie outside.
+
+        A row lies outside what the model saw if it is far from the profile of its cluster; see
+        :attr:`Predictions.outside <fedclust.predictions.Predictions>`. Nothing is sent.
+
+        Parameters
+        ----------
+        rows : Source
+            As in :meth:`predict`.
+        id_column : str, optional
+            Column that names the rows.
+
+        Returns
+        -------
+        Predictions
+
+        Raises
+        ------
+        DataError
+            The rows do not fit; the message names file, column, row and rule.
+        """
+        with SlowWork("labelling rows") as work:
+            return self.place_rows(self.new_rows(watch_reading(rows, work.read), id_column))
 
     def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
         """Return rows to label, which are read only then.
@@ -149,11 +183,13 @@ class SessionResult(ResultAttributes):
         -------
         LabelRows
         """
+        features = clustered(self.definition.features)
+        typical = typical_values(features, self.result_.profile)
         lacking = self.definition.policy.missing == "mask"
-        return LabelRows(rows, clustered(self.definition.features), id_column, lacking, new=True)
+        return LabelRows(rows, features, id_column, lacking, new=True, typical=typical)
 
-    def label_new(self, rows: LabelRows) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
-        """Label new rows.
+    def place_rows(self, rows: LabelRows) -> Predictions:
+        """Do what :meth:`predict_details` does.
 
         Parameters
         ----------
@@ -162,12 +198,9 @@ class SessionResult(ResultAttributes):
 
         Returns
         -------
-        (n,) int64
-            -1 where missing values forbid a label.
-        tuple of str or None
-            The rows' identifiers, if an id column was named.
+        Predictions
         """
-        return label_rows(self, rows, new=True)
+        return place_new_rows(self, rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` and ``fedclust predict`` read it.
@@ -228,14 +261,9 @@ class SessionResult(ResultAttributes):
 
 
 def label_rows(
-    result: SessionResult,
-    rows: Table | LabelRows,
-    memory: Memory | None = None,
-    site: str | None = None,
-    *,
-    new: bool = False,
+    result: SessionResult, rows: Table | LabelRows, memory: Memory | None, site: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
-    """Label rows: those of the session at ``site`` if its ``memory`` is given and not ``new``.
+    """Label the rows of the session at ``site`` with that site's memory.
 
     Returns
     -------
@@ -249,16 +277,33 @@ def label_rows(
         The rows do not fit; the message names file, column, row and rule.
     """
     plan, found = plan_of(result.definition), result.result_
-    if isinstance(rows, Table):
-        own = memory is not None and not new
-        mask = engine.has_features(plan, rows.features if own else rows.columns)
-        return engine.label(plan, found, rows.X, memory, site, mask, new=new), rows.ids
+    # Without its memory a site knows no more of its own rows than of new ones.
     mask = engine.has_features(plan, rows.features)
+    if isinstance(rows, Table):
+        if memory is None:
+            mask = engine.has_features(plan, rows.columns)
+        return engine.label(plan, found, rows.X, memory, site, mask), rows.ids
     labels, ids = [], []
     for X, names in rows.blocks():
         ids += names or []
-        labels.append(engine.label(plan, found, X, memory, site, mask, new=new))
+        labels.append(engine.label(plan, found, X, memory, site, mask))
     return np.concatenate(labels), tuple(ids) if rows.id_column is not None else None
+
+
+def place_new_rows(
+    result: SessionResult,
+    rows: LabelRows,
+    memory: Memory | None = None,
+    site: str | None = None,
+) -> Predictions:
+    """Label new rows, at ``site`` with its ``memory``; DataError if they do not fit."""
+    plan = plan_of(result.definition)
+
+    def place(X: NDArray[np.float64], held: Sequence[str]) -> engine.Placement:
+        mask = engine.has_features(plan, held)
+        return engine.place(plan, result.result_, X, memory, site, mask)
+
+    return predictions_of_blocks(rows, place)
 
 
 def read_result(document: ResultDocument, definition: Definition) -> SessionResult:
@@ -268,6 +313,26 @@ def read_result(document: ResultDocument, definition: Definition) -> SessionResu
     except ValidationError:
         # Not chained: pydantic repeats the input.
         raise ProtocolError("the result cannot be read by this SDK") from None
+
+
+def simulated_document(result: Result, definition: Definition) -> ResultDocument:
+    """Return the document of a result that no coordinator has."""
+    return ResultDocument(
+        session=definition.name,
+        completed_at=datetime.now(UTC),
+        features=definition.features,
+        result=codec.to_tree(result),
+        provenance=Provenance(
+            definition_sha256=codec.sha256(canonical(definition)),
+            algorithm=definition.algorithm,
+            method_version=definition.method_version,
+            seed=definition.seed,
+            sites=definition.sites,
+            server_version=f"none, simulated by fedclust {version('fedclust')}",
+            platform={},
+            submissions=(),
+        ),
+    )
 
 
 def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:

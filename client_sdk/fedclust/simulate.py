@@ -10,8 +10,6 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -19,16 +17,18 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
 from fedclust import engine
+from fedclust.cluster_model import HasModel
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file
 from fedclust.data.site_data import no_points, site_data
 from fedclust.data.site_features import declare_features, spread_out
 from fedclust.data.table import Source, Table, load
-from fedclust.definition import DefinitionError, canonical, freeze, plan_of
+from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.engine import EngineState, Plan
 from fedclust.errors import DataError
 from fedclust.live_line import SlowWork
 from fedclust.numeric.separation import Separation, separation
+from fedclust.predictions import Predictions
 from fedclust.report import Facts
 from fedclust.report.result_attributes import ResultAttributes
 from fedclust.schema.display import short_repr
@@ -41,9 +41,9 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.session_result import ResultFile
+from fedclust.session_result import ResultFile, simulated_document
 from fedclust.wire import codec
-from fedclust.wire.models import Definition, Provenance, ResultDocument, SessionCreate
+from fedclust.wire.models import Definition, ResultDocument, SessionCreate
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
 
 __all__ = ["SimulationResult", "TraceEntry", "simulate"]
@@ -80,7 +80,7 @@ class TraceEntry:
 
 
 @dataclass(frozen=True, repr=False)
-class SimulationResult(ResultAttributes):
+class SimulationResult(HasModel, ResultAttributes):
     """A finished session. Names end in an underscore as scikit-learn's fitted attributes do.
 
     Attributes
@@ -149,6 +149,20 @@ class SimulationResult(ResultAttributes):
         (n,) int64
             -1 where missing values forbid a label.
         """
+        return self.predict_details(rows, site).labels
+
+    def predict_details(self, rows: Source, site: str | None = None) -> Predictions:
+        """Label new rows, and say how clear each label is and which rows lie outside.
+
+        Parameters
+        ----------
+        rows, site
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        Predictions
+        """
         with SlowWork("labelling rows") as work:
             given = watch_reading(rows, work.read)
             table = _read_table(given, self.definition_, None, new=True)
@@ -157,36 +171,23 @@ class SimulationResult(ResultAttributes):
             if site is not None:
                 mask &= self._masks[site]
             memory = None if site is None else self._memories[site]
-            return engine.label(self._plan, self.result_, table.X, memory, site, mask, new=True)
+            placed = engine.place(self._plan, self.result_, table.X, memory, site, mask)
+            return Predictions.of([placed])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; ``SessionResult.load`` and ``fedclust predict`` read it.
 
-        The file contains no rows. A loaded result labels new rows as ``predict`` does without a
-        site.
+        The file contains no rows. A loaded result labels new rows as ``predict`` without a site.
 
         Parameters
         ----------
         path : path
         """
-        definition = self.definition_
-        document = ResultDocument(
-            session=definition.name,
-            completed_at=datetime.now(UTC),
-            features=definition.features,
-            result=codec.to_tree(self.result_),
-            provenance=Provenance(
-                definition_sha256=codec.sha256(canonical(definition)),
-                algorithm=definition.algorithm,
-                method_version=definition.method_version,
-                seed=definition.seed,
-                sites=definition.sites,
-                server_version=f"none, simulated by fedclust {version('fedclust')}",
-                platform={},
-                submissions=(),
-            ),
-        )
+        document, definition = self._document()
         ResultFile(definition=definition, document=document).write(path)
+
+    def _document(self) -> tuple[ResultDocument, Definition]:
+        return simulated_document(self.result_, self.definition_), self.definition_
 
     def separation(
         self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None

@@ -163,7 +163,7 @@ def test_participate_from_the_consent_screen_to_labels(command: Command) -> None
         "predict", str(result), "--data", str(command.data), "--out", str(new), "--id-column", "mrn"
     )
     assert code == 0, command.err
-    assert table(new) == written
+    assert [row[:2] for row in table(new)] == written
 
 
 def test_preview_shows_the_bytes_and_sends_none(command: Command) -> None:

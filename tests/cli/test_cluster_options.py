@@ -97,7 +97,7 @@ def test_new_rows_are_labelled_with_the_k_that_is_asked_for(
     for k in (None, 2, 3):
         assert predict(*([] if k is None else ["--k", str(k)])) == 0
         with labels.open(newline="") as file:
-            found = [int(row[-1]) for row in list(csv.reader(file))[1:]]
+            found = [int(row[1]) for row in list(csv.reader(file))[1:]]
         expected = swept if k is None else swept.at(k)
         assert found == expected.predict(SITES["b"]).tolist()
     assert predict("--k", "4") == 2

@@ -284,7 +284,8 @@ def test_new_rows_of_a_registered_source_are_labelled(office: Office) -> None:
     labels = ("--out", "labels.csv")
     assert office.run("predict", "heart.fedclust", "--data", "@cohort", *labels) == 0, office.err
     lines = Path("labels.csv").read_text("utf-8").splitlines()
-    assert (lines[0], len(lines)) == ("mrn,cluster", N + 2)
-    assert lines[-1] == "SECRETlast,"
+    assert lines[0].startswith("mrn,cluster,second,margin")
+    assert len(lines) == N + 2
+    assert lines[-1] == "SECRETlast,,,,,,"
     assert office.run("predict", "heart.fedclust", "--data", "@cohort", "--out", "cohort.csv") == 2
     assert "would be overwritten" in office.err

@@ -383,7 +383,8 @@ def test_one_mapping_file_serves_every_command(office: Office) -> None:
     own = labels.read_text("utf-8")
     assert "--out LABELS, with the options that read your table here" in office.err
     assert office.run("predict", result, *shared, "--out", str(labels)) == 0, office.err
-    assert labels.read_text("utf-8") == own
+    again = [line.split(",")[:2] for line in labels.read_text("utf-8").splitlines()]
+    assert again == [line.split(",") for line in own.splitlines()]
     assert office.run("predict", result, *office.data, "--out", str(labels)) == 3
 
 

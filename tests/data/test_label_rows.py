@@ -87,10 +87,11 @@ def test_labels_and_identifiers_by_blocks(
     rows.to_csv(tmp_path / "rows.csv", index=False)
     rows.to_parquet(tmp_path / "rows.parquet", row_group_size=11)
 
-    labels, ids = result.label_new(result.new_rows(sources[kind], "id"))
+    found = result.place_rows(result.new_rows(sources[kind], "id"))
+    labels = found.labels
 
     assert max(small_blocks) == 7
-    assert ids == tuple(rows["id"])
+    assert found.ids == tuple(rows["id"])
     assert result.predict(sources[kind]).tolist() == labels.tolist()
     low = int(result.cluster_centers_[:, 0].argmin())
     np.testing.assert_array_equal(labels == low, rows["s"] == "a")
@@ -101,11 +102,16 @@ def test_values_outside_the_bounds_are_used_and_unknown_ones_give_no_label(
 ) -> None:
     rows = pd.DataFrame({"x": [-50.0, 500.0, 1.0, None], "s": ["a", "b", "other", "a"]})
     low = int(result.cluster_centers_[:, 0].argmin())
-    assert result.predict(rows).tolist() == [low, 1 - low, -1, -1]
+    with pytest.warns(DataWarning) as caught:
+        assert result.predict(rows).tolist() == [low, 1 - low, -1, -1]
+    unknown, outside = (str(each.message) for each in caught)
+    assert "column 's': 1 row has a value that the session does not know" in unknown
+    assert "other" not in unknown.partition("Say in")[0]
+    assert "column 'x': 2 of its 3 values lie outside the session's bounds: check" in outside
 
 
-@pytest.mark.parametrize("n_outside", [0, 3, 4])
-def test_predict_warns_of_a_column_that_is_mostly_outside_the_bounds(
+@pytest.mark.parametrize("n_outside", [0, 2, 4])
+def test_predict_warns_of_values_outside_the_bounds(
     result: SiteResult,
     n_outside: int,
     tmp_path: Path,
@@ -113,7 +119,7 @@ def test_predict_warns_of_a_column_that_is_mostly_outside_the_bounds(
     capsys: pytest.CaptureFixture[str],
     small_blocks: list[int],
 ) -> None:
-    """Six values and a missing one; the other half of the rows may be right."""
+    """Six values and a missing one; with more than half it may be another column or unit."""
     x = [500.25] * n_outside + [1.0] * (6 - n_outside) + [None]
     pd.DataFrame({"nr": range(7), "x": x, "s": "a"}).to_csv(tmp_path / "rows.csv", index=False)
     result.save(tmp_path / "heart.fedclust")
@@ -133,16 +139,17 @@ def test_predict_warns_of_a_column_that_is_mostly_outside_the_bounds(
 
     said, named = run(), run("--id-column", "nr")
 
-    outside = "column 'x': 4 of its 6 values lie outside the session's bounds: check that it is "
-    outside += "the right column, and that it is in the session's unit"
-    assert (outside in said) is (n_outside == 4)
+    outside = f"column 'x': {n_outside} of its 6 values lie outside the session's bounds"
+    assert (outside in said) is (n_outside > 0)
+    advice = "check that it is the right column, and that it is in the session's unit"
+    assert (advice in said) is (n_outside == 4)
     assert "500.25" not in said
     assert "row number only; give --id-column to name the rows" in said
     assert "row number" not in named
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
         result.predict(pd.DataFrame({"x": x, "s": "a"}))
-    assert len(caught) == (n_outside == 4)
+    assert len(caught) == (n_outside > 0)
 
 
 @pytest.mark.parametrize("n_unknown", [0, 1, 3])

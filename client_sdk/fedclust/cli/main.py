@@ -22,6 +22,7 @@ from fedclust.cli import (
     doctor,
     ledger,
     participate,
+    predict,
     session,
     simulate,
     study,
@@ -44,6 +45,7 @@ def fedclust(version: Version = False) -> None:  # its callback prints
 
 
 app.add_typer(participate.app)
+app.add_typer(predict.app)
 app.add_typer(check.app)
 app.add_typer(approval.app)
 app.add_typer(agent.app, name="agent")

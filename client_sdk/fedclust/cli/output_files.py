@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
+from fedclust.predictions import DETAILS, Predictions
 from fedclust.report.ro_crate import METADATA
-from fedclust.report.tables import FORMATS
+from fedclust.report.tables import FORMATS, spreadsheet_text
 from fedclust.site.result import SiteResult
 
 #: Says whether the beginning of a file shows that a command wrote it: only then is it replaced.
@@ -26,9 +27,9 @@ _TOKEN = re.compile(rb"fc[aos]_\S+\s*")
 
 
 def is_labels(begin: bytes) -> bool:
-    """Whether a file begins as :func:`write_labels` begins one."""
+    """Whether a file begins as :func:`write_labels` or :func:`write_predictions` begins one."""
     head = next(csv.reader(begin.partition(b"\n")[0].decode(errors="replace").splitlines()), [])
-    return len(head) == 2 and head[1] == "cluster"
+    return head[1:] == ["cluster"] or tuple(head[1:]) == DETAILS
 
 
 def is_result(begin: bytes) -> bool:
@@ -41,7 +42,7 @@ def is_document(begin: bytes) -> bool:
     crate = begin.startswith(b"PK") and METADATA.encode() in begin
     write_up = b"[@fedclust]" in begin or begin.startswith(b"@misc{fedclust,")
     table = b"centroids_original" in begin or begin.startswith(b"cluster,size,")
-    return crate or write_up or table
+    return crate or write_up or table or b'"format": "fedclust-model-' in begin
 
 
 def is_report(begin: bytes) -> bool:
@@ -126,6 +127,17 @@ def write_labels(
     names = ids or range(len(labels))
     # The cluster is empty where missing values forbid a label.
     writer.writerows((name, "" if k < 0 else int(k)) for name, k in zip(names, labels, strict=True))
+    write(path, text.getvalue().encode())
+
+
+def write_predictions(path: Path, found: Predictions, id_column: str | None) -> None:
+    """Write one line for each row: its id, or its number from 0, and its prediction."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([id_column or "row", *DETAILS])
+    for name, row in zip(found.ids or range(len(found)), found.rows(), strict=True):
+        cells = (f"{value:.4g}" if isinstance(value, float) else value for value in row)
+        writer.writerow([name, *(spreadsheet_text(c) if isinstance(c, str) else c for c in cells)])
     write(path, text.getvalue().encode())
 
 

@@ -1,4 +1,4 @@
-"""A site's commands for a session: participate, predict, status, leave."""
+"""A site's commands for a session: participate, status, leave."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import (
     ProgressLine,
     conclude,
@@ -33,12 +30,10 @@ from fedclust.cli.output_files import (
     is_result,
     is_submission,
     write,
-    write_labels,
     write_outputs,
 )
-from fedclust.cli.result_output import MORE_ROUNDS, clusters_text, show_bounds
+from fedclust.cli.result_output import MORE_ROUNDS, clusters_text, show_bounds, warn_unlabelled
 from fedclust.data import Dataset
-from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.errors import UsageError
 from fedclust.report.tables import bounds_of
 from fedclust.report.wording import listed
@@ -188,46 +183,6 @@ def _take_part(
 
 @o.command(
     app,
-    "predict",
-    "fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv",
-)
-def predict(
-    how: o.Reading,
-    result: Annotated[Path, o.arg("File that --result-out wrote.")],
-    data: o.Data,
-    out_path: Annotated[Path, o.opt("--out", "CSV file to write the labels to.")],
-    id_column: o.IdColumn = None,
-    k: OneK = None,
-    as_json: o.AsJson = False,
-) -> None:
-    """Label new rows with a saved result; nothing is sent."""
-    source = how.source(data, o.Persons(id_column=id_column))
-    check_outputs(((out_path, is_labels),), (result, *source.files))
-    loaded = SiteResult.load(result)
-    if k is not None:
-        loaded = loaded.at(k)
-    with ProgressLine(at_once=False) as line:
-        labels, ids = loaded.label_new(loaded.new_rows(source.rows(line.read), source.id_column))
-    write_labels(out_path, labels, ids, source.id_column)
-    if source.id_column is None:
-        show(err, "labels are named by row number only; give --id-column to name the rows")
-    without = warn_unlabelled(labels)
-    n_ids, n_rows = count_repeated(ids or ())
-    if n_ids:
-        show(err, f"warning: {repeated_text(n_ids, n_rows)}; each row has its own line")
-    value = {
-        "rows": len(labels),
-        "labelled": len(labels) - without,
-        "repeated_ids": n_ids,
-        "labels": str(out_path),
-    }
-    n_clusters = loaded.result_.n_clusters
-    sweep = "" if n_clusters is None else f" (K = {n_clusters})"
-    conclude(f"{len(labels) - without} rows labelled: {out_path}{sweep}", value, as_json)
-
-
-@o.command(
-    app,
     "status",
     "fedclust status --token-file token --coordinator https://coordinator.example",
     "fedclust status heart-2026 --token-file token --json",
@@ -266,19 +221,6 @@ def leave(
         site.leave(session)
         (left,) = site.status(session) if as_json else (None,)
     conclude(f"{session}: left; this site gets no further tasks", left, as_json)
-
-
-def warn_unlabelled(labels: NDArray[np.int64]) -> int:
-    """Return how many rows have no label, and say so if there are any."""
-    without = int((labels < 0).sum())
-    if without:
-        show(
-            err,
-            f"warning: {without} of {len(labels)} rows have no label: values are missing, or "
-            "levels are not known to the session. fedclust check SESSION --data FILE says in which "
-            "columns",
-        )
-    return without
 
 
 def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.report.wording import listed, share
 from fedclust.schema.encoding import columns_of
@@ -80,3 +83,16 @@ def show_bounds(bounds: Bounds) -> None:
         show(out, f"{'gap':<16} {100 * bounds.gap:.3g} % ({proven})")
     if not bounds.certified:
         show(err, f"warning: {bounds.statement}")
+
+
+def warn_unlabelled(labels: NDArray[np.int64]) -> int:
+    """Return how many rows have no label, and say so if there are any."""
+    without = int((labels < 0).sum())
+    if without:
+        show(
+            err,
+            f"warning: {without} of {len(labels)} rows have no label: values are missing, or "
+            "levels are not known to the session. fedclust check SESSION --data FILE says in which "
+            "columns",
+        )
+    return without

@@ -293,13 +293,16 @@ def watch(
     "fedclust session result heart-2026 --format ro-crate --license CC-BY-4.0 --out heart.zip",
     "fedclust session result heart-2026 --format methods",
     "fedclust session result heart-2026 --format checklist --out checklist.md",
+    "fedclust session result heart-2026 --format model --out model.json",
     "fedclust session result heart-2026 --k 5",
 )
 def result(
     connection: o.Connection,
     session: o.Session,
     form: Annotated[
-        Literal["table", "json", "csv", "binary", "ro-crate", "methods", "bibtex", "checklist"]
+        Literal[
+            "table", "json", "csv", "binary", "ro-crate", "methods", "bibtex", "checklist", "model"
+        ]
         | None,
         o.opt(
             "--format",
@@ -308,7 +311,8 @@ def result(
             "what to deposit with a publication: result, report, figures, definition and "
             "provenance in one file. To write the publication: methods is the text of its methods "
             "section, bibtex the references of this text, checklist a reporting checklist "
-            "(Markdown, or JSON if the file ends in .json).",
+            "(Markdown, or JSON if the file ends in .json). A model is a small JSON file that "
+            "finds the cluster of new patients, also in other programs.",
         ),
     ] = None,
     path: Annotated[
@@ -377,6 +381,7 @@ _WRITTEN_UP: dict[str, Callable[[SessionResult, Path | None], str]] = {
     "methods": lambda result, _path: result.methods_text(),
     "bibtex": lambda result, _path: result.bibtex(),
     "checklist": _checklist,
+    "model": lambda result, _path: result.to_model().to_json().decode(),
 }
 
 

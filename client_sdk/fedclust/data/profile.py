@@ -45,7 +45,7 @@ _UNITS: Final = (
     (7.5006, "kPa and mmHg"),
     (365.25, "years and days"),
 )
-_FACTORS: Final = tuple((f, s) for factor, s in _UNITS for f in (factor, 1.0 / factor))
+FACTORS: Final = tuple((f, s) for factor, s in _UNITS for f in (factor, 1.0 / factor))
 
 
 class IdDetector:
@@ -158,7 +158,7 @@ class _Column:
         self.mean = self.m2 = 0.0
         self.minimum, self.maximum = math.inf, -math.inf
         self.levels = np.zeros(len(feature.levels or ("0", "1")), dtype=np.int64)
-        self.fits = np.zeros(len(_FACTORS), dtype=np.int64)
+        self.fits = np.zeros(len(FACTORS), dtype=np.int64)
         self.ids = IdDetector()
         #: Numbers outside the bounds, in the unit here.
         self.outside: Counter[float] = Counter()
@@ -204,7 +204,7 @@ class _Column:
         self.below += int((given < lower).sum())
         self.above += int((given > upper).sum())
         if math.isfinite(lower) or math.isfinite(upper):
-            for place, (factor, _) in enumerate(_FACTORS):
+            for place, (factor, _) in enumerate(FACTORS):
                 scaled = given * factor
                 self.fits[place] += int(((scaled >= lower) & (scaled <= upper)).sum())
 
@@ -371,6 +371,20 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def fitting_units(name: str, fits: Sequence[bool]) -> str:
+    """Return by which factors the values of a feature would fit; "" where none of FACTORS does.
+
+    ``fits`` says it of each factor.
+    """
+    units = [unit for unit, fit in zip(FACTORS, fits, strict=True) if fit]
+    if not units:
+        return ""
+    # Many factors may fit: the one for this measurement comes first.
+    units.sort(key=lambda unit: unit[1].split(",")[0] not in name.lower())
+    said = " or ".join(f"{factor:.4g} ({what})" for factor, what in units[:4])
+    return f"They would fit times {said}: factor, in the mapping file (mapping=, --mapping)"
+
+
 def limits(feature: Feature) -> tuple[float, float]:
     """Return a feature's bounds, infinite where it has none."""
     lower = -math.inf if feature.lower is None else feature.lower
@@ -387,20 +401,14 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
         and outside
         and max(column.below, column.above) >= (_MOSTLY * column.n)
     ):
-        fits = [
-            unit
-            for unit, fits in zip(_FACTORS, column.fits.tolist(), strict=True)
-            if fits >= _MOSTLY * column.n
-        ]
-        # Many factors may fit: the one for this measurement comes first.
-        fits.sort(key=lambda unit: unit[1].split(",")[0] not in feature.name.lower())
-        fitting = [f"{factor:.4g} ({what})" for factor, what in fits]
+        fitting = fitting_units(
+            feature.name, [fits >= _MOSTLY * column.n for fits in column.fits.tolist()]
+        )
         side = "below" if column.below > column.above else "above"
         text = f"{max(column.below, column.above) / column.n:.0%} of its values lie {side} the "
         text += f"bounds: is it in {feature.unit or 'the unit of the session'}?"
         if fitting:
-            text += f" They would fit times {' or '.join(fitting[:4])}"
-            text += ": factor, in the mapping file (mapping=, --mapping)"
+            text += f" {fitting}"
         says.append(text)
     low = 0 <= lower < upper < math.inf and column.maximum < lower + (upper - lower) / 20
     if feature.kind == "numeric" and low and not (outside or wrong) and column.n >= 10:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,43 +17,102 @@ from fedclust.data.advice import (
     sentinel_advice,
 )
 from fedclust.data.chunks import DataWarning
-from fedclust.data.profile import IdDetector, count_unknown, limits
+from fedclust.data.profile import FACTORS, IdDetector, count_unknown, fitting_units, limits
 from fedclust.data.row_source import RowBlock, RowSource
+from fedclust.schema.encoding import columns_of, transformed
+from fedclust.schema.feature import Feature
+from fedclust.schema.result import ClusterProfile
+
+#: Of numbers, by feature, the mean of the session's persons and their standard deviation, both
+#: after the feature's transform.
+TypicalValues: TypeAlias = Mapping[str, tuple[float, float]]
+#: A median so many standard deviations from the mean belongs to another unit, column or population,
+#: and one this near to it fits.
+_FAR, _FITS = 4.0, 1.5
+#: A median needs so many values.
+_LEAST_VALUES = 5
 
 
-class OtherUnits:
-    """Counts values outside the session's bounds, and notices columns that are mostly outside."""
+def typical_values(
+    features: Sequence[Feature], profile: ClusterProfile | None
+) -> dict[str, tuple[float, float]]:
+    """Return what is typical of each number, as far as a result's profile knows it."""
+    if profile is None:
+        return {}
+    pairs = zip(profile.overall_means.tolist(), profile.overall_deviations.tolist(), strict=True)
+    return {
+        column.name: pair
+        for column, pair in zip(columns_of(tuple(features)), pairs, strict=True)
+        if column.kind == "numeric" and pair[1] > 0.0
+    }
 
-    def __init__(self, rows: RowSource) -> None:
-        self._rows = rows
-        self._bounded = [
-            (place, reading, limits(reading.feature))
+
+class NewRowWarnings:
+    """Warns of values outside the bounds, of columns in another unit, and of unknown codes.
+
+    Of rows that took no part, so that nobody has checked them. Medians are of the first block.
+    """
+
+    def __init__(self, rows: RowSource, typical: TypicalValues) -> None:
+        self._rows, self._typical = rows, typical
+        self._unknown = UnknownCodes(rows)
+        self._numbers = [
+            (place, reading)
             for place, reading in enumerate(rows.readings)
-            if reading.column is not None and np.isfinite(limits(reading.feature)).any()
+            if reading.column is not None and reading.feature.kind == "numeric"
         ]
-        self._counts = np.zeros((len(self._bounded), 2), dtype=np.int64)
+        #: Values outside the bounds, and all values.
+        self._counts = np.zeros((len(self._numbers), 2), dtype=np.int64)
+        self._medians: list[float] | None = None
 
     def add(self, block: RowBlock) -> None:
-        """Count in a block of rows."""
-        for counts, (place, reading, (lower, upper)) in zip(
-            self._counts, self._bounded, strict=True
-        ):
+        """Examine a block of rows."""
+        self._unknown.add(block)
+        medians = []
+        for counts, (place, reading) in zip(self._counts, self._numbers, strict=True):
             own = reading.converted(block.values[place])
-            counts[0] += np.count_nonzero((own < lower) | (own > upper))
-            counts[1] += np.count_nonzero(~np.isnan(own))
+            own = own[~np.isnan(own)]
+            lower, upper = limits(reading.feature)
+            counts += [int(np.count_nonzero((own < lower) | (own > upper))), len(own)]
+            medians.append(float(np.median(own)) if len(own) >= _LEAST_VALUES else np.nan)
+        self._medians = self._medians or medians
 
     def warn(self) -> None:
-        """Issue a DataWarning for each column with more than half of its values outside."""
-        for (outside, n), (_, reading, _) in zip(self._counts, self._bounded, strict=True):
-            if 2 * outside > n:
-                unit = reading.feature.unit
-                text = (
-                    f"{outside} of its {count_values(n)} lie outside the session's bounds: check "
-                )
-                text += "that it is the right column, and that it is in "
-                text += unit or "the session's unit"
+        """Issue a DataWarning for each column with something to look at."""
+        self._unknown.warn()
+        medians = self._medians or []
+        for (outside, n), (_, reading), median in zip(
+            self._counts.tolist(), self._numbers, medians, strict=True
+        ):
+            text = ""
+            if outside:
+                lie = "lies" if outside == 1 else "lie"
+                text = f"{outside} of its {count_values(n)} {lie} outside the session's bounds"
+            far, fitting = self._other_unit(reading.feature, median)
+            if far and 2 * outside <= n:
+                text += "; the median" if text else "the median of its values"
+                text += f" lies more than {_FAR:.0f} standard deviations from the session's mean"
+            if far or 2 * outside > n:
+                text += ": check that it is the right column, and that it is in "
+                text += reading.feature.unit or "the session's unit"
+                text += f". {fitting}" if fitting else ""
+            if text:
                 said = f"{self._rows.origin.source}, column {reading.column!r}: {text}"
                 warnings.warn(said, DataWarning, stacklevel=4)
+
+    def _other_unit(self, feature: Feature, median: float) -> tuple[bool, str]:
+        """Return whether a median is far from what is typical, and which factors would fit."""
+        if feature.name not in self._typical or np.isnan(median):
+            return False, ""
+        mean, spread = self._typical[feature.name]
+        values = np.array([median, *(median * factor for factor, _ in FACTORS)])
+        if feature.lower is not None:
+            values = np.maximum(values, feature.lower)
+        (column,) = columns_of((feature,))
+        apart = np.abs(transformed([column], values[:, None])[:, 0] - mean) / spread
+        if not apart[0] > _FAR:
+            return False, ""
+        return True, fitting_units(feature.name, (apart[1:] <= _FITS).tolist())
 
 
 class UnknownCodes:

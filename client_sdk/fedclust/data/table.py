@@ -15,7 +15,7 @@ from fedclust.data.chunks import Origin
 from fedclust.data.mapping import Dataset
 from fedclust.data.persons import person_names
 from fedclust.data.row_source import BLOCK, RowSource
-from fedclust.data.row_warnings import OtherUnits, UnknownCodes
+from fedclust.data.row_warnings import NewRowWarnings, TypicalValues, UnknownCodes
 from fedclust.data.sources import open_reader
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, clustered, outcomes_of
@@ -85,7 +85,11 @@ class LabelRows:
         The features that rows are labelled by; None for all with a column in the source.
     new : bool
         Whether the rows took no part, so that nobody has checked them: a DataWarning names each
-        column with more than half of its values outside the session's bounds.
+        column with values outside the session's bounds, with values that seem to be in another
+        unit, or with codes that the session does not know.
+    typical : mapping of str to (float, float)
+        For ``new``: of numbers, by feature, the mean of the session's persons and their standard
+        deviation, after the feature's transform.
 
     Raises
     ------
@@ -99,6 +103,7 @@ class LabelRows:
     lacking: bool = False
     held: tuple[str, ...] | None = None
     new: bool = False
+    typical: TypicalValues = field(default_factory=dict)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -116,14 +121,14 @@ class LabelRows:
     def blocks(self) -> Iterator[tuple[NDArray[np.float64], list[str] | None]]:
         """Yield rows (m, d) in the session's columns, NaN where missing, and their identifiers."""
         rows = self._opened()
-        units = OtherUnits(rows) if self.new else None
+        checks = NewRowWarnings(rows, self.typical) if self.new else None
         for block in rows.scan():
-            if units is not None:
-                units.add(block)
+            if checks is not None:
+                checks.add(block)
             yield rows.matrix(block), block.text.get(self.id_column or "")
         rows.refuse()
-        if units is not None:
-            units.warn()
+        if checks is not None:
+            checks.warn()
 
     def _opened(self) -> RowSource:
         text = () if self.id_column is None else (self.id_column,)

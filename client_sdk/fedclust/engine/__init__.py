@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fedclust.engine.coordinator import EngineState, advance, check_roster, start
 from fedclust.engine.message_check import MAX_COUNT, check
+from fedclust.engine.outside import OutsideLimits, outside_limits
+from fedclust.engine.placement import Placement, goes_by_distance, place, place_by_distance
 from fedclust.engine.plan import (
     EVIDENCE_PHASES,
     Plan,
@@ -23,6 +25,8 @@ __all__ = [
     "EVIDENCE_PHASES",
     "MAX_COUNT",
     "EngineState",
+    "OutsideLimits",
+    "Placement",
     "Plan",
     "TaskCommon",
     "TaskSpace",
@@ -32,12 +36,16 @@ __all__ = [
     "check_evidence",
     "check_installed",
     "check_roster",
+    "goes_by_distance",
     "has_features",
     "label",
     "local_step",
     "max_rounds",
     "most_rounds",
+    "outside_limits",
     "phase",
+    "place",
+    "place_by_distance",
     "possible_phases",
     "read_task",
     "start",

@@ -179,7 +179,7 @@ def label(
     with one_thread():
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
-            rows = _with_columns(result, rows, mask)
+            rows = keep_columns(result, rows, mask)
         if new and memory is not None:
             if method.label_new is not None:
                 return method.label_new(result, rows, memory)
@@ -187,7 +187,7 @@ def label(
         return method.label(result, rows, memory)
 
 
-def _with_columns(
+def keep_columns(
     result: Result, rows: NDArray[np.float64], mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return rows (n, d) that have the columns of ``mask`` (d,) and no others."""

@@ -18,7 +18,7 @@ from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
-__all__ = ["Cluster", "ClusterColumn", "Facts", "Mode", "facts_of_document"]
+__all__ = ["Cluster", "ClusterColumn", "Facts", "Mode", "describe_clusters", "facts_of_document"]
 
 #: Least standardised difference that sets a cluster apart (Cohen's medium effect).
 NOTABLE = 0.5
@@ -128,18 +128,7 @@ class Facts:
     @functools.cached_property
     def clusters(self) -> tuple[Cluster, ...]:
         """The clusters, in the order of their numbers."""
-        sizes = self.result.sizes or (None,) * len(self.result.centroids)
-        persons = sum(size for size in sizes if size)
-        return tuple(
-            Cluster(
-                number=k,
-                size=size,
-                share=None if size is None or not persons else size / persons,
-                entries=_cluster_columns(self.result, self.columns, k),
-                modes=_modes(self.result, self.columns, k),
-            )
-            for k, size in enumerate(sizes)
-        )
+        return describe_clusters(self.result, self.columns)
 
     @functools.cached_property
     def axes(self) -> tuple[NDArray[np.float64], tuple[float, ...]]:
@@ -216,6 +205,22 @@ def facts_of_document(document: ResultDocument, definition: Definition) -> Facts
     """Return the facts of a result document."""
     result = Result.model_validate(document.result)
     return Facts(result, definition, document.provenance, document.completed_at)
+
+
+def describe_clusters(result: Result, columns: tuple[Column, ...]) -> tuple[Cluster, ...]:
+    """Return the clusters of a result, in the order of their numbers."""
+    sizes = result.sizes or (None,) * len(result.centroids)
+    persons = sum(size for size in sizes if size)
+    return tuple(
+        Cluster(
+            number=k,
+            size=size,
+            share=None if size is None or not persons else size / persons,
+            entries=_cluster_columns(result, columns, k),
+            modes=_modes(result, columns, k),
+        )
+        for k, size in enumerate(sizes)
+    )
 
 
 def _cluster_columns(

@@ -106,6 +106,10 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Whether a site may join while the session runs.
     by_prototypes : bool
         Whether its results tell clusters apart by prototypes.
+    nearest : bool
+        Whether new rows belong to the cluster of the nearest centroid, or of the nearest prototype
+        if the result has any. Otherwise the next cluster and the margin are not known, and there is
+        no model file.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     dissimilarities : tuple of str
@@ -146,6 +150,7 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     default_max_rounds: int = 100
     joins_late: bool = True
     by_prototypes: bool = False
+    nearest: bool = True
     takes_masks: bool = False
     dissimilarities: tuple[str, ...] = ("euclidean",)
     sweeps: bool = False

@@ -8,7 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
+from fedclust.numeric.distances import (
+    ROW_BLOCK,
+    masked_squared_distances,
+    nearest_centroid,
+    squared_distances,
+)
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Memory
@@ -139,3 +144,24 @@ def as_distances(result: Result, dissimilarities: FloatArray) -> FloatArray:
     """Return distances: the roots of squared distances, but Gower's dissimilarities themselves."""
     gower = result.dissimilarity == "gower"
     return dissimilarities if gower else np.asarray(np.sqrt(dissimilarities))
+
+
+def distances_to_clusters(result: Result, X: FloatArray) -> FloatArray:
+    """Return distances (n, K) in the scaled space from rows to the result's clusters.
+
+    To the nearest prototype of each cluster if the result has prototypes, infinite for a cluster
+    without one; otherwise to its centroid, see :func:`dissimilarities_to_centroids`.
+    """
+    if result.prototypes is None:
+        return as_distances(result, dissimilarities_to_centroids(result, X))
+    rows = np.asarray(X, dtype=np.float64)
+    refuse_infinite(rows)
+    scaled = scale_rows(result, rows)
+    of = np.array(result.prototype_labels, dtype=np.int64)
+    squares = np.full((len(rows), len(result.centroids)), np.inf)
+    for begin in range(0, len(rows), ROW_BLOCK):
+        block = slice(begin, begin + ROW_BLOCK)
+        every = squared_distances(scaled[block], result.prototypes)
+        for k in np.unique(of):
+            squares[block, k] = every[:, of == k].min(axis=1)
+    return np.asarray(np.sqrt(squares))

@@ -1,0 +1,129 @@
+"""``fedclust predict``: the cluster of new patients, in a table or typed on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedclust.cli import options as o
+from fedclust.cli.cluster_options import OneK
+from fedclust.cli.console import ProgressLine, conclude, err, print_json, show, show_facts
+from fedclust.cli.output_files import check_outputs, is_labels, write_predictions
+from fedclust.cli.result_output import warn_unlabelled
+from fedclust.cli.typed_patient import TypedPatient
+from fedclust.cluster_model import ClusterModel, is_model, load_model
+from fedclust.data.advice import count_repeated, repeated_text
+from fedclust.errors import UsageError
+from fedclust.predictions import Predictions
+from fedclust.site.result import SiteResult
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@o.command(
+    app,
+    "predict",
+    "fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv",
+    "fedclust predict model.json --data new.csv --id-column mrn --out labels.csv",
+    "fedclust predict model.json --value age=63 --value chol=233 --value sex=1",
+)
+def predict(
+    how: o.Reading,
+    result: Annotated[
+        Path, o.arg("File that --result-out wrote, or a model file (--format model).")
+    ],
+    data: Annotated[
+        str | None,
+        o.opt("--data", "Table of new rows, as for `fedclust participate`.", metavar="FILE"),
+    ] = None,
+    out_path: Annotated[
+        Path | None,
+        o.opt(
+            "--out",
+            "CSV file to write: each row's cluster, the next one, the margin, the distance, and "
+            "whether and why the row lies outside what the model saw.",
+        ),
+    ] = None,
+    id_column: o.IdColumn = None,
+    value: Annotated[
+        list[str] | None,
+        o.opt(
+            "--value",
+            "FEATURE=VALUE of one patient, instead of --data; once for each feature. What is left "
+            "out is missing.",
+        ),
+    ] = None,
+    k: OneK = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Find the cluster of new rows, or of one patient, with a saved result; nothing is sent."""
+    if value:
+        if data is not None or out_path is not None or id_column is not None:
+            raise UsageError("--value is for one patient: leave out --data, --out and --id-column")
+        _one_patient(_load(result, k), value, as_json)
+        return
+    if data is None or out_path is None:
+        raise UsageError(
+            "give --data and --out for a table, or --value FEATURE=VALUE for one patient"
+        )
+    source = how.source(data, o.Persons(id_column=id_column))
+    check_outputs(((out_path, is_labels),), (result, *source.files))
+    loaded = _load(result, k)
+    with ProgressLine(at_once=False) as line:
+        found = loaded.place_rows(loaded.new_rows(source.rows(line.read), source.id_column))
+    write_predictions(out_path, found, source.id_column)
+    if source.id_column is None:
+        show(err, "labels are named by row number only; give --id-column to name the rows")
+    without = warn_unlabelled(found.labels)
+    _warn_outside(found)
+    n_ids, n_rows = count_repeated(found.ids or ())
+    if n_ids:
+        show(err, f"warning: {repeated_text(n_ids, n_rows)}; each row has its own line")
+    facts = {
+        "rows": len(found),
+        "labelled": len(found) - without,
+        "close": int(found.close.sum()),
+        "outside": int((found.outside > 0).sum()) if (found.outside >= 0).any() else None,
+        "repeated_ids": n_ids,
+        "labels": str(out_path),
+    }
+    n_clusters = loaded.result_.n_clusters
+    sweep = "" if n_clusters is None else f" (K = {n_clusters})"
+    conclude(f"{len(found) - without} rows labelled: {out_path}{sweep}", facts, as_json)
+
+
+def _load(path: Path, k: int | None) -> ClusterModel | SiteResult:
+    """Read a result file or a model file."""
+    if is_model(path):
+        if k is not None:
+            raise UsageError("--k is for a result file: a model file holds one number of clusters")
+        return load_model(path)
+    loaded = SiteResult.load(path)
+    return loaded if k is None else loaded.at(k)
+
+
+def _warn_outside(found: Predictions) -> None:
+    """Say how many rows lie outside what the model saw, and in which features most of them do."""
+    count = int((found.outside > 0).sum())
+    if not count:
+        return
+    features: dict[str, int] = {}
+    for names in found.why:
+        for name in names:
+            features[name] = features.get(name, 0) + 1
+    most = sorted(features, key=lambda name: (-features[name], name))[:3]
+    lie = "1 row lies" if count == 1 else f"{count} rows lie"
+    shown = ", ".join(f"{name} ({features[name]})" for name in most)
+    show(err, f"warning: {lie} outside what the model saw, most often in {shown}")
+
+
+def _one_patient(loaded: ClusterModel | SiteResult, values: list[str], as_json: bool) -> None:
+    model = loaded if isinstance(loaded, ClusterModel) else loaded.to_model()
+    patient = TypedPatient.read(model, values)
+    if as_json:
+        facts: dict[str, Any] = patient.facts()
+        print_json(facts)
+        return
+    show_facts(patient.lines())

@@ -1,0 +1,211 @@
+"""One patient whose values are typed: read, placed, and described in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedclust.cluster_model import ClusterModel
+from fedclust.errors import UsageError
+from fedclust.predictions import CLOSE, DETAILS, Predictions
+from fedclust.report.drawing import short
+from fedclust.report.facts import Cluster, ClusterColumn, describe_clusters
+from fedclust.report.figures import mean_of
+from fedclust.schema.encoding import columns_of, encode_features, undone
+from fedclust.schema.feature import Feature
+
+_TRUTH = {"0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0, "false": 0.0, "true": 1.0}
+_MISSING = ("", "na", "nan", "null", "none", ".")
+
+
+@dataclass(frozen=True)
+class TypedPatient:
+    """A patient, the model, and what the model says of the patient.
+
+    Attributes
+    ----------
+    model : ClusterModel
+    values : dict of str to (float or None)
+        By feature: a number, 0 or 1, or the place of a level; None where missing.
+    found : Predictions
+        Of this one row.
+    """
+
+    model: ClusterModel
+    values: dict[str, float | None]
+    found: Predictions
+
+    @classmethod
+    def read(cls, model: ClusterModel, texts: Sequence[str]) -> TypedPatient:
+        """Read FEATURE=VALUE texts and place the patient; UsageError says what is wrong."""
+        values = _read_values(model.features, texts)
+        raw = []
+        for feature in model.features:
+            value = values[feature.name]
+            if feature.kind == "categorical":
+                raw.append(np.array([-1 if value is None else int(value)]))
+                continue
+            number = math.nan if value is None else value
+            if feature.transform != "none":
+                # As in a table: values below the bound may have no logarithm.
+                number = max(number, feature.lower or 0.0) if value is not None else number
+            raw.append(np.array([number]))
+        held = [name for name, value in values.items() if value is not None]
+        if model.missing.rule != "mask":
+            held = list(values)
+        elif not held:
+            raise UsageError("give at least one value: --value FEATURE=VALUE")
+        placed = model.place(encode_features(model.features, raw), held)
+        return cls(model, values, Predictions.of([placed]))
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The patient's cluster; None without a label."""
+        k = int(self.found.labels[0])
+        columns = columns_of(self.model.features)
+        return None if k < 0 else describe_clusters(self.model.result_, columns)[k]
+
+    @property
+    def missing(self) -> list[str]:
+        """The features without a value."""
+        return [name for name, value in self.values.items() if value is None]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the answer for a program."""
+        (row,) = self.found.rows()
+        outside = int(self.found.outside[0])
+        return {
+            **dict(zip(DETAILS, row, strict=True)),
+            "outside": None if outside < 0 else bool(outside),
+            "why": list(self.found.why[0]),
+            "close": bool(self.found.close[0]),
+            "missing": self.missing,
+        }
+
+    def lines(self) -> Mapping[str, str]:
+        """Return the answer in words, by subject."""
+        cluster = self.cluster
+        if cluster is None:
+            return {"cluster": "none", "missing": self._missing_text()}
+        persons = "" if cluster.size is None else f" ({cluster.size} persons over all sites)"
+        return {
+            "cluster": f"{cluster.number} of 0 to {len(self.model.clusters) - 1}{persons}",
+            "its persons": _profile_text(cluster),
+            "margin": self._margin_text(),
+            "outside": self._outside_text(cluster),
+            "missing": self._missing_text(),
+        }
+
+    def _margin_text(self) -> str:
+        margin, second = float(self.found.margin[0]), int(self.found.second[0])
+        if second < 0:
+            return "there is no other cluster"
+        if margin < CLOSE:
+            return f"{margin:.2f}: close to cluster {second}, read both"
+        return f"{margin:.2f}: clear, the next is cluster {second}"
+
+    def _outside_text(self, cluster: Cluster) -> str:
+        outside = int(self.found.outside[0])
+        if outside < 0:
+            return "not known: the session measured no profile of this cluster"
+        if not outside:
+            return "no: like the persons that the model saw"
+        return "yes: " + "; ".join(self._why_text(name, cluster) for name in self.found.why[0])
+
+    def _why_text(self, name: str, cluster: Cluster) -> str:
+        """Return a value that lies outside, and what the cluster has instead."""
+        feature = next(each for each in self.model.features if each.name == name)
+        value = self.values[name] or 0.0
+        entries = [entry for entry in cluster.entries if entry.column.feature == name]
+        if feature.kind == "categorical":
+            return f"{name} {(feature.levels or ())[int(value)]}, which hardly anybody had"
+        if feature.kind == "binary":
+            return f"{name} {'yes' if value else 'no'}, which hardly anybody had"
+        entry, unit = entries[0], f" {feature.unit}" if feature.unit else ""
+        lower, upper = feature.lower, feature.upper
+        if lower is not None and value < lower:
+            return f"{name} {value:g}{unit} is below the bound of {lower:g}"
+        if upper is not None and value > upper:
+            return f"{name} {value:g}{unit} is above the bound of {upper:g}"
+        usual = f"{short(entry.low)} to {short(entry.high)}"
+        return f"{name} {value:g}{unit}, usual in this cluster {usual}"
+
+    def _missing_text(self) -> str:
+        if not self.missing:
+            return ""
+        names, rule = ", ".join(self.missing), self.model.missing.rule
+        if rule == "drop":
+            return f"{names}: this model gives no cluster without them"
+        if rule == "mask":
+            return f"{names}: left out, the other features decide"
+        return "; ".join(map(self._imputed_text, self.missing))
+
+    def _imputed_text(self, name: str) -> str:
+        columns = columns_of(self.model.features)
+        places = [j for j, column in enumerate(columns) if column.feature == name]
+        impute = np.array([[column.impute or 0.0 for column in self.model.columns]])
+        values, first = undone(columns, impute)[0], columns[places[0]]
+        if first.block is not None:
+            return f"{name}: counts as the shares of its levels over all sites"
+        if first.kind == "binary":
+            return f"{name}: counts as {100 * values[places[0]]:.0f} %, the share over all sites"
+        unit = f" {first.unit}" if first.unit else ""
+        return f"{name}: counts as {short(float(values[places[0]]))}{unit}, the mean over all sites"
+
+
+def _read_values(features: Sequence[Feature], texts: Sequence[str]) -> dict[str, float | None]:
+    known = {feature.name: feature for feature in features}
+    values: dict[str, float | None] = dict.fromkeys(known)
+    for text in texts:
+        name, mark, typed = (part.strip() for part in text.partition("="))
+        if not mark:
+            raise UsageError(f"--value {text}: write FEATURE=VALUE, for example age=63")
+        if name not in known:
+            raise UsageError(f"the model has no feature {name!r}: it has {', '.join(known)}")
+        if values[name] is not None:
+            raise UsageError(f"--value gives {name} twice")
+        values[name] = None if typed.lower() in _MISSING else _value(known[name], typed)
+    return values
+
+
+def _value(feature: Feature, typed: str) -> float:
+    """Return a typed value: a number, 0 or 1, or the place of a level."""
+    if feature.kind == "categorical":
+        levels = feature.levels or ()
+        if typed not in levels:
+            raise UsageError(f"{feature.name} is one of {', '.join(levels)}")
+        return float(levels.index(typed))
+    if feature.kind == "binary":
+        if typed.lower() not in _TRUTH:
+            raise UsageError(f"{feature.name} is 1 (yes) or 0 (no)")
+        return _TRUTH[typed.lower()]
+    try:
+        number = float(typed)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        unit = f" in {feature.unit}" if feature.unit else ""
+        raise UsageError(f"{feature.name} is a number{unit}, with a decimal point")
+    return number
+
+
+def _profile_text(cluster: Cluster) -> str:
+    """Return what sets a cluster apart, in words."""
+    if not cluster.compared:
+        return "not known: the session measured no profile"
+    said = ", ".join(map(_entry_text, cluster.sets_apart))
+    return said or "close to the average of all persons"
+
+
+def _entry_text(entry: ClusterColumn) -> str:
+    column, difference = entry.column, entry.difference or 0.0
+    side = "high" if difference > 0 else "low"
+    if column.kind == "binary":
+        often = "often" if difference > 0 else "rarely"
+        return f"{often} {column.name} ({mean_of(entry)})"
+    unit = f" {column.unit}" if column.unit else ""
+    return f"{side} {column.name} (mean {mean_of(entry)}{unit})"

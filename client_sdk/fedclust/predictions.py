@@ -1,0 +1,147 @@
+"""What a result says of new rows: cluster, next cluster, margin, and whether they lie outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data import LabelRows
+from fedclust.engine import Placement
+from fedclust.errors import UsageError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["CLOSE", "DETAILS", "Predictions", "predictions_of_blocks"]
+
+#: Below this margin a row is close to the next cluster: on a straight line between two centroids
+#: these are the places from .47 of the way on.
+CLOSE: Final = 0.1
+#: The columns of the table and of the label file.
+DETAILS: Final = ("cluster", "second", "margin", "distance", "outside", "why")
+#: At most this many features say why a row lies outside.
+_MOST_WHY: Final = 3
+#: Places the rows of a block, whose features are named.
+PlaceBlock = Callable[[NDArray[np.float64], Sequence[str]], Placement]
+
+
+@dataclass(frozen=True, repr=False)
+class Predictions:
+    """The cluster of each new row, how clear it is, and whether the row is like the session's.
+
+    Attributes
+    ----------
+    labels : (n,) int64
+        As ``predict`` returns them; -1 where missing values forbid a label.
+    second : (n,) int64
+        The next nearest cluster; -1 where there is none or it is not known.
+    margin : (n,) float64
+        (d2 - d1) / d2, with the distances d1 from the own cluster and d2 from the next one: 0
+        halfway between the two, 1 on the own centroid. NaN where it is not known.
+    distance : (n,) float64
+        d1: from the centroid, or the nearest prototype, of the own cluster, in the scaled space.
+    outside : (n,) int8
+        1: the row lies outside what the model saw; 0: it does not; -1: not known.
+    why : tuple of tuple of str
+        Of each row that lies outside the features that do, the furthest first; at most three.
+    ids : tuple of str or None
+        The rows' identifiers, if an id column was named.
+    """
+
+    labels: NDArray[np.int64]
+    second: NDArray[np.int64]
+    margin: NDArray[np.float64]
+    distance: NDArray[np.float64]
+    outside: NDArray[np.int8]
+    why: tuple[tuple[str, ...], ...] = field(default=())
+    ids: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, parts: Sequence[Placement], ids: tuple[str, ...] | None = None) -> Predictions:
+        """Return the predictions of consecutive blocks of rows."""
+        return cls(
+            labels=np.concatenate([part.labels for part in parts]),
+            second=np.concatenate([part.second for part in parts]),
+            margin=np.concatenate([part.margin for part in parts]),
+            distance=np.concatenate([part.distance for part in parts]),
+            outside=np.concatenate([part.outside for part in parts]),
+            why=tuple(names[:_MOST_WHY] for part in parts for names in part.why),
+            ids=ids,
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def close(self) -> NDArray[np.bool_]:
+        """Which rows (n,) are about as near to the next cluster: those with a margin below .1."""
+        return np.asarray(self.margin < CLOSE)
+
+    def __repr__(self) -> str:
+        without = int((self.labels < 0).sum())
+        parts = [f"{len(self)} rows", f"{len(self) - without} labelled"]
+        parts.append(f"{int(self.close.sum())} close to another cluster")
+        known = bool((self.outside >= 0).any())
+        outside = f"{int((self.outside > 0).sum())} outside what the model saw"
+        parts.append(outside if known else "outside what the model saw: not known")
+        return f"Predictions: {', '.join(parts)}; to_frame()"
+
+    def rows(self) -> Iterator[tuple[object, ...]]:
+        """Yield the values of :data:`DETAILS` of each row; None where there is none."""
+        clear = {1: "yes", 0: "no", -1: None}
+        for k, second, margin, distance, outside, why in zip(
+            self.labels.tolist(),
+            self.second.tolist(),
+            self.margin.tolist(),
+            self.distance.tolist(),
+            self.outside.tolist(),
+            self.why,
+            strict=True,
+        ):
+            yield (
+                None if k < 0 else k,
+                None if second < 0 else second,
+                None if margin != margin else margin,
+                None if distance != distance else distance,
+                clear[outside],
+                ", ".join(why) or None,
+            )
+
+    def to_frame(self) -> DataFrame:
+        """Return a row for each row as a pandas DataFrame (the extra ``[data]``).
+
+        The index are the identifiers, if an id column was named. ``outside`` is ``<NA>`` where it
+        is not known.
+
+        Returns
+        -------
+        DataFrame
+
+        Raises
+        ------
+        UsageError
+            pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            message = "to_frame needs pandas: pip install 'fedclust[data]'"
+            raise UsageError(message) from None
+        outside = pd.array(self.outside > 0, dtype="boolean")
+        outside[self.outside < 0] = pd.NA
+        values = (self.labels, self.second, self.margin, self.distance, outside, self.why)
+        return pd.DataFrame(dict(zip(DETAILS, values, strict=True)), index=self.ids)
+
+
+def predictions_of_blocks(rows: LabelRows, place: PlaceBlock) -> Predictions:
+    """Place rows a block at a time; DataError where they do not fit."""
+    held = rows.features
+    parts, ids = [], []
+    for X, names in rows.blocks():
+        ids += names or []
+        parts.append(place(X, held))
+    return Predictions.of(parts, tuple(ids) if rows.id_column is not None else None)

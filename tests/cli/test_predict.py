@@ -1,0 +1,165 @@
+"""``fedclust predict``: a table, one patient, and what stands in the way."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust import load_model, simulate
+from fedclust.cli import main as cli
+
+FEATURES = [
+    {"name": "age", "unit": "years", "lower": 0, "upper": 120},
+    {"name": "crp", "unit": "mg/l", "lower": 1, "transform": "log"},
+    {"name": "male", "kind": "binary"},
+    {"name": "pain", "kind": "categorical", "levels": ["typical", "none", "other"]},
+]
+PATIENT = ["age=41", "crp=3", "male=yes", "pain=typical"]
+Run = Callable[..., tuple[int, str, str]]
+
+
+def write_models(folder: Path) -> None:
+    """Two clusters, of the old with pain none and the young with pain typical."""
+    rng = np.random.default_rng(0)
+    old = np.arange(120) % 2
+    sites = {}
+    for name in ("ada", "bern", "cork"):
+        age = rng.normal(40 + 30 * old, 4)
+        crp = np.exp(rng.normal(1 + 2 * old, 0.3))
+        male = (rng.random(120) < 0.5).astype(int)
+        pain = np.where(old, "none", "typical")
+        sites[name] = pd.DataFrame({"age": age, "crp": crp, "male": male, "pain": pain})
+    for missing in ("impute", "drop"):
+        found = simulate(
+            "fkm",
+            sites,
+            config={"n_clusters": [2, 3]},
+            policy={"missing": missing},
+            features=FEATURES,
+        ).at(2)
+        found.save_model(folder / f"{missing}.json")
+        found.save(folder / f"{missing}.fedclust")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_models(folder)
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(folder)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedclust", "predict", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, " ".join(shown.err.split())
+
+    return run
+
+
+def typed(*values: str) -> list[str]:
+    return [word for value in values for word in ("--value", value)]
+
+
+@pytest.mark.parametrize("name", ["impute.json", "impute.fedclust"])
+def test_one_patient_gets_a_plain_answer(run: Run, name: str) -> None:
+    code, out, _ = run(name, *typed(*PATIENT))
+    assert code == 0
+    lines = {line[:16].strip(): line[17:] for line in out.splitlines()}
+    assert lines["cluster"] == "0 of 0 to 1 (180 persons over all sites)"
+    assert "low age (mean 40" in lines["its persons"]
+    assert "often pain=typical (100 %)" in lines["its persons"]
+    assert lines["margin"].endswith("clear, the next is cluster 1")
+    assert lines["outside"].startswith("no")
+    assert "missing" not in lines
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("impute.json", ["age=41", "crp=3"], "male: counts as 5"),
+        ("impute.json", ["age=41", "crp=3"], "pain: counts as the shares of its levels"),
+        ("impute.json", ["crp=3"], "age: counts as 5"),
+        ("impute.json", ["age=130", *PATIENT[1:]], "yes: age 130 years is above the bound of 120"),
+        ("impute.json", ["age=-1", "crp=3"], "yes: age -1 years is below the bound of 0"),
+        ("impute.json", ["age=80", "crp=3", *PATIENT[2:]], "yes: age 80 years, usual in this clu"),
+        ("impute.json", [*PATIENT[:3], "pain=other"], "yes: pain other, which hardly anybody had"),
+        ("impute.json", ["age=54", "crp=7", "male=0"], "close to cluster"),
+        ("drop.json", ["age=41", "crp=", *PATIENT[2:]], "crp: this model gives no cluster"),
+    ],
+)
+def test_one_patient_who_is_not_simple(run: Run, name: str, values: list[str], said: str) -> None:
+    code, out, _ = run(name, *typed(*values))
+    assert code == 0
+    assert said in out
+
+
+def test_one_patient_as_json(run: Run) -> None:
+    _, out, _ = run("impute.json", *typed("age=130", "crp=20", "male=0"), "--json")
+    found = json.loads(out)
+    assert (found["cluster"], found["second"], found["outside"]) == (1, 0, True)
+    assert (found["why"], found["missing"]) == (["age"], ["pain"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (typed("ag=3"), "the model has no feature 'ag': it has age, crp, male, pain"),
+        (typed("age"), "--value age: write FEATURE=VALUE"),
+        (typed("age=4,5"), "age is a number in years, with a decimal point"),
+        (typed("age=4", "age=5"), "--value gives age twice"),
+        (typed("male=2"), "male is 1 (yes) or 0 (no)"),
+        (typed("pain=bad"), "pain is one of typical, none, other"),
+        ([*typed("age=4"), "--out", "x.csv"], "leave out --data, --out and --id-column"),
+        (["--data", "new.csv"], "give --data and --out for a table"),
+        ([*typed("age=4"), "--k", "2"], "a model file holds one number of clusters"),
+    ],
+)
+def test_what_cannot_be_done_is_said(run: Run, words: list[str], said: str) -> None:
+    code, out, err = run("impute.json", *words)
+    assert code == 2
+    assert out == ""
+    assert said in err
+
+
+def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
+    new = folder / "new.csv"
+    new.write_text(
+        "mrn,age,crp,male,pain\na,41,3,1,typical\nb,130,20,0,none\nc,,3,1,typical\n", "utf-8"
+    )
+    given = ("--data", "new.csv", "--id-column", "mrn", "--out", "labels.csv")
+    code, _, err = run("drop.json", *given)
+    assert code == 0, err
+    assert "1 row lies outside what the model saw, most often in age (1)" in err
+    assert "1 of its 2 values lies outside the session's bounds" in err
+    assert "2 rows labelled: labels.csv" in err
+    with (folder / "labels.csv").open(newline="") as file:
+        rows = {row["mrn"]: row for row in csv.DictReader(file)}
+    assert [rows[name]["cluster"] for name in "abc"] == ["0", "1", ""]
+    assert [rows[name]["outside"] for name in "abc"] == ["no", "yes", ""]
+    assert (rows["b"]["second"], rows["b"]["why"]) == ("0", "age")
+    margin = float(rows["a"]["margin"])
+    found = load_model(folder / "drop.json").predict_details("new.csv", "mrn")
+    assert margin == pytest.approx(found.margin[0], rel=1e-3)
+    # The same file again, but no other file.
+    assert run("drop.json", *given)[0] == 0
+    assert "holds something else" in run("drop.json", *given[:-1], "impute.json")[2]
+    _, out, _ = run("drop.fedclust", *given, "--json")
+    assert {k: json.loads(out)[k] for k in ("rows", "labelled", "close", "outside")} == {
+        "rows": 3,
+        "labelled": 2,
+        "close": 0,
+        "outside": 1,
+    }

@@ -1,0 +1,320 @@
+"""What a result says of new patients, and the file with which other programs say the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedclust import FederatedKMeans, SessionResult, SimulationResult, load_model, simulate
+from fedclust.cluster_model import ClusterModel
+from fedclust.data import DataWarning
+from fedclust.engine.placement import goes_by_distance
+from fedclust.errors import DataError, UsageError
+from fedclust.methods.registry import METHODS
+from fedclust.wire import codec
+
+PAGE = (Path(__file__).parents[2] / "docs/new-patients.md").read_text("utf-8")
+FEATURES = [
+    {"name": "age", "unit": "years", "lower": 0, "upper": 120},
+    {"name": "chol", "unit": "mg/dl", "lower": 50, "upper": 800, "transform": "log"},
+    {"name": "stay", "unit": "days", "lower": 0, "upper": 90, "transform": "log1p", "weight": 2},
+    {"name": "male", "kind": "binary"},
+    {"name": "pain", "kind": "categorical", "levels": ["typical", "atypical", "none"]},
+]
+
+
+def patients(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(0, 3, n)
+    return pd.DataFrame(
+        {
+            "age": rng.normal(np.array([40, 60, 75])[kind], 5),
+            "chol": np.exp(rng.normal(np.array([5.2, 5.6, 5.3])[kind], 0.1)),
+            "stay": rng.poisson(np.array([2, 9, 4])[kind]).astype(float),
+            "male": (rng.random(n) < np.array([0.1, 0.9, 0.5])[kind]).astype(float),
+            "pain": np.array(["typical", "none", "atypical"])[kind],
+        }
+    )
+
+
+def holed(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """Return the rows with a missing value in about half of them."""
+    rng, rows = np.random.default_rng(seed), rows.astype(object)
+    for row in np.flatnonzero(rng.random(len(rows)) < 0.5):
+        rows.iloc[row, rng.integers(0, rows.shape[1])] = None
+    return rows
+
+
+def session(
+    method: str = "fkm", missing: str = "impute", distance: str = "euclidean", **config: Any
+) -> SimulationResult:
+    sites = {name: patients(120, seed) for seed, name in enumerate(("ada", "bern", "cork"))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return simulate(
+            method,
+            sites,
+            config={"n_clusters": 3, **config},
+            policy={
+                "missing": missing,
+                "dissimilarity": distance,
+                "scaling": "bounds" if distance == "gower" else "standard",
+            },
+            features=FEATURES,
+        )
+
+
+@pytest.fixture(scope="module")
+def result() -> SimulationResult:
+    return session()
+
+
+@pytest.fixture(scope="module")
+def model(result: SimulationResult, tmp_path_factory: pytest.TempPathFactory) -> ClusterModel:
+    path = tmp_path_factory.mktemp("model") / "model.json"
+    result.save_model(path)
+    return load_model(path)
+
+
+def plain(content: bytes) -> Any:
+    """Return the function of the page, for a model file."""
+    (code,) = re.findall(r"^def cluster\(.*?(?=^```)", PAGE, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"np": np, "model": json.loads(content)}
+    exec(code, names)  # noqa: S102 - the page's own example
+    return names["cluster"]
+
+
+# --- the page's program, the model file and the result agree --------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "missing", "distance"),
+    [
+        ("fkm", "drop", "euclidean"),
+        ("fkm", "impute", "k-prototypes"),
+        ("spectral", "drop", "euclidean"),
+        ("lloyd", "impute", "gower"),
+    ],
+)
+def test_a_plain_program_gives_the_same_labels(method: str, missing: str, distance: str) -> None:
+    found = session(method, missing, distance)
+    rows = holed(patients(80, 9))
+    labels = found.predict(rows)
+    content = found.to_model().to_json()
+    cluster = plain(content)
+    expected = [cluster(patient) for patient in rows.to_dict("records")]
+    assert [-1 if k is None else k for k in expected] == labels.tolist()
+    assert (set(labels) >= {-1}) is (missing == "drop")
+    by_file = ClusterModel.model_validate_json(
+        json.dumps({k: v for k, v in json.loads(content).items() if k != "sha256"})
+    )
+    details, ours = by_file.predict_details(rows), found.predict_details(rows)
+    for name in ("labels", "second", "margin", "distance", "outside"):
+        np.testing.assert_array_equal(getattr(details, name), getattr(ours, name))
+    assert details.why == ours.why
+
+
+def test_a_session_whose_sites_lack_features() -> None:
+    def lacking(seed: int, *names: str) -> pd.DataFrame:
+        return patients(120, seed).drop(columns=[*names])
+
+    sites = {"ada": lacking(0), "bern": lacking(1, "chol"), "cork": lacking(2, "age", "male")}
+    policy = {"missing": "mask"}
+    found = simulate(
+        "overlap", sites, config={"n_clusters": 3}, policy=policy, features=FEATURES, seed=1
+    )
+    model = found.to_model()
+    for rows in (patients(40, 8), lacking(8, "age", "pain"), holed(patients(40, 8))):
+        assert (model.predict(rows) == found.predict(rows)).all()
+        details = model.predict_details(rows)
+        np.testing.assert_array_equal(details.margin, found.predict_details(rows).margin)
+
+
+def test_every_result_says_the_same(
+    result: SimulationResult, model: ClusterModel, tmp_path: Path
+) -> None:
+    rows = patients(60, 5)
+    result.save(tmp_path / "heart.fedclust")
+    loaded = SessionResult.load(tmp_path / "heart.fedclust")
+    estimator = FederatedKMeans.from_result(result)
+    ours = result.predict_details(rows).to_frame()
+    for each in (loaded, estimator, model, loaded.to_model()):
+        pd.testing.assert_frame_equal(each.predict_details(rows).to_frame(), ours)
+    assert (ours["cluster"] == result.predict(rows)).all()
+
+
+# --- margin ---------------------------------------------------------------------------------------
+
+
+def test_the_margin_is_the_simplified_silhouette_of_a_row(result: SimulationResult) -> None:
+    rows = patients(200, 4)
+    found, apart = result.predict_details(rows), FederatedKMeans.from_result(result).transform(rows)
+    ordered = np.sort(apart, axis=1)
+    np.testing.assert_allclose(found.distance, ordered[:, 0], rtol=1e-9)
+    np.testing.assert_allclose(found.margin, 1 - ordered[:, 0] / ordered[:, 1], atol=1e-9)
+    assert (found.second == apart.argsort(axis=1)[:, 1]).all()
+    assert (found.close == (found.margin < 0.1)).all()
+
+
+def test_the_margin_on_a_centroid_and_halfway(result: SimulationResult) -> None:
+    first, second = result.cluster_centers_[:2, 0]
+    ages = {"ada": np.repeat([[40.0], [70.0]], 20, axis=0)}
+    two = simulate("fkm", ages, config={"n_clusters": 2})
+    found = two.predict_details([[40.0], [70.0], [55.0]])
+    np.testing.assert_allclose(found.margin, [1.0, 1.0, 0.0], atol=1e-9)
+    assert found.second[:2].tolist() == [1, 0]
+    assert first != second
+    one = simulate("fkm", ages, config={"n_clusters": 1}).predict_details([[40.0]])
+    assert (one.second.tolist(), np.isnan(one.margin).tolist()) == ([-1], [True])
+
+
+def test_prototypes_count_by_cluster() -> None:
+    """The next cluster is that of the nearest prototype of another cluster."""
+    found = session("spectral", "drop")
+    rows = patients(50, 7)
+    details = found.predict_details(rows)
+    one = found.result_
+    X = found.to_model().result_.space.to_scaled(_encoded(rows))
+    apart = np.sqrt(((X[:, None] - one.prototypes) ** 2).sum(axis=2))
+    of = np.array(one.prototype_labels)
+    nearest = np.stack([apart[:, of == k].min(axis=1) for k in range(3)], axis=1)
+    assert (nearest.argmin(axis=1) == details.labels).all()
+    assert (nearest.argsort(axis=1)[:, 1] == details.second).all()
+
+
+def _encoded(rows: pd.DataFrame) -> np.ndarray[Any, Any]:
+    levels = [(rows["pain"] == level).astype(float) for level in ("typical", "atypical", "none")]
+    numbers = [rows["age"], np.log(rows["chol"]), np.log1p(rows["stay"]), rows["male"]]
+    return np.column_stack([*numbers, *levels])
+
+
+def test_labels_by_something_else_than_distance_have_no_margin_and_no_model() -> None:
+    found = session("spectral", "drop", alignment="sign", n_clusters=2)
+    rows = patients(20, 3)
+    details = found.predict_details(rows)
+    assert set(details.labels) == {-1}
+    assert np.isnan(details.margin).all()
+    assert set(found.predict_details(rows, site="ada").second) == {-1}
+    with pytest.raises(UsageError, match="a result of spectral with these options has no model"):
+        found.to_model()
+    other = dataclasses.replace(METHODS["fkm"], nearest=False)
+    assert not goes_by_distance(other, session().result_)
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def test_the_file_is_readable_and_says_nothing_by_site(
+    result: SimulationResult, model: ClusterModel
+) -> None:
+    content = json.loads(model.to_json())
+    assert content["format"] == "fedclust-model-1"
+    assert content["features"][1]["unit"] == "mg/dl"
+    assert content["missing"]["rule"] == "impute"
+    assert len(content["clusters"]) == 3
+    text = model.to_json().decode()
+    assert max(map(len, text.splitlines())) < 2000
+    for name in ("ada", "bern", "cork"):
+        assert name not in text
+    assert load_model_from(text, model) == model
+    assert [c["persons"] for c in content["clusters"]] == list(result.sizes_ or ())
+
+
+def load_model_from(text: str, model: ClusterModel) -> ClusterModel:
+    tree = json.loads(text)
+    tree.pop("sha256")
+    return type(model).model_validate_json(json.dumps(tree))
+
+
+@given(data=st.data())
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_changed_file_is_refused(
+    model: ClusterModel, tmp_path: Path, data: st.DataObject
+) -> None:
+    """Whatever is changed, also with a right checksum: a UsageError, or a model that works."""
+    content = json.loads(model.to_json())
+    place, key = content, data.draw(st.sampled_from(sorted(content)))
+    while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        keys = sorted(place) if isinstance(place, dict) else range(len(place))
+        key = data.draw(st.sampled_from(list(keys)))
+    place[key] = data.draw(st.sampled_from([None, "x", -1, 1e9, [], {}, True]))
+    sealed = data.draw(st.booleans())
+    if sealed:
+        content.pop("sha256", None)
+        content["sha256"] = codec.sha256(codec.canonical_json(content))
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(content), "utf-8")
+    try:
+        found = load_model(path)
+    except UsageError:
+        return
+    assert sealed
+    # Of other bounds a row may be outside, and a weight says what the scale is.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        assert len(found.predict(patients(3, 0))) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("x", "this is no model file"),
+        ('{"format": "fedclust-model-9"}', "reads fedclust-model-1: upgrade"),
+        ('{"format": "fedclust-model-1"}', "not a model that this version reads: provenance"),
+    ],
+)
+def test_another_file_is_refused(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(content, "utf-8")
+    with pytest.raises(UsageError, match=said):
+        load_model(path)
+
+
+# --- checks of the rows ---------------------------------------------------------------------------
+
+
+def test_what_is_wrong_with_a_table_is_named_without_its_values(model: ClusterModel) -> None:
+    with pytest.raises(DataError, match="'chol'") as caught:
+        model.predict(patients(9, 0).drop(columns="chol"))
+    assert caught.value.rule == "missing-column"
+    rows = patients(40, 2)
+    rows["chol"] /= 38.67
+    rows.loc[3, "pain"] = "SECRET"
+    rows.loc[4, "age"] = 123.25
+    with pytest.warns(DataWarning) as told:
+        found = model.predict_details(rows)
+    said = "\n".join(str(each.message) for each in told)
+    assert "column 'pain': 1 row has a value that the session does not know" in said
+    assert "column 'age': 1 of its 40 values lies outside the session's bounds" in said
+    assert "column 'chol': 40 of its 40 values lie outside" in said
+    assert "They would fit times 38.67 (cholesterol, mmol/l and mg/dl)" in said
+    assert "SECRET" not in said
+    assert "123.25" not in said
+    assert (found.outside == 1).all()
+    assert found.why[4][0] in ("age", "chol")
+
+
+def test_a_unit_is_noticed_without_bounds() -> None:
+    rows = {s: patients(60, i)[["age"]] + 0.0 for i, s in enumerate("abc")}
+    model = simulate("fkm", rows, config={"n_clusters": 2}).to_model()
+    days = patients(60, 9)[["age"]] * 365.25
+    with pytest.warns(DataWarning, match=r"median of its values lies more than 4 .*\(years and da"):
+        model.predict(days)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        model.predict(patients(60, 9)[["age"]])
+        # Too few values for a median.
+        model.predict(days[:4])
