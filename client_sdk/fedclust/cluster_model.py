@@ -335,6 +335,11 @@ class HasModel:
         self.to_model().save(path)
 
 
+def has_model(result: Result, definition: Definition) -> bool:
+    """Return whether a result alone tells the cluster of a new patient."""
+    return engine.goes_by_distance(plan_of(definition).method, result)
+
+
 def model_of_result(document: ResultDocument, definition: Definition) -> ClusterModel:
     """Return the model of a result.
 
@@ -344,12 +349,12 @@ def model_of_result(document: ResultDocument, definition: Definition) -> Cluster
         The method labels new rows by something else than the result alone.
     """
     result = Result.model_validate(document.result)
-    plan = plan_of(definition)
-    if not engine.goes_by_distance(plan.method, result):
+    if not has_model(result, definition):
         raise UsageError(
             f"a result of {definition.algorithm} with these options has no model file: its "
             "centroids alone do not tell the cluster of a new patient"
         )
+    features = clustered(definition.features)
     return ClusterModel(
         provenance=ModelProvenance(
             session=document.session,
@@ -360,9 +365,9 @@ def model_of_result(document: ResultDocument, definition: Definition) -> Cluster
         ),
         assignment=model_assignment(result),
         missing=model_missing(definition.policy.missing),
-        outside=None if result.profile is None else outside_rule(plan.columns),
-        features=clustered(definition.features),
-        columns=model_columns(result, clustered(definition.features)),
+        outside=None if result.profile is None else outside_rule(columns_of(features)),
+        features=features,
+        columns=model_columns(result, features),
         clusters=model_clusters(result),
         prototypes=model_prototypes(result),
     )

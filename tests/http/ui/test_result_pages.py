@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from fedclust.client import Client
+from fedclust.cluster_model import model_of_result
 from fedclust.errors import UsageError
 from fedclust.report import (
     Facts,
@@ -273,6 +274,10 @@ def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, 
         for figure, drawn in drawn_figures(Plots(facts)).items()
     }
     expected |= {file: write(facts).encode() for file, write in WRITE_UP.items()}
+    path, headers = f"/v1/sessions/swept/result{query}", {"Accept": BINARY}
+    binary = api.request("GET", path, name, headers=headers).content
+    document = codec.decode_model(ResultDocument, binary)
+    expected["model.json"] = model_of_result(document, facts.definition).to_json()
     linked = Text(me.open(f"/ui/sessions/swept/result{query}")).links
     for file, content in expected.items():
         path = f"/ui/sessions/swept/result/{file}{query}"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 from starlette.responses import Response
 
+from fedclust.cluster_model import has_model, model_of_result
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
 from fedclust.report import (
@@ -125,6 +126,7 @@ class Download(NamedTuple):
     links: tuple[tuple[str, str], ...]
 
 
+_MODEL = "Model for new patients"
 _DOWNLOADS = (
     Download(
         "Report",
@@ -154,6 +156,12 @@ _DOWNLOADS = (
         (("CSV", "centroids.csv"),),
     ),
     Download(
+        _MODEL,
+        "Finds the cluster of new patients, with fedclust predict or in another program. It holds "
+        "nothing of single sites.",
+        (("JSON", "model.json"),),
+    ),
+    Download(
         "Definition",
         "What the sites consented to, byte for byte: the file has the SHA-256 of their consent.",
         (("JSON", "definition.json"),),
@@ -169,13 +177,17 @@ def _result(page: PageRequest) -> Response:
     reading = read_result(page, session, k)
     facts = reading.facts
     drawn = drawn_figures(Plots(facts))
+    modelled = has_model(facts.result, facts.definition)
     return page.render(
         "result.html",
         reading=reading,
         session=session,
         facts=facts,
         sections=[(each.key, each.title, as_markup(each)) for each in sections(facts)],
-        downloads=[*_DOWNLOADS, *_figure_downloads([(n, drawn[n].title) for n in drawn])],
+        downloads=[
+            *(each for each in _DOWNLOADS if modelled or each.name != _MODEL),
+            *_figure_downloads([(name, drawn[name].title) for name in drawn]),
+        ],
         own_mapping=facts.result.mapping.get(page.actor.name, ()),
     )
 
@@ -216,6 +228,7 @@ _FILES = {
     "checklist.md": (_MARKDOWN, "-checklist.md"),
     "checklist.json": (JSON, "-checklist.json"),
     "ro-crate.zip": ("application/zip", "-ro-crate.zip"),
+    "model.json": (JSON, "-model.json"),
 }
 
 
@@ -228,6 +241,8 @@ def _file(page: PageRequest) -> Response:
     document, facts, stem = _downloaded(page)
     if file == "ro-crate.zip":
         content = _crate(document, facts.definition, licence)
+    elif file == "model.json":
+        content = _model(document, facts.definition)
     elif file == "result.json":
         content = codec.to_json(codec.to_tree(document))
     elif file == "centroids.csv":
@@ -244,6 +259,15 @@ def _crate(document: ResultDocument, definition: Definition, licence: str | None
         return crate_bytes(document, definition, licence)
     except UsageError as error:
         raise Refusal("version-unsupported", f"{error}.") from None
+
+
+def _model(document: ResultDocument, definition: Definition) -> bytes:
+    # As it travels, which cuts times.
+    received = codec.decode_model(ResultDocument, codec.encode_model(document))
+    try:
+        return model_of_result(received, definition).to_json()
+    except UsageError as error:
+        raise Refusal("not-found", f"{error}.") from None
 
 
 def _license(page: PageRequest) -> str | None:
