@@ -82,6 +82,10 @@ def test_without_stability_there_is_none_to_draw() -> None:
         with pytest.raises(UsageError, match="set the option `stability`"):
             getattr(Plots(facts_of(MEANS, NAMES)), name)()
     alone = facts_of(MEANS[:1], NAMES, stability=_measured([1.0]))
+    means = np.random.default_rng(0).normal(size=(61, 2))
+    many = facts_of(means, ["u", "v"], stability=_measured([1.0] * 61))
+    with pytest.raises(UsageError, match="at most 60 clusters"):
+        Plots(many).consensus()
     with pytest.raises(UsageError, match="one cluster"):
         Plots(alone).consensus()
 
@@ -151,6 +155,8 @@ def test_a_break_in_the_tables_has_no_ribbons() -> None:
     check_drawing(figure)
     with pytest.raises(UsageError, match="no table has any persons"):
         draw_flow(["K = 2", "K = 3"], [np.zeros((2, 3), dtype=int)], "t")
+    with pytest.raises(UsageError, match="at most 60 clusters"):
+        draw_flow(["K = 61", "K = 61"], [np.eye(61, dtype=int)], "t")
     with pytest.raises(UsageError, match="between two numbers"):
         Plots(facts_of(MEANS, NAMES)).flow()
 

@@ -109,6 +109,21 @@ def test_of_many_pairs_those_that_differ_least_are_drawn() -> None:
     check_drawing(Plots(facts).pairs())
 
 
+def test_of_very_many_clusters_no_pairs_are_compared() -> None:
+    assert profile_pairs(facts_of(np.arange(201.0)[:, None] * [1.0, 2.0], ["u", "v"])) == []
+
+
+def test_pairs_leave_out_what_is_unknown() -> None:
+    profile = facts_of(MEANS, NAMES).result.profile
+    assert profile is not None
+    known = profile.known.copy()
+    known[0, 2], known[2] = False, False
+    changed = profile.model_copy(update={"known": known})
+    (pair,) = profile_pairs(facts_of(MEANS, NAMES, profile=changed))
+    assert (pair.first, pair.second, pair.apart) == (0, 1, pytest.approx(1.5 / math.sqrt(3)))
+    assert [each.column.name for each in pair.columns] == [NAMES[1], "age", "noise"]
+
+
 def test_a_radar_states_its_scale_and_cuts_nothing_off() -> None:
     facts = facts_of(MEANS, NAMES)
     figure = Plots(facts).radar()

@@ -377,7 +377,7 @@ def _choice(facts: Facts) -> str:
         for before, entry in itertools.pairwise(facts.result.sweep)
         if entry.flow is not None
     )
-    folded = html_folded("Persons by number of clusters", flows) if flows else ""
+    folded = html_folded("Persons by number of clusters", flows) if flow else ""
     return f"{content}{figure}{table}{flow}{folded}"
 
 

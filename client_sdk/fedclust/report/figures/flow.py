@@ -21,6 +21,8 @@ Table = NDArray[np.int64]
 
 #: Numbers of clusters of a figure, those around the recommended one.
 MOST_STAGES = 8
+#: Clusters of a stage: more ribbons would not be seen.
+_MOST_CLUSTERS = 60
 #: Sites of a figure, in the order of their names.
 MOST_SITES = 12
 _NODE, _EDGE, _HEAD = 24.0, 10.0, 24.0
@@ -67,12 +69,14 @@ def draw_flow(stages: Sequence[str], tables: Sequence[Table | None], title: str)
     Raises
     ------
     UsageError
-        No table has any persons.
+        No table has any persons, or there are too many clusters.
     """
     known = [table for table in tables if table is not None and table.any()]
     if not known:
         raise UsageError("no table has any persons: there is nothing to draw")
     most = max(max(table.shape) for table in known)
+    if most > _MOST_CLUSTERS:
+        raise UsageError(f"an alluvial diagram has at most {_MOST_CLUSTERS} clusters at each step")
     high = max(180.0, min(420.0, 60.0 * most), _SLOT * most)
     parts = _alluvial((_EDGE, 0.0, WIDTH - 2 * _EDGE, high), stages, tables)
     words = "Height: persons. Numbers: clusters. Colour: where most of a cluster's persons were."
@@ -98,7 +102,11 @@ def draw_own_clusters(tables: Mapping[str, Table]) -> Figure:
     UsageError
         There are no persons in any table.
     """
-    shown = {site: table for site, table in tables.items() if table.any()}
+    shown = {
+        site: table
+        for site, table in tables.items()
+        if table.any() and max(table.shape) <= _MOST_CLUSTERS
+    }
     names = sorted(shown)[:MOST_SITES]
     if not names:
         raise UsageError("no site has fitted clusters of its own")

@@ -86,7 +86,8 @@ def draw_map(facts: Facts) -> Figure:
             for j in strongest
         )
     )
-    return Figure(parts, 504, "Map of the clusters and sites", described)
+    title = "Map of the clusters and sites" if sites else "Map of the clusters"
+    return Figure(parts, 504, title, described)
 
 
 def _scales(places: Places) -> tuple[Axis, Axis]:

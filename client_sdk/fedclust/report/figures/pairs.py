@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.errors import UsageError
 from fedclust.report.drawing import (
@@ -20,7 +22,7 @@ from fedclust.report.drawing import (
     text,
     ticks,
 )
-from fedclust.report.facts import Facts
+from fedclust.report.facts import Cluster, Facts
 from fedclust.report.figures.profile import mean_of
 from fedclust.report.figures.words import joined
 from fedclust.schema.encoding import Column
@@ -29,6 +31,8 @@ __all__ = ["MOST_PAIRS", "PairedColumn", "ProfilePair", "draw_pairs", "profile_p
 
 #: Pairs of a figure: all of six clusters. Of more, those that differ least.
 MOST_PAIRS = 15
+#: Clusters whose pairs are compared; more have too many pairs.
+_MOST_COMPARED = 200
 #: Columns of each pair.
 _MOST_NAMED = 4
 _TOP, _BAR, _HEAD, _GAP = 22.0, 18.0, 22.0, 12.0
@@ -70,24 +74,39 @@ def profile_pairs(facts: Facts) -> list[ProfilePair]:
 
     They are in the order of their numbers. Empty where no differences are known.
     """
-    found = []
-    for first, second in itertools.combinations(facts.clusters, 2):
-        columns = [
-            PairedColumn(
-                one.column, one.difference - other.difference, (mean_of(one), mean_of(other))
-            )
-            for one, other in zip(first.entries, second.entries, strict=True)
-            if one.difference is not None and other.difference is not None
-        ]
-        if columns:
-            apart = math.sqrt(sum(each.difference**2 for each in columns) / len(columns))
-            columns.sort(key=lambda each: -abs(each.difference))
-            named = tuple(columns[:_MOST_NAMED])
-            found.append(ProfilePair(first.number, second.number, apart, named))
-    if not any(pair.apart for pair in found):
+    clusters = facts.clusters
+    if not 2 <= len(clusters) <= _MOST_COMPARED:
         return []
-    closest = sorted(found, key=lambda pair: pair.apart)[:MOST_PAIRS]
-    return sorted(closest, key=lambda pair: (pair.first, pair.second))
+    # NaN where a difference is unknown.
+    away = np.array([[e.difference for e in each.entries] for each in clusters], dtype=np.float64)
+    first, second = np.triu_indices(len(clusters), 1)
+    gaps = away[first] - away[second]
+    known = np.isfinite(gaps)
+    squares = np.where(known, gaps, 0.0) ** 2
+    apart = np.sqrt(squares.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+    if not apart.any():
+        return []
+    # Rounded, so that ties fall to the lower numbers on every machine.
+    order = np.argsort(np.round(apart, 9), kind="stable")
+    chosen = sorted([int(i) for i in order if known[i].any()][:MOST_PAIRS])
+    return [
+        _pair(clusters[first[i]], clusters[second[i]], gaps[i], float(apart[i])) for i in chosen
+    ]
+
+
+def _pair(first: Cluster, second: Cluster, gaps: NDArray[np.float64], apart: float) -> ProfilePair:
+    """Return a pair with its columns, from the differences (d,) of its means; NaN is unknown."""
+    order = np.argsort(-np.round(np.abs(gaps), 9), kind="stable")
+    named = [int(j) for j in order if np.isfinite(gaps[j])][:_MOST_NAMED]
+    columns = tuple(
+        PairedColumn(
+            first.entries[j].column,
+            float(gaps[j]),
+            (mean_of(first.entries[j]), mean_of(second.entries[j])),
+        )
+        for j in named
+    )
+    return ProfilePair(first.number, second.number, apart, columns)
 
 
 def draw_pairs(facts: Facts) -> Figure:

@@ -24,6 +24,8 @@ _BANDS = (
 )
 #: Height of a bar with the room below it; width of a bar with room for its number.
 _STEP, _ROOM = 26.0, 40.0
+#: Clusters of the consensus; of more, the cells would not be seen.
+_MOST_CLUSTERS = 60
 #: Cells of the consensus: the widest, and the least with room for a number.
 _WIDEST, _READABLE = 56.0, 34.0
 #: What is the full colour of the consensus.
@@ -87,12 +89,14 @@ def draw_consensus(facts: Facts) -> Figure:
     Raises
     ------
     UsageError
-        Stability was not measured, or there is one cluster.
+        Stability was not measured, or there are one or too many clusters.
     """
     consensus = _measured(facts).consensus
     numbers = [str(cluster.number) for cluster in facts.clusters]
     if len(numbers) < 2:
         raise UsageError("one cluster: there is no other that it could mix with")
+    if len(numbers) > _MOST_CLUSTERS:
+        raise UsageError(f"the consensus is drawn of at most {_MOST_CLUSTERS} clusters")
     left, top = 78.0, 26.0
     wide = min(_WIDEST, (WIDTH - left - RIGHT) / len(numbers))
     high = min(wide, 36.0)
