@@ -99,7 +99,7 @@ def test_the_heights_of_ribbons_and_bars_are_persons() -> None:
     heights = [float(each.attrib["height"]) for each in bars]
     np.testing.assert_allclose(np.array(heights) / heights[0], [1, 1, 0.6, 1, 0.4], atol=0.01)
     thick = [float(v) for v in re.findall(r"v([\d.]+)C", figure.svg)]
-    np.testing.assert_allclose(np.array(thick) / heights[0], [0.6, 0.4, 1.0], atol=0.01)
+    np.testing.assert_allclose(np.array(thick) / heights[0], [1.0, 0.6, 0.4], atol=0.01)
     # The new cluster 2 stands next to the one that it came from, and has a colour of its own.
     places = {k: float(bars[2 + k].attrib["y"]) for k in range(3)}
     assert places[0] < places[2] < places[1]
@@ -168,6 +168,16 @@ def test_own_clusters_have_a_panel_for_each_site(count: int) -> None:
     assert words_of(figure).count("own") == min(count, 12)
     assert ("3 more sites are not drawn." in words_of(figure)[-1]) == (count == 15)
     assert "nobody" not in figure.description
+    check_drawing(figure)
+
+
+def test_an_own_cluster_that_was_not_found_leaves_a_gap() -> None:
+    table = np.array([[0, 90, 0], [0, 0, 0], [0, 10, 80]])
+    figure = draw_own_clusters({"oslo": table})
+    bars = _elements(figure, "rect", width="24.0")
+    assert [each.get("fill") for each in bars] == ["#0072b2", "#009e73", "#e69f00", "#009e73"]
+    assert words_of(figure)[:4] == ["oslo", "180 persons", "own", "common"]
+    assert "of cluster 2 (90 persons) 89 % to 2, 11 % to 1" in figure.description
     check_drawing(figure)
 
 

@@ -117,12 +117,14 @@ def draw_own_clusters(tables: Mapping[str, Table]) -> Figure:
     parts: list[str] = []
     for number, name in enumerate(names):
         left, top = wide * (number % across) + _EDGE + 4, step * (number // across)
-        size = f" ({shown[name].sum()} persons)"
-        parts.append(
-            text(left, top + 16, clipped(name, wide - 150) + size, "start", font_weight="600")
-        )
-        place = (left, top + 20, wide - 2 * _EDGE - 8, high)
-        parts += _alluvial(place, ("own", "common"), [shown[name]])
+        room = wide - 2 * _EDGE - 8
+        # Bold letters are wider.
+        parts.append(text(left, top + 16, clipped(name, room / 1.1), "start", font_weight="600"))
+        size = f"{shown[name].sum()} persons"
+        parts.append(text(left + room / 2, top + 20 + _HEAD - 8, size, "middle"))
+        # The rows of a table are matched with its columns: the numbers already are in order.
+        place = (left, top + 20, room, high)
+        parts += _alluvial(place, ("own", "common"), [shown[name]], reorder=False)
     bottom = step * math.ceil(len(names) / across)
     more = len(shown) - len(names)
     words = "Left: the clusters that a site finds alone. Right: the common clusters."
@@ -136,16 +138,25 @@ def _alluvial(
     place: tuple[float, float, float, float],
     stages: Sequence[str],
     tables: Sequence[Table | None],
+    *,
+    reorder: bool = True,
 ) -> list[str]:
-    """Return names, ribbons and bars in a place (left, top, width, height below the names)."""
+    """Return names, ribbons and bars in a place (left, top, width, height below the names).
+
+    With ``reorder`` clusters stand next to those that their persons come from and take the colour
+    of these, else place and colour are those of the number.
+    """
     left, top, wide, high = place
     sizes = _sizes(len(stages), tables)
-    orders = _orders(sizes, tables)
+    by_number = [list(range(len(size))) for size in sizes]
+    orders = _orders(sizes, tables) if reorder else by_number
     scale = min((_scale(each, high) for each in sizes if each.any()), default=0.0)
     tops = [_tops(size, order, scale, high) for size, order in zip(sizes, orders, strict=True)]
     step = (wide - _NODE) / (len(stages) - 1)
-    looks = _looks(sizes, tables)
-    names, ribbons, bars = [], [], []
+    looks = _looks(sizes, tables) if reorder else by_number
+    names: list[str] = []
+    ribbons: list[tuple[float, str]] = []
+    bars: list[str] = []
     for i, name in enumerate(stages):
         x = left + step * i
         anchor = "start" if i == 0 else "end" if i == len(stages) - 1 else "middle"
@@ -165,10 +176,13 @@ def _alluvial(
             thick = table[a, b] * scale
             if thick > 0:
                 down = top + _HEAD + float(begins[a]), top + _HEAD + float(ends[b])
-                ribbons.append(_ribbon(across, down, thick, look_of(looks[i][a])["fill"]))
+                way = _ribbon(across, down, thick, look_of(looks[i][a])["fill"])
+                ribbons.append((thick, way))
                 begins[a] += thick
                 ends[b] += thick
-    return [*names, *ribbons, *bars]
+    # Thin ribbons stand before thick ones.
+    ribbons.sort(key=lambda each: -each[0])
+    return [*names, *(way for _, way in ribbons), *bars]
 
 
 def _sizes(count: int, tables: Sequence[Table | None]) -> list[NDArray[np.int64]]:
@@ -260,8 +274,7 @@ def _ribbon(x: tuple[float, float], y: tuple[float, float], thick: float, fill: 
     )
     low = y[0] + thick, y[1] + thick
     back = f"v{thick:.1f}C{half:.1f} {low[1]:.1f} {half:.1f} {low[0]:.1f} {x[0]:.1f} {low[0]:.1f}z"
-    look = {"fill": fill, "fill_opacity": "0.45", "stroke": "#ffffff", "stroke_width": "0.5"}
-    return tag("path", d=over + back, **look)
+    return tag("path", d=over + back, fill=fill, fill_opacity="0.45")
 
 
 def _in_words(table: Table) -> str:
