@@ -173,8 +173,9 @@ def test_prediction_strength_takes_the_largest_strong_k_and_1_without_any() -> N
     assert clusters_by_prediction_strength({2: says(None)}) is None
 
 
-def test_gap_takes_the_first_k_that_the_next_does_not_better() -> None:
-    assert clusters_by_gap({2: says(None, 1.05, 1.0), 3: says(None, 2.0, 1.0)}) == 1
+def test_gap_takes_the_smallest_k_within_an_error_of_the_best() -> None:
+    assert clusters_by_gap({2: says(None, 1.05, 1.0), 3: says(None, 1.09, 1.0)}) == 1
+    assert clusters_by_gap({2: says(None, 1.05, 1.0), 3: says(None, 2.0, 1.0)}) == 3
     rising = {2: says(None, 1.5, 1.0), 3: says(None, 2.0, 1.0), 4: says(None, 2.05, 1.0)}
     assert clusters_by_gap(rising) == 3
     assert clusters_by_gap({2: says(None, 1.5, 1.0)}) == 2

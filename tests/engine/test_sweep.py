@@ -17,8 +17,10 @@ from fedclust.engine.model_selection import recommend, start_agreement
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd.config import Config
+from fedclust.protection.resolution import FINER
 from fedclust.schema import errors
 from fedclust.schema.errors import MethodFailure
+from fedclust.schema.evidence import Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result, SweepEntry
@@ -300,14 +302,32 @@ def test_four_clear_clusters_are_recommended(method: str) -> None:
     assert "Davies-Bouldin agrees" in why
 
 
-def entry(k: int, **measured: float) -> SweepEntry:
+def entry(
+    k: int, stability: Stability | None = None, fine: bool = False, **measured: float
+) -> SweepEntry:
     result = Result(
         centroids=np.zeros((1, 1)),
         centroids_original=np.zeros((1, 1)),
         center=np.zeros(1),
         scale=np.ones(1),
+        stability=stability,
+        warnings=(f"The {k} {FINER}: more.",) if fine else ("Something else.",),
     )
     return SweepEntry(n_clusters=k, result=result, **measured)
+
+
+def stable(k: int, strength: float, jaccard: float, gap: float) -> Stability:
+    return Stability(
+        n_models=20,
+        jaccard=np.full(k, jaccard),
+        recovered=np.ones(k),
+        dissolved=np.zeros(k),
+        consensus=np.eye(k),
+        prediction_strength=strength,
+        gap=gap,
+        gap_error=0.01,
+        gap_of_one=1.0,
+    )
 
 
 def test_the_reason_says_what_disagrees() -> None:
@@ -328,3 +348,49 @@ def test_the_reason_says_what_disagrees() -> None:
     chosen, why = recommend([entry(2, start_agreement=0.3), entry(3, start_agreement=0.95)])
     assert (chosen, "not measured" in why) == (3, True)
     assert recommend([entry(5), entry(2)])[0] == 2
+
+
+def test_a_k_finer_than_the_groups_is_not_recommended_while_there_are_others() -> None:
+    entries = [
+        entry(2, simplified_silhouette=0.5),
+        entry(3, simplified_silhouette=0.6),
+        entry(4, fine=True, simplified_silhouette=0.9),
+        entry(5, fine=True, simplified_silhouette=0.8),
+    ]
+    chosen, why = recommend(entries)
+    assert chosen == 3
+    assert "Left out: K = 4, 5, whose clusters are finer" in why
+    chosen, why = recommend(entries[2:])
+    assert chosen == 4
+    assert "The clusters of every K are finer" in why
+
+
+def test_clusters_that_one_half_predicts_for_the_other_go_before_a_higher_silhouette() -> None:
+    entries = [
+        entry(2, stable(2, 0.9, 0.9, 1.5), simplified_silhouette=0.5),
+        entry(3, stable(3, 0.85, 0.8, 2.0), simplified_silhouette=0.4),
+        entry(4, stable(4, 0.5, 0.5, 2.0), simplified_silhouette=0.7),
+    ]
+    chosen, why = recommend(entries)
+    assert chosen == 2
+    assert "Prediction strength is 0.90; K = 3 is the largest that reaches 0.8." in why
+    assert "The gap statistic prefers: K = 3." in why
+    assert "Clusters by Jaccard index: 2 highly stable." in why
+    assert "one cluster" not in why
+
+
+def test_the_reason_says_first_that_there_may_be_no_structure() -> None:
+    entries = [
+        entry(2, stable(2, 0.6, 0.7, 0.9), simplified_silhouette=0.5),
+        entry(3, stable(3, 0.4, 0.5, 0.9), simplified_silhouette=0.4),
+    ]
+    chosen, why = recommend(entries)
+    assert chosen == 2
+    assert why.startswith("The gap statistic and prediction strength speak for one cluster, so")
+    assert "Prediction strength is 0.60, below 0.8." in why
+    assert "2 a pattern whose members are doubtful" in why
+    entries[0] = entry(2, stable(2, 0.9, 0.7, 0.9), simplified_silhouette=0.5)
+    assert recommend(entries)[1].startswith(
+        "The gap statistic speaks for one cluster, so for no structure in the data; prediction "
+        "strength does not."
+    )

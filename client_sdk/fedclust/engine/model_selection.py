@@ -7,23 +7,35 @@ What it computes
     partitions", 1985) over all pairs of starts: 1 where all agree, 0 as by chance. It needs no
     further message, and cannot distinguish clusters smaller than a cell.
 
-The recommended K has the highest simplified silhouette, which the closing evaluation measures. The
-recommendation also says whether it and the Davies-Bouldin index support it.
+The recommended K has the highest simplified silhouette, which the closing evaluation measures,
+among those that are not finer than the sites' groups and, where stability was measured, those that
+one half of the persons predicts for the other. The recommendation also says whether agreement of
+starts, the Davies-Bouldin index and stability support it, and where they speak for one cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.engine.stability import (
+    BANDS,
+    STRONG,
+    band,
+    clusters_by_gap,
+    clusters_by_prediction_strength,
+)
 from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
+from fedclust.protection.resolution import FINER
+from fedclust.schema.evidence import Stability
 from fedclust.schema.result import SweepEntry
 
 _STARTS = 10
@@ -82,8 +94,10 @@ def start_agreement(
 def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
     """Return the recommended K, and why, in sentences for the analyst.
 
-    The highest simplified silhouette; of equal ones the smallest K. Where nothing was measured the
-    highest agreement of starts; where that is unknown too, the smallest K.
+    The highest simplified silhouette; of equal ones the smallest K. A K does not compete whose
+    result warns that its clusters are finer than the sites' groups, nor, where stability was
+    measured, one with a prediction strength below .8; unless that leaves none. Where nothing was
+    measured the highest agreement of starts; where that is unknown too, the smallest K.
     """
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
@@ -92,27 +106,95 @@ def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
             f"K = {best.n_clusters}: quality was not measured. "
             f"{_starts_say(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
         )
-    by_k = sorted(judged, key=lambda entry: entry.n_clusters)
+    judged, says = _coarse_enough(judged)
+    measured = {e.n_clusters: e.result.stability for e in judged if e.result.stability is not None}
+    strong = [e for e in judged if _strength(e) >= STRONG]
+    best, scores = _highest_silhouette(strong or judged)
+    says = [*_no_structure(measured), *scores, *says]
+    says += [line for line in (_index_says(best, judged), _starts_say(best, entries)) if line]
+    says += _evidence_says(best, measured)
+    if _or_lowest(best.simplified_silhouette) < _WEAK:
+        says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
+    return best.n_clusters, " ".join(says)
+
+
+def _coarse_enough(judged: Sequence[SweepEntry]) -> tuple[list[SweepEntry], list[str]]:
+    """Return the entries without a warning on resolution, or all where each has one; a remark."""
+    fine = [e for e in judged if any(FINER in warning for warning in e.result.warnings)]
+    if not fine:
+        return list(judged), []
+    if len(fine) == len(judged):
+        return list(judged), ["The clusters of every K are finer than the sites' groups."]
+    left_out = f"Left out: K = {_listed(fine)}, whose clusters are finer than the sites' groups."
+    return [entry for entry in judged if entry not in fine], [left_out]
+
+
+def _highest_silhouette(entries: Sequence[SweepEntry]) -> tuple[SweepEntry, list[str]]:
+    """Return the entry of the highest simplified silhouette, and how far the others are."""
+    by_k = sorted(entries, key=lambda entry: entry.n_clusters)
     ranked = [
         by_k[i] for i in tolerant_argsort([-_or_lowest(e.simplified_silhouette) for e in by_k])
     ]
     best = ranked[0]
     score = _or_lowest(best.simplified_silhouette)
-    says = [f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"]
-    close = [e for e in ranked[1:] if score - _or_lowest(e.simplified_silhouette) < _CLOSE]
+    line = f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"
     if len(ranked) > 1:
         second = ranked[1]
-        says[0] += (
-            f" (next: K = {second.n_clusters}, {_or_lowest(second.simplified_silhouette):.3f})"
-        )
-    says[0] += "."
+        line += f" (next: K = {second.n_clusters}, {_or_lowest(second.simplified_silhouette):.3f})"
+    says = [f"{line}."]
+    close = [e for e in ranked[1:] if score - _or_lowest(e.simplified_silhouette) < _CLOSE]
     if close:
-        others = ", ".join(str(e.n_clusters) for e in sorted(close, key=lambda e: e.n_clusters))
-        says.append(f"That is close: within {_CLOSE} of it lie K = {others}.")
-    says += [line for line in (_index_says(best, judged), _starts_say(best, entries)) if line]
-    if score < _WEAK:
-        says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
-    return best.n_clusters, " ".join(says)
+        says.append(f"That is close: within {_CLOSE} of it lie K = {_listed(close)}.")
+    return best, says
+
+
+def _no_structure(measured: Mapping[int, Stability]) -> list[str]:
+    """Return a sentence where the gap statistic or prediction strength speaks for one cluster."""
+    says = {
+        "the gap statistic": clusters_by_gap(measured),
+        "prediction strength": clusters_by_prediction_strength(measured),
+    }
+    against = [name for name, k in says.items() if k == 1]
+    others = [name for name, k in says.items() if k is not None and k > 1]
+    if not against:
+        return []
+    verb = "speak" if len(against) == 2 else "speaks"
+    line = f"{' and '.join(against)} {verb} for one cluster, so for no structure in the data"
+    line += f"; {others[0]} does not." if others else "."
+    return [line[0].upper() + line[1:]]
+
+
+def _evidence_says(best: SweepEntry, measured: Mapping[int, Stability]) -> list[str]:
+    """Return what stability says of the recommended K, and which K it would choose."""
+    found = best.result.stability
+    if found is None:
+        return []
+    says = []
+    if found.prediction_strength is not None:
+        line = f"Prediction strength is {found.prediction_strength:.2f}"
+        by_strength = clusters_by_prediction_strength(measured)
+        if found.prediction_strength < STRONG:
+            line += f", below {STRONG}"
+        elif by_strength is not None and by_strength != best.n_clusters:
+            line += f"; K = {by_strength} is the largest that reaches {STRONG}"
+        says.append(f"{line}.")
+    by_gap = clusters_by_gap(measured)
+    if by_gap is not None and by_gap > 1:
+        agrees = "agrees" if by_gap == best.n_clusters else "prefers"
+        says.append(f"The gap statistic {agrees}: K = {by_gap}.")
+    bands = Counter(band(float(jaccard)) for jaccard in found.jaccard)
+    counted = ", ".join(f"{bands[words]} {words}" for words in BANDS if words in bands)
+    says.append(f"Clusters by Jaccard index: {counted}.")
+    return says
+
+
+def _strength(entry: SweepEntry) -> float:
+    found = entry.result.stability
+    return _or_lowest(None if found is None else found.prediction_strength)
+
+
+def _listed(entries: Sequence[SweepEntry]) -> str:
+    return ", ".join(str(k) for k in sorted(entry.n_clusters for entry in entries))
 
 
 def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:

@@ -22,6 +22,8 @@ _LONE = 0.15
 #: shares are rounded up, which would blur tight clusters.
 _SIMILAR = 0.25
 _TINY = 1e-300
+#: What every such warning says.
+FINER = "clusters are finer than the sites' groups of persons"
 
 
 def resolution_warning(
@@ -69,10 +71,9 @@ def resolution_warning(
         return None
     mean = points.sum() / np.count_nonzero(points)
     return (
-        f"The {len(groups)} clusters are finer than the sites' groups of persons: a cluster has "
-        f"{mean:.1f} groups at a site on average. Central k-means on the rows would likely find "
-        "noticeably better clusters. Fewer clusters, larger sites or a smaller min_group_size "
-        "help."
+        f"The {len(groups)} {FINER}: a cluster has {mean:.1f} groups at a site on average. "
+        "Central k-means on the rows would likely find noticeably better clusters. Fewer clusters, "
+        "larger sites or a smaller min_group_size help."
     )
 
 
