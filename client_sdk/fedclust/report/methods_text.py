@@ -143,7 +143,10 @@ def _missing(facts: Facts) -> str:
 
 
 def _scaling(facts: Facts) -> str:
-    found = _SCALING[facts.definition.policy.scaling]
+    policy = facts.definition.policy
+    found = _SCALING[policy.scaling]
+    if policy.dissimilarity != "euclidean":
+        found = found.replace("Each variable", "Each number").replace("variables", "numbers")
     limits = facts.result.limit
     if limits is None:
         return found
