@@ -189,7 +189,7 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
         message = "it rests on the closing evaluation: leave evaluate on"
         raise RuleViolation("evidence", message, pointer)
     if config.policy.dissimilarity == "gower":
-        message = "resampled models are means of cells: take euclidean or k-prototypes"
+        message = "it takes dissimilarity: euclidean or k-prototypes"
         raise RuleViolation("evidence", message, pointer)
     if config.policy.missing == "mask":
         message = "resampled models need every column at every site: drop or impute missing values"

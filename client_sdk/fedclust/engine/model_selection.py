@@ -32,6 +32,7 @@ from fedclust.engine.stability import (
 from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
 from fedclust.protection.resolution import FINER
@@ -51,7 +52,11 @@ _STABLE = 0.9
 
 
 def start_agreement(
-    means: NDArray[np.float64], counts: NDArray[np.int64], n_clusters: int, seed: int
+    means: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    n_clusters: int,
+    seed: int,
+    rule: CentroidRule = keep_means,
 ) -> float | None:
     """Return how far k-means of cells from different starts agrees.
 
@@ -64,6 +69,7 @@ def start_agreement(
         K.
     seed : int
         The session's.
+    rule : CentroidRule
 
     Returns
     -------
@@ -78,7 +84,7 @@ def start_agreement(
         return None
     weights = counts.astype(np.float64)
     rngs = [server_rng(seed, f"stability-{n_clusters}-{start}") for start in range(_STARTS)]
-    found = single_start_centroids(means, weights, n_clusters, rngs)
+    found = single_start_centroids(means, weights, n_clusters, rngs, rule)
     labellings = [nearest_centroid(means, centroids) for centroids in found]
     tables = [
         contingency_table(a, b, counts, n_clusters, n_clusters)

@@ -41,6 +41,7 @@ from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
 from fedclust.schema.result import HistoryEntry, Result, SweepEntry
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import (
     Contribution,
     Done,
@@ -292,7 +293,8 @@ def _start_agreements(
     counts = np.concatenate([sent.counts for sent in cells])
     means = np.concatenate([sent.means for sent in cells])[counts > 0]
     counts = counts[counts > 0]
-    return {name: start_agreement(means, counts, int(name), state.seed) for name in every}
+    rule, seed = centroid_rule(config), state.seed
+    return {name: start_agreement(means, counts, int(name), seed, rule) for name in every}
 
 
 def _raw(state: State) -> Result:

@@ -141,7 +141,11 @@ def best_partitions(
 
 
 def single_start_centroids(
-    points: FloatArray, weights: FloatArray, n_clusters: int, rngs: Iterable[np.random.Generator]
+    points: FloatArray,
+    weights: FloatArray,
+    n_clusters: int,
+    rngs: Iterable[np.random.Generator],
+    rule: CentroidRule = keep_means,
 ) -> list[FloatArray]:
     """Run k-means to convergence from one k-means++ start per generator.
 
@@ -154,8 +158,8 @@ def single_start_centroids(
     """
     points, weights = _merge_equal_points(points, weights)
     if len(points) <= n_clusters:
-        return [points for _ in rngs]
-    cloud = _Cloud(points, weights)
+        return [rule(points) for _ in rngs]
+    cloud = _Cloud(points, weights, rule)
     return [_lloyd(cloud, _plus_plus(cloud, n_clusters, rng))[0] for rng in rngs]
 
 
