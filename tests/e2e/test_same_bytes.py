@@ -101,14 +101,26 @@ LEVELS = ("typical", "atypical", "none")
 KINDS: list[dict[str, Any]] = [
     {"name": "age", "unit": "years", "lower": 0, "upper": 120, "weight": 2.0},
     {"name": "pain", "kind": "categorical", "levels": list(LEVELS)},
-    {"name": "crp", "lower": 0.001, "transform": "log"},
+    {"name": "crp", "lower": 0.001, "upper": 100, "transform": "log"},
     {"name": "sex", "kind": "binary"},
-    {"name": "stay", "lower": 0, "transform": "log1p"},
+    {"name": "stay", "lower": 0, "upper": 365, "transform": "log1p"},
 ]
 
 
+MEASURED: list[dict[str, Any]] = [
+    {},
+    {"dissimilarity": "k-prototypes"},
+    {"dissimilarity": "gower", "scaling": "bounds"},
+]
+
+
+@pytest.mark.parametrize(
+    ("measured", "database_url"),
+    in_turn(MEASURED, ["euclidean", "k-prototypes", "gower"]),
+    indirect=["database_url"],
+)
 def test_with_every_kind_of_feature_the_service_gives_what_simulate_gives(
-    server: ServerProcess, tmp_path: Path
+    server: ServerProcess, tmp_path: Path, measured: dict[str, Any]
 ) -> None:
     """And the table of centroids and a saved result know of the levels' columns."""
     paths = {}
@@ -117,7 +129,7 @@ def test_with_every_kind_of_feature_the_service_gives_what_simulate_gives(
         paths[name].write_text(cohort(n, number), "utf-8")
     definition: dict[str, Any] = {
         "config": {"n_clusters": 3},
-        "policy": {"missing": "impute"},
+        "policy": {"missing": "impute", **measured},
         "features": KINDS,
     }
     expected = simulate("fkm", paths, seed=7, **definition)
