@@ -153,6 +153,45 @@ def test_every_result_says_the_same(
     assert (ours["cluster"] == result.predict(rows)).all()
 
 
+_NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6), st.sampled_from([0.0, 60.0, 1e300, -1e300]))
+_ROWS = st.lists(
+    st.tuples(
+        _NUMBERS,
+        _NUMBERS,
+        _NUMBERS,
+        st.sampled_from([None, 0.0, 1.0]),
+        st.sampled_from([None, "typical", "none", "worse"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(rows=_ROWS)
+@settings(max_examples=60, deadline=None)
+def test_whatever_the_rows_are_each_is_placed_by_itself(
+    model: ClusterModel, result: SimulationResult, rows: list[tuple[Any, ...]]
+) -> None:
+    frame = pd.DataFrame(rows, columns=[each["name"] for each in FEATURES], dtype=object)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        found, ours = model.predict_details(frame), result.predict_details(frame)
+        alone = [model.predict_details(frame.iloc[[i]]) for i in range(len(frame))]
+    assert ours.labels.tolist() == found.labels.tolist()
+    assert ((found.margin >= 0) & (found.margin <= 1)).all()
+    assert (found.second != found.labels).all()
+    assert set(found.outside) <= {0, 1}
+    for i, one in enumerate(alone):
+        assert (one.labels[0], one.outside[0], one.why[0]) == (
+            found.labels[i],
+            found.outside[i],
+            found.why[i],
+        )
+        assert one.margin[0] == pytest.approx(found.margin[i], abs=1e-9)
+    beyond = frame["age"].map(lambda age: age is not None and not 0 <= age <= 120)
+    assert (found.outside[beyond.to_numpy(dtype=bool)] == 1).all()
+
+
 # --- margin ---------------------------------------------------------------------------------------
 
 

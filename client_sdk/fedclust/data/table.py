@@ -166,7 +166,8 @@ def load(
         Whether the source may lack some features (``missing: mask``): columns that are absent, have
         no value, or have fewer than the data set's ``min_present``.
     new : bool
-        Whether these are rows to label that took no part: ``min_present`` does not apply to them.
+        Whether these are rows to label that took no part: ``min_present`` does not apply to them,
+        and a DataWarning also counts the values outside the session's bounds.
     tell_unknown : bool
         Whether a DataWarning says how many rows have a level that the session does not know; it
         counts as a missing value.
@@ -187,9 +188,10 @@ def load(
     kept: dict[str, list[str]] = {name: [] for name in text}
     numbers, parts, others = array("q"), [], []
     names = {feature.name for feature in outcomes_of(rows.features)}
-    present, unknown = np.zeros(len(rows.features), dtype=np.int64), UnknownCodes(rows)
+    present = np.zeros(len(rows.features), dtype=np.int64)
+    checks = NewRowWarnings(rows, {}) if new else UnknownCodes(rows)
     for block in rows.scan():
-        unknown.add(block)
+        checks.add(block)
         for name, cells in kept.items():
             cells += block.text[name]
         if person is not None:
@@ -203,7 +205,7 @@ def load(
             others.append(rows.matrix(block, "outcome"))
     rows.refuse()
     if tell_unknown:
-        unknown.warn()
+        checks.warn()
     X = np.concatenate(parts)
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
     persons = None
