@@ -374,8 +374,14 @@ def test_a_consent_screen_says_how_many_sums_gower_needs() -> None:
     assert any("Gower's (1971)" in line for _, line in terms.text())
 
 
-def test_models_of_resampled_data_have_modes_too() -> None:
+def test_models_of_resampled_data_and_of_fewer_sites_have_modes_too() -> None:
+    # Otherwise each site has one kind of patients.
+    rows = patients(300).sample(frac=1.0, random_state=0)
     policy = {"dissimilarity": "k-prototypes"}
-    found = cluster(patients(300), "fkm", policy=policy, stability=20)
-    assert found.result_.stability.jaccard.min() > 0.75
-    assert found.result_.stability.gap is None
+    found = cluster(rows, "fkm", policy=policy, stability=20).result_.stability
+    assert found.jaccard.min() > 0.75
+    assert found.gap is None
+    compared = cluster(rows, "fkm", policy={**policy, "min_sites": 1}, transfer=True)
+    for site in compared.result_.transfer.sites.values():
+        assert site.own_ari > 0.6
+        assert site.left_out_ari > 0.8

@@ -28,6 +28,7 @@ from fedclust.methods.common.kmeans_rounds import (
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.numeric.arrays import FloatMatrix, IntMatrix, IntVector
 from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.modes import CentroidRule
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import AnyMethod
@@ -36,7 +37,7 @@ from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.scaling import centroid_rule, scaled_bounds
 from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow
 
 __all__ = ["NAME", "PHASE", "EvidencePart", "EvidencePayload", "EvidenceTask"]
@@ -278,7 +279,8 @@ def local_step(
             sums = outcomes.local_sums(points, labels, n_clusters, config.outcome_columns)
         own_table = None
         if config.options.transferred:
-            own_table = _own_table(points, labels, len(part.centroids), rng.spawn(1)[0])
+            own_rng, rule = rng.spawn(1)[0], centroid_rule(config)
+            own_table = _own_table(points, labels, len(part.centroids), own_rng, rule)
         parts.append(EvidencePart(evaluation=found, flow=flow, outcomes=sums, own=own_table))
         before = labels
     if all(part is None for part in parts):
@@ -294,12 +296,16 @@ def local_step(
 
 
 def _own_table(
-    points: Points, labels: IntArray, n_clusters: int, rng: np.random.Generator
+    points: Points,
+    labels: IntArray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    rule: CentroidRule,
 ) -> IntArray:
     """Cluster a site's own points, and count persons by own and by final cluster (m,): (K, K)."""
     m, d = points.X.shape
     n_init = local_restarts(m, d, n_clusters)
-    centroids = local_kmeans(points, n_clusters, n_init, rng).means
+    centroids = rule(local_kmeans(points, n_clusters, n_init, rng, rule).means)
     own = nearest_centroid(points.X, centroids)
     return contingency(own, labels, points.sizes, (n_clusters, n_clusters))
 

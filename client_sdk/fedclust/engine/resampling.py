@@ -219,6 +219,7 @@ def _left_out_parts(
             len(own.centroids),
             min_sites=config.policy.min_sites,
             seed=seed,
+            rule=centroid_rule(config),
         )
         for own in clusterings(result)
     ]

@@ -24,6 +24,7 @@ from fedclust.engine.evidence import EvidencePart
 from fedclust.engine.pooled_cells import PooledCells
 from fedclust.numeric.agreement import adjusted_rand_index, cohen_kappa, cramers_v, matched
 from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.run_config import RunConfig
@@ -45,6 +46,7 @@ def left_out_models(
     *,
     min_sites: int,
     seed: int,
+    rule: CentroidRule = keep_means,
 ) -> list[FloatArray | None]:
     """Fit a model without each site.
 
@@ -61,6 +63,7 @@ def left_out_models(
     min_sites : int
         A model rests on the cells of at least so many sites.
     seed : int
+    rule : CentroidRule
 
     Returns
     -------
@@ -75,7 +78,7 @@ def left_out_models(
         found = None
         if len(np.unique(sites[rest])) >= min_sites:
             rng = server_rng(seed, f"without-{site}-of-{n_clusters}")
-            found = weighted_kmeans(means[rest], weights[rest], n_clusters, rng, _RESTARTS)
+            found = weighted_kmeans(means[rest], weights[rest], n_clusters, rng, _RESTARTS, rule)
         models.append(None if found is None or len(found) < n_clusters else found)
     return models
 
