@@ -195,6 +195,7 @@ def tell(study: Study, out: Path) -> None:
     result = result.at(study.k)
     clusters(study, result)
     stability(result)
+    transfer(result)
     outcomes(result)
     to_publish(result, out)
     what_the_coordinator_holds(study, out / "coordinator" / "fedclust.db")
@@ -315,9 +316,34 @@ def stability(result: SessionResult) -> None:
     print(f"{found.n_models} models of resampled sites and patients. Stable from .75, .85: highly.")
 
 
+def transfer(result: SessionResult) -> None:
+    """Print whether each site would have found the clusters alone."""
+    title("6. Would each site have found this alone?")
+    found = result.result_.transfer
+    assert found is not None  # noqa: S101 - the definition asks for it
+    table(
+        ["site", "patients", "own clusters", "found alone", "model without it", "codes otherwise"],
+        [
+            [
+                name,
+                site.n_rows,
+                site.own_ari,
+                site.found_alone,
+                site.left_out_ari,
+                ", ".join(site.differing_columns) or None,
+            ]
+            for name, site in sorted(found.sites.items())
+        ],
+    )
+    print(
+        "Adjusted Rand index with the common clusters: of the site's own, and of a model made "
+        "without the site."
+    )
+
+
 def outcomes(result: SessionResult) -> None:
     """Print how outcomes differ between the clusters."""
-    title("6. Does it matter?")
+    title("7. Does it matter?")
     found = result.outcomes_
     assert found is not None  # noqa: S101 - the definition asks for it
     for outcome in found.results:
@@ -339,7 +365,7 @@ def outcomes(result: SessionResult) -> None:
 
 def to_publish(result: SessionResult, out: Path) -> None:
     """Write the report, the methods section, its references and the checklist."""
-    title("7. What to publish")
+    title("8. What to publish")
     result.save_report(out / "report.html")
     for name, text in (
         ("methods.md", result.methods_text()),
@@ -353,7 +379,7 @@ def to_publish(result: SessionResult, out: Path) -> None:
 
 def what_the_coordinator_holds(study: Study, path: Path) -> None:
     """Print what the coordinator's database has of the patients."""
-    title("8. What the coordinator holds")
+    title("9. What the coordinator holds")
     with sqlite3.connect(path) as database:
         sent = database.execute(
             "SELECT phase, COUNT(*), SUM(size) FROM submissions GROUP BY phase ORDER BY MIN(id)"

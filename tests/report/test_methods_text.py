@@ -37,6 +37,7 @@ from fedclust.schema.outcomes import (
 )
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Bounds, Quality, Result, SweepEntry
+from fedclust.schema.transfer import SiteTransfer, Transfer
 from fedclust.wire.models import Definition, Provenance
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +195,20 @@ def test_stability_has_its_sentences_and_papers() -> None:
     found = checklist(facts_of(swept, definition_of(config={"n_clusters": [2, 3]})))
     tried = next(each for each in found.items if "number" in each.id)
     assert "K = 2: least mean Jaccard index 0.55, prediction strength 0.8." in tried.software
+
+
+def test_transfer_has_its_sentences_and_papers() -> None:
+    sites = {
+        "a": SiteTransfer(n_rows=50, own_ari=0.9, left_out_ari=0.95),
+        "b": SiteTransfer(n_rows=30, own_ari=0.5),
+    }
+    facts = facts_of(result_of(transfer=Transfer(sites=sites, cramers_v=0.25)))
+    text = methods_text(facts)
+    assert "was 0.50 to 0.90." in text
+    assert "corrected for bias [@bergsma2013], was 0.25." in text
+    assert {"hubert1985", "bergsma2013"} <= set(cited(text))
+    item = next(each for each in checklist(facts).items if each.id == "external-validity")
+    assert item.software in text
 
 
 def test_outcomes_are_named_apart_with_the_papers_of_their_measures() -> None:

@@ -76,7 +76,10 @@ def _transfer(facts: Facts) -> str:
             f"clusters with an index of {_range(rest)}{where}."
         )
     if found.cramers_v is not None:
-        text += f" Cramér's V between site and cluster was {found.cramers_v:.2f}."
+        text += (
+            f" Cramér's V between site and cluster, corrected for bias {cite('bergsma2013')}, was "
+            f"{found.cramers_v:.2f}."
+        )
     differing = sum(bool(each.differing_columns) for each in found.sites.values())
     if found.compared and facts.own_site is None:
         text += f" Sites that seemed to code a column otherwise than the others: {differing}."
