@@ -173,7 +173,11 @@ class ClusterModel(Model):
         DataError
             The rows do not fit; the message names file, column, row and rule.
         """
-        return self.predict_details(rows).labels
+        with SlowWork("labelling rows") as work:
+            given = self.new_rows(watch_reading(rows, work.read))
+            mask = self._mask(given.features)
+            labels = [engine.label_by_distance(self.result_, X, mask) for X, _ in given.blocks()]
+            return np.concatenate(labels)
 
     def predict_details(self, rows: Source, id_column: str | None = None) -> Predictions:
         """Return the cluster of each new row, its margin, and whether the row lies outside.
@@ -216,10 +220,13 @@ class ClusterModel(Model):
     def place(self, X: NDArray[np.float64], held: Sequence[str]) -> Placement:
         """Place rows (n, d), NaN where missing; ``held`` are the features that they have."""
         columns = columns_of(self.features)
-        mask = np.array([column.feature in held for column in columns], dtype=np.bool_)
         # Without a profile no limit counts.
         limits = self.outside or outside_limits(columns)
-        return engine.place_by_distance(self.result_, columns, limits, X, mask)
+        return engine.place_by_distance(self.result_, columns, limits, X, self._mask(held))
+
+    def _mask(self, held: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which columns (d,) belong to these features."""
+        return np.array([column.feature in held for column in self.columns], dtype=np.bool_)
 
     def to_json(self) -> bytes:
         """Return the model file."""

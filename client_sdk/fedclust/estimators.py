@@ -222,7 +222,9 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             The rows do not fit; the message names column and row.
         """
-        return self.predict_details(X).labels
+        check_is_fitted(self)
+        with value_errors():
+            return self.result_.predict(self._checked(X, reset=False))
 
     def predict_details(self, X: Any) -> Predictions:
         """Return the cluster of each new row, its margin, and whether the row lies outside.
@@ -242,8 +244,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _take_part(
         self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
     ) -> Self:
-        smallest = least_group_size(self._policy())
-        given: dict[str, Any] = {"person": persons, "min_group_size": smallest}
+        given: Any = {"person": persons, "min_group_size": least_group_size(self._policy())}
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
         for name, own, there in (

@@ -142,7 +142,13 @@ class SessionResult(HasModel, ResultAttributes):
             The rows do not fit; the message names file, column, row and rule.
         """
         with SlowWork("labelling rows") as work:
-            return self.place_rows(self.new_rows(watch_reading(rows, work.read))).labels
+            given, plan = self.new_rows(watch_reading(rows, work.read)), plan_of(self.definition)
+            mask, (memory, site) = engine.has_features(plan, given.features), self._own_memory()
+            labels = [
+                engine.label(plan, self.result_, X, memory, site, mask, new=True)
+                for X, _ in given.blocks()
+            ]
+            return np.concatenate(labels)
 
     def predict_details(self, rows: Source, id_column: str | None = None) -> Predictions:
         """Label new rows, and say how clear each label is and which rows lie outside.
@@ -200,7 +206,17 @@ class SessionResult(HasModel, ResultAttributes):
         -------
         Predictions
         """
-        return place_new_rows(self, rows)
+        plan, (memory, site) = plan_of(self.definition), self._own_memory()
+
+        def place(X: NDArray[np.float64], held: Sequence[str]) -> engine.Placement:
+            mask = engine.has_features(plan, held)
+            return engine.place(plan, self.result_, X, memory, site, mask)
+
+        return predictions_of_blocks(rows, place)
+
+    def _own_memory(self) -> tuple[Memory | None, str | None]:
+        """Return what the method remembers at the reader's site, and the site."""
+        return None, None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` and ``fedclust predict`` read it.
@@ -288,22 +304,6 @@ def label_rows(
         ids += names or []
         labels.append(engine.label(plan, found, X, memory, site, mask))
     return np.concatenate(labels), tuple(ids) if rows.id_column is not None else None
-
-
-def place_new_rows(
-    result: SessionResult,
-    rows: LabelRows,
-    memory: Memory | None = None,
-    site: str | None = None,
-) -> Predictions:
-    """Label new rows, at ``site`` with its ``memory``; DataError if they do not fit."""
-    plan = plan_of(result.definition)
-
-    def place(X: NDArray[np.float64], held: Sequence[str]) -> engine.Placement:
-        mask = engine.has_features(plan, held)
-        return engine.place(plan, result.result_, X, memory, site, mask)
-
-    return predictions_of_blocks(rows, place)
 
 
 def read_result(document: ResultDocument, definition: Definition) -> SessionResult:

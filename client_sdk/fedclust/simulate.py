@@ -21,7 +21,7 @@ from fedclust.cluster_model import HasModel
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file
 from fedclust.data.site_data import no_points, site_data
-from fedclust.data.site_features import declare_features, spread_out
+from fedclust.data.site_features import check_sites, declare_features, spread_out
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.engine import EngineState, Plan
@@ -149,7 +149,9 @@ class SimulationResult(HasModel, ResultAttributes):
         (n,) int64
             -1 where missing values forbid a label.
         """
-        return self.predict_details(rows, site).labels
+        with SlowWork("labelling rows") as work:
+            given = self._new_rows(rows, site, work)
+            return engine.label(self._plan, self.result_, *given, new=True)
 
     def predict_details(self, rows: Source, site: str | None = None) -> Predictions:
         """Label new rows, and say how clear each label is and which rows lie outside.
@@ -164,15 +166,19 @@ class SimulationResult(HasModel, ResultAttributes):
         Predictions
         """
         with SlowWork("labelling rows") as work:
-            given = watch_reading(rows, work.read)
-            table = _read_table(given, self.definition_, None, new=True)
-            work.say(f"labelling {len(table.X):,} rows")
-            mask = engine.has_features(self._plan, table.columns)
-            if site is not None:
-                mask &= self._masks[site]
-            memory = None if site is None else self._memories[site]
-            placed = engine.place(self._plan, self.result_, table.X, memory, site, mask)
-            return Predictions.of([placed])
+            given = self._new_rows(rows, site, work)
+            return Predictions.of([engine.place(self._plan, self.result_, *given)])
+
+    def _new_rows(
+        self, rows: Source, site: str | None, work: SlowWork
+    ) -> tuple[NDArray[np.float64], Memory | None, str | None, NDArray[np.bool_]]:
+        """Return new rows, and what labels them: the memory of a site, the site, its columns."""
+        table = _read_table(watch_reading(rows, work.read), self.definition_, None, new=True)
+        work.say(f"labelling {len(table.X):,} rows")
+        mask = engine.has_features(self._plan, table.columns)
+        if site is None:
+            return table.X, None, None, mask
+        return table.X, self._memories[site], site, mask & self._masks[site]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; ``SessionResult.load`` and ``fedclust predict`` read it.
@@ -303,7 +309,7 @@ def simulate(
     >>> result.at(3).cluster_centers_.shape
     (3, 4)
     """
-    _check_names(sites, persons)
+    check_sites(sites, persons)
     masking = (policy or {}).get("missing") == "mask"
     if isinstance(features, Mapping):
         sites, features = spread_out(sites, features, masking)
@@ -445,23 +451,6 @@ def _define(
         return freeze(SessionCreate.model_validate_json(body), seed, simulated=True)
     except ValidationError as error:
         raise _definition_error(error) from None
-
-
-def _check_names(sites: Any, persons: Any) -> None:
-    if not isinstance(sites, Mapping):
-        raise ValueError("sites must be a mapping of each site's name to its rows")
-    if not sites:
-        raise ValueError("name at least one site")
-    for name in sites:
-        if not isinstance(name, str):
-            raise ValueError(f"a site's name must be text, not {name!r}")
-    if persons is None:
-        return
-    if not isinstance(persons, Mapping):
-        raise ValueError("persons must be a mapping of a site's name to its rows' persons")
-    unknown = [str(name) for name in persons if name not in sites]
-    if unknown:
-        raise ValueError(f"persons are given for {', '.join(unknown)}, which is no site")
 
 
 def _definition_error(error: ValidationError) -> DefinitionError:

@@ -64,3 +64,21 @@ def spread_out(
         spread[site] = np.full((len(array), len(names)), np.nan)
         spread[site][:, [names.index(name) for name in own]] = array
     return spread, names
+
+
+def check_sites(sites: Any, persons: Any) -> None:
+    """Refuse sites that are no mapping of names, and persons of other sites; ValueError."""
+    if not isinstance(sites, Mapping):
+        raise ValueError("sites must be a mapping of each site's name to its rows")
+    if not sites:
+        raise ValueError("name at least one site")
+    for name in sites:
+        if not isinstance(name, str):
+            raise ValueError(f"a site's name must be text, not {name!r}")
+    if persons is None:
+        return
+    if not isinstance(persons, Mapping):
+        raise ValueError("persons must be a mapping of a site's name to its rows' persons")
+    unknown = [str(name) for name in persons if name not in sites]
+    if unknown:
+        raise ValueError(f"persons are given for {', '.join(unknown)}, which is no site")

@@ -5,7 +5,13 @@ from __future__ import annotations
 from fedclust.engine.coordinator import EngineState, advance, check_roster, start
 from fedclust.engine.message_check import MAX_COUNT, check
 from fedclust.engine.outside import OutsideLimits, outside_limits
-from fedclust.engine.placement import Placement, goes_by_distance, place, place_by_distance
+from fedclust.engine.placement import (
+    Placement,
+    goes_by_distance,
+    label_by_distance,
+    place,
+    place_by_distance,
+)
 from fedclust.engine.plan import (
     EVIDENCE_PHASES,
     Plan,
@@ -39,6 +45,7 @@ __all__ = [
     "goes_by_distance",
     "has_features",
     "label",
+    "label_by_distance",
     "local_step",
     "max_rounds",
     "most_rounds",

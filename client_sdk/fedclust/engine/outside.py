@@ -41,6 +41,8 @@ _CAPPED, _MEAN_SQUARE = 4.0, 5.0
 _SEVERAL = 3
 #: Least standard deviation of a cluster, in those of all persons: a few may agree by chance.
 _LEAST_SPREAD = 0.25
+#: Rows that are compared at a time: their arrays stay in the cache.
+_ROWS = 1024
 #: What rounding adds to a column that is constant.
 _ROUNDING = 1e-9
 
@@ -121,11 +123,13 @@ def find_outside(
         return Outside(found, tuple(why))
     described: NDArray[np.bool_] = np.asarray(profile.known.any(axis=1))
     placed = np.flatnonzero((labels >= 0) & described[labels])
-    excess = _excess(columns, profile, limits, rows[placed], labels[placed])
-    found[placed] = (excess > 1.0).any(axis=1)
-    for at in np.flatnonzero(found[placed] > 0):
-        far = np.flatnonzero(excess[at] > 1.0)
-        why[placed[at]] = tuple(far[np.argsort(-excess[at, far], kind="stable")].tolist())
+    for begin in range(0, len(placed), _ROWS):
+        block = placed[begin : begin + _ROWS]
+        excess = _excess(columns, profile, limits, rows[block], labels[block])
+        found[block] = (excess > 1.0).any(axis=1)
+        for at in np.flatnonzero(found[block] > 0):
+            far = np.flatnonzero(excess[at] > 1.0)
+            why[block[at]] = tuple(far[np.argsort(-excess[at, far], kind="stable")].tolist())
     return Outside(found, tuple(why))
 
 

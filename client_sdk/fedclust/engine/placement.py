@@ -95,9 +95,16 @@ def place_by_distance(
 ) -> Placement:
     """Do what :func:`place` does for a result of which only the nearest cluster counts."""
     rows = np.asarray(X, dtype=np.float64)
-    kept = rows if mask is None else keep_columns(result, rows, mask)
-    labels = label_by_centroid(result, kept)
+    labels = label_by_distance(result, rows, mask)
     return _placement(result, columns, limits, rows, labels, mask, by_distance=True)
+
+
+def label_by_distance(
+    result: Result, X: FloatArray, mask: NDArray[np.bool_] | None = None
+) -> IntArray:
+    """Label new rows by the nearest cluster; the labels of :func:`place_by_distance`."""
+    rows = np.asarray(X, dtype=np.float64)
+    return label_by_centroid(result, rows if mask is None else keep_columns(result, rows, mask))
 
 
 def _placement(

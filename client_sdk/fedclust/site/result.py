@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data import LabelRows, Table
-from fedclust.predictions import Predictions
 from fedclust.schema.model import Memory
-from fedclust.session_result import ResultFile, SessionResult, label_rows, place_new_rows
+from fedclust.session_result import ResultFile, SessionResult, label_rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,8 +83,8 @@ class SiteResult(SessionResult):
         labels, _ = label_rows(other, self.table, self.memory, self.site)
         return replace(other, labels_=labels)
 
-    def place_rows(self, rows: LabelRows) -> Predictions:
-        return place_new_rows(self, rows, self.memory, self.site)
+    def _own_memory(self) -> tuple[Memory | None, str | None]:
+        return self.memory, self.site
 
     def save(self, path: str | os.PathLike[str]) -> None:
         file = ResultFile(definition=self.definition, document=self.document, site=self.site)
