@@ -53,11 +53,11 @@ def patients(site: str, count: int = 150) -> pd.DataFrame:
 
 @functools.cache
 def session() -> SimulationResult:
-    """Return the result of a session that tries two to five clusters and measures stability."""
+    """Return the result of a session with two to five clusters, stability and transfer."""
     return simulate(
         "fkm",
         {site: patients(site) for site in SHARES},
-        config={"n_clusters": [2, 3, 4, 5], "stability": 20},
+        config={"n_clusters": [2, 3, 4, 5], "stability": 20, "transfer": True},
         features=FEATURES,
         seed=2,
         progress=False,
@@ -82,6 +82,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
         "centroids",
         "stability",
         "consensus",
+        "own_clusters",
         "flow",
     )
 }

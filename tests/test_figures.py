@@ -50,6 +50,8 @@ def test_the_page_on_results_shows_its_figures() -> None:
     page = (FIGURES.parent / "result.md").read_text("utf-8")
     for name in result_figures.FIGURES:
         assert f"](figures/{name}.svg)" in page
+    assert "a probability of .70" in page
+    assert "clusters 1 and 2 0.70;" in result_figures.FIGURES["result_consensus"]().description
 
 
 def test_words_are_broken_where_the_line_is_full() -> None:

@@ -12,11 +12,12 @@ import pytest
 from fedclust.engine.stability import band
 from fedclust.errors import UsageError
 from fedclust.report import Facts, Figure, Plots, html
-from fedclust.report.figures.flow import MOST_STAGES, draw_flow, draw_own_clusters
+from fedclust.report.figures.flow import MOST_STAGES, draw_flow
 from fedclust.report.figures.map import MOST_NAMED_SITES
 from fedclust.report.figures.stability import BOUNDS
 from fedclust.schema.evidence import PrincipalAxes, Stability
 from fedclust.schema.result import SweepEntry
+from fedclust.schema.transfer import SiteTransfer, Transfer
 from support.drawings import check_drawing, words_of
 from support.results import facts_of
 
@@ -161,19 +162,28 @@ def test_a_break_in_the_tables_has_no_ribbons() -> None:
         Plots(facts_of(MEANS, NAMES)).flow()
 
 
+def _transfer(tables: dict[str, Any]) -> Transfer:
+    return Transfer(
+        sites={site: SiteTransfer(n_rows=200, own_table=table) for site, table in tables.items()}
+    )
+
+
 @pytest.mark.parametrize("count", [1, 2, 15])
 def test_own_clusters_have_a_panel_for_each_site(count: int) -> None:
     names = [f"hospital {number} with a long name" for number in range(count)]
-    figure = draw_own_clusters({**dict.fromkeys(names, SPLIT), "nobody": SPLIT * 0})
+    tables = {**dict.fromkeys(names, SPLIT), "nobody": SPLIT * 0, "unknown": None}
+    facts = facts_of(MEANS, NAMES, transfer=_transfer(tables))
+    figure = Plots(facts).own_clusters()
     assert words_of(figure).count("own") == min(count, 12)
     assert ("3 more sites are not drawn." in words_of(figure)[-1]) == (count == 15)
     assert "nobody" not in figure.description
+    assert "<title>Each site&#x27;s own clusters" in html(facts)
     check_drawing(figure)
 
 
 def test_an_own_cluster_that_was_not_found_leaves_a_gap() -> None:
     table = np.array([[0, 90, 0], [0, 0, 0], [0, 10, 80]])
-    figure = draw_own_clusters({"oslo": table})
+    figure = Plots(facts_of(MEANS, NAMES, transfer=_transfer({"oslo": table}))).own_clusters()
     bars = _elements(figure, "rect", width="24.0")
     assert [each.get("fill") for each in bars] == ["#0072b2", "#009e73", "#e69f00", "#009e73"]
     assert words_of(figure)[:4] == ["oslo", "180 persons", "own", "common"]
@@ -181,9 +191,10 @@ def test_an_own_cluster_that_was_not_found_leaves_a_gap() -> None:
     check_drawing(figure)
 
 
-def test_without_persons_no_site_has_own_clusters() -> None:
-    with pytest.raises(UsageError, match="no site has fitted"):
-        draw_own_clusters({"a": SPLIT * 0})
+def test_without_transfer_no_site_has_own_clusters() -> None:
+    for given in (None, _transfer({"a": None, "b": SPLIT * 0})):
+        with pytest.raises(UsageError, match="set the option `transfer`"):
+            Plots(facts_of(MEANS, NAMES, transfer=given)).own_clusters()
 
 
 # --- the map --------------------------------------------------------------------------------------

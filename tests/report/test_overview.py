@@ -302,7 +302,7 @@ def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.Mon
 
 def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
     names = ["profile", "pairs", "radar", "sizes", "mix", "centroids"]
-    names += ["stability", "consensus", "choice", "flow", "convergence", "bounds"]
+    names += ["stability", "consensus", "own_clusters", "choice", "flow", "convergence", "bounds"]
     assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
     assert "choice()" in repr(swept.plot)
     assert "bounds()" not in repr(swept.plot)

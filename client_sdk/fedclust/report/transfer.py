@@ -6,7 +6,8 @@ from html import escape
 
 from fedclust.report.drawing import short
 from fedclust.report.facts import Facts
-from fedclust.report.markup import html_folded, html_table
+from fedclust.report.figures import Plots
+from fedclust.report.markup import html_figure, html_folded, html_table
 from fedclust.report.wording import isolated, listed
 from fedclust.schema.transfer import SiteTransfer
 
@@ -58,7 +59,14 @@ def html_transfer(facts: Facts) -> str:
     counts = "".join(
         _counts(facts.site_name(site), own) for site, own in sorted(found.sites.items())
     )
-    return f"{sentences}{table}{html_folded('Persons by own and common clusters', counts)}"
+    figure = html_figure(
+        Plots(facts).own_clusters,
+        "Where the persons of each own cluster are in the common ones. Own clusters have the "
+        "numbers of the common clusters that they were matched with; a gap is one that the site "
+        "did not find.",
+    )
+    folded = html_folded("Persons by own and common clusters", counts)
+    return f"{sentences}{table}{figure}{folded}"
 
 
 def _counts(name: str, own: SiteTransfer) -> str:

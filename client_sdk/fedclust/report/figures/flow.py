@@ -89,27 +89,25 @@ def draw_flow(stages: Sequence[str], tables: Sequence[Table | None], title: str)
     return Figure(parts, _HEAD + high + 32, title, described)
 
 
-def draw_own_clusters(tables: Mapping[str, Table]) -> Figure:
+def draw_own_clusters(facts: Facts) -> Figure:
     """Draw for each site how its own clusters divide among the common ones.
-
-    Parameters
-    ----------
-    tables : mapping of site to (K', K) int64
-        The site's persons by the cluster of its own model, and by the common cluster.
 
     Raises
     ------
     UsageError
-        There are no persons in any table.
+        No site compared the clusters with its own.
     """
+    found = {} if facts.result.transfer is None else facts.result.transfer.sites
     shown = {
-        site: table
-        for site, table in tables.items()
-        if table.any() and max(table.shape) <= _MOST_CLUSTERS
+        facts.site_name(site): own.own_table
+        for site, own in found.items()
+        if own.own_table is not None
+        and own.own_table.any()
+        and len(own.own_table) <= _MOST_CLUSTERS
     }
     names = sorted(shown)[:MOST_SITES]
     if not names:
-        raise UsageError("no site has fitted clusters of its own")
+        raise UsageError("no site compared clusters of its own: set the option `transfer`")
     across = min(3, len(names))
     wide = WIDTH / across
     high = max(150.0, _SLOT * max(max(shown[name].shape) for name in names))

@@ -8,7 +8,7 @@ from fedclust.errors import UsageError
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Facts
 from fedclust.report.figures.curves import draw_bounds, draw_choice, draw_convergence
-from fedclust.report.figures.flow import draw_sweep_flow
+from fedclust.report.figures.flow import draw_own_clusters, draw_sweep_flow
 from fedclust.report.figures.map import draw_map, has_map
 from fedclust.report.figures.pairs import draw_pairs
 from fedclust.report.figures.places import draw_centroids
@@ -28,6 +28,7 @@ _NAMES = (
     "centroids",
     "stability",
     "consensus",
+    "own_clusters",
     "choice",
     "flow",
     "convergence",
@@ -94,6 +95,10 @@ class Plots:
     def consensus(self) -> Figure:
         """Draw how probably models put persons of two clusters together."""
         return draw_consensus(self._facts)
+
+    def own_clusters(self) -> Figure:
+        """Draw for each site how its own clusters divide among the common ones."""
+        return draw_own_clusters(self._facts)
 
     def flow(self) -> Figure:
         """Draw how persons divide from one number of clusters to the next."""
