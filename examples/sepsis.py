@@ -398,7 +398,7 @@ def what_the_coordinator_holds(study: Study, path: Path) -> None:
 
 
 def participate(session: str, url: str, at: Path) -> subprocess.Popen[bytes]:
-    """Start a site."""
+    """Start a site; its FEDCLUST_STATE_DIR is in its own folder, as in ``heart.command``."""
     return heart.command(
         *("participate", session, "--data", "patients.csv", "--id-column", "patient", "--yes"),
         *("--journal-dir", "journal", "--labels-out", "labels.csv"),
