@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from fedclust import simulate
 from fedclust.data import load
@@ -137,17 +138,25 @@ def test_new_rows_need_no_outcomes() -> None:
     )
 
 
-def test_a_numeric_outcome_does_not_shape_the_groups() -> None:
-    """Else the groups, and so the clusters of groups, would differ in the outcome."""
-    given, asked = rows(4), plan()
-    others = given.assign(stay=np.random.default_rng(9).permutation(given["stay"]))
-    here, there = points_of(asked, given)[0], points_of(asked, others)[0]
-    order = [np.lexsort(np.column_stack([each.X, each.sizes]).T) for each in (here, there)]
-    np.testing.assert_array_equal(here.X[order[0]], there.X[order[1]])
-    assert not np.array_equal(here.outcomes[order[0], 4], there.outcomes[order[1], 4])
-    # A yes/no outcome does: otherwise a rare event would be released as nobody's.
-    swapped = points_of(asked, given.assign(died=given["died"][::-1].to_numpy()))[0]
-    assert not np.array_equal(np.sort(here.X, axis=0), np.sort(swapped.X, axis=0))
+def groups_of(given: pd.DataFrame) -> NDArray[np.float64]:
+    """Return what the groups release of features, in the order of these values."""
+    points = points_of(plan(), given)[0]
+    found = np.column_stack([points.X, points.sizes])
+    return found[np.lexsort(found.T)]
+
+
+def test_only_rare_outcomes_shape_the_groups() -> None:
+    """Else clusters of the groups would differ in the outcome because of the grouping."""
+    given = rows(4)
+    rng = np.random.default_rng(9)
+    others = given.assign(stay=rng.permutation(given["stay"]), ward=rng.permutation(given["ward"]))
+    rare = given["died"] * (rng.random(len(given)) < 0.4)
+    common = (rng.random(len(given)) < 0.4).astype(float)
+    for died, shapes in ((rare, True), (common, False)):
+        here = groups_of(given.assign(died=died))
+        np.testing.assert_array_equal(here, groups_of(others.assign(died=died)))
+        there = groups_of(given.assign(died=died[::-1].to_numpy() if shapes else died[::-1]))
+        assert np.array_equal(here, there) != shapes
 
 
 def test_the_order_of_persons_does_not_matter_where_they_are_equal_but_for_an_outcome() -> None:

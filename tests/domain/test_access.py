@@ -120,6 +120,7 @@ def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None
         name="died",
         unit="",
         kind="binary",
+        design_effect=1.0,
         clusters=row,
         sites={"north": row, "south": row},
         comparisons=(ClusterComparison(cluster=1, by_site=by_site),),

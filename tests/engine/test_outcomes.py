@@ -70,6 +70,7 @@ def test_yes_no_outcomes_are_those_of_the_pooled_rows() -> None:
     stats = pytest.importorskip("statsmodels.stats.api")
     found, warnings = compared(SITES)
     assert (found.reference, warnings) == (0, ())
+    assert [each.design_effect for each in found.results] == pytest.approx([1.0, 1.0])
     died = found.results[0]
     labels, values = pooled()
     table = square(labels, values[:, 0], 1)
@@ -157,6 +158,11 @@ def test_the_variance_within_groups_completes_that_of_persons() -> None:
     stay = outcomes.summarise(sent, [1800], COLUMNS, 3)[0].results[1]
     assert stay.clusters[0].deviation == pytest.approx(values.std(), rel=1e-3)
     assert stay.comparisons == ()
+    # Sorted values: the six persons of a group are nearly one.
+    assert stay.design_effect == pytest.approx(6 * (1 - share), rel=1e-3)
+    assert stay.clusters[0].value is not None
+    half = stay.clusters[0].value.upper - stay.clusters[0].value.value
+    assert half == pytest.approx(1.96 * values.std() / np.sqrt(1800 / stay.design_effect), rel=0.02)
 
 
 def test_a_site_reads_its_own_numbers_alone_and_rare_outcomes_are_left_out() -> None:
@@ -176,6 +182,7 @@ def message(**changes: Any) -> OutcomeSums:
         "counts": np.array([[12, 20], [10, 0]]),
         "sums": np.array([[6.0, 800.0], [0.0, 0.0]]),
         "m2": np.array([[0.0, 50.0], [0.0, 0.0]]),
+        "spread": np.array([[9.0, 60.0], [0.0, 0.0]]),
         "within": np.array([0.0, 2.0]),
     }
     for name, (place, value) in changes.items():
@@ -199,6 +206,8 @@ def message(**changes: Any) -> OutcomeSums:
         ({"sums": ((1, 1), 1.0)}, "empty-cell"),
         ({"m2": ((1, 1), 1.0)}, "empty-cell"),
         ({"m2": ((0, 1), -1.0)}, "spread"),
+        ({"spread": ((0, 0), -1.0)}, "spread"),
+        ({"spread": ((1, 1), 1.0)}, "spread"),
         ({"m2": ((0, 0), 1.0)}, "spread"),
         ({"within": ((0,), 1.0)}, "within"),
         ({"within": ((1,), -1.0)}, "within"),

@@ -11,6 +11,7 @@ from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.report.wording import listed, share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, clustered
+from fedclust.schema.outcomes import ClusterComparison, Estimate, Outcomes
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
@@ -50,6 +51,8 @@ def show_result(result: Result, features: tuple[Feature, ...]) -> None:
         show_sweep(result.sweep, result.recommendation)
     if result.bounds is not None:
         show_bounds(result.bounds)
+    if result.outcomes is not None:
+        show_outcomes(result.outcomes)
     for warning in result.warnings:
         show(err, f"warning: {warning}")
 
@@ -72,6 +75,30 @@ def show_sweep(entries: Sequence[SweepEntry], recommendation: str | None) -> Non
         [[k, *(None if x is None else f"{x:.6g}" for x in measures)] for k, *measures in rows],
     )
     show(out, recommendation or "")
+
+
+def show_outcomes(outcomes: Outcomes) -> None:
+    """Print each outcome by cluster, and its stratified effect against the reference cluster."""
+    rows = []
+    for found in outcomes.results:
+        effects = {each.cluster: _effect(each) for each in found.comparisons}
+        for k, own in enumerate(found.clusters):
+            effect = "reference" if k == outcomes.reference else effects.get(k, "")
+            rows.append((found.name, k, own.persons, own.events, _estimate(own.value), effect))
+    headings = ["outcome", "cluster", "persons", "events", "share or mean", "stratified by site"]
+    show_table(headings, rows)
+
+
+def _effect(found: ClusterComparison) -> str:
+    """Return the odds ratio of a yes/no outcome, or the difference of means."""
+    common, sites = found.mantel_haenszel, found.over_sites
+    if common is not None:
+        return f"odds ratio {_estimate(common.odds_ratio)}"
+    return "" if sites is None or found.mean_difference is None else _estimate(sites.fixed)
+
+
+def _estimate(found: Estimate | None) -> str:
+    return "" if found is None else f"{found.value:.4g} ({found.lower:.4g} to {found.upper:.4g})"
 
 
 def show_bounds(bounds: Bounds) -> None:

@@ -96,18 +96,14 @@ class SitePersons:
 
     @property
     def apart(self) -> frozenset[str]:
-        """Columns that do not count where groups of similar persons are formed: numeric outcomes.
+        """Columns of outcomes: they do not count where groups are formed, unless they are rare.
 
         Clusters of the groups would differ in the outcome because of how the groups were formed.
         """
-        numeric = {
-            reading.column: reading.feature.role == "outcome" and reading.feature.kind == "numeric"
-            for reading in self.readings
-        }
-        shared = {each.column for each in self.readings if each.feature.role == "feature"}
-        return frozenset(
-            name for name, is_apart in numeric.items() if is_apart and name not in shared and name
-        )
+        roles: dict[str | None, set[str]] = {}
+        for reading in self.readings:
+            roles.setdefault(reading.column, set()).add(reading.feature.role)
+        return frozenset(name for name, of in roles.items() if name and of == {"outcome"})
 
     def blocks(self) -> Iterator[PersonBlock]:
         """Yield all persons: in one block, or in several if the source stays on disk.

@@ -53,6 +53,8 @@ class OutcomeSums(Model):
         Their values added up; of a yes/no column its events.
     m2 : (K, q) float64
         Squared deviations of the groups' values from the cluster's mean; 0 for yes/no columns.
+    spread : (K, q) float64
+        The same of the groups' sums, from what their sizes and the cluster's mean let expect.
     within : (q,) float64
         The variance within groups; 0 for yes/no columns.
     """
@@ -60,6 +62,7 @@ class OutcomeSums(Model):
     counts: IntMatrix
     sums: FloatMatrix
     m2: FloatMatrix
+    spread: FloatMatrix
     within: FloatVector
 
 
@@ -81,6 +84,11 @@ DISCLOSES = (
         "How widely the groups' values of each outcome are spread: squared deviations, added up.",
     ),
     disclosure(
+        "spread",
+        "K x q numbers, for each K",
+        "How widely the groups' sums of each outcome are spread: squared deviations, added up.",
+    ),
+    disclosure(
         "within",
         "q numbers",
         "The variance of each outcome within the groups, from the share that is released once with "
@@ -99,9 +107,10 @@ def local_sums(
     """Add up a site's outcomes by the cluster (m,) of each point; -1 leaves a point out."""
     q = len(columns)
     counts = np.zeros((n_clusters, q), dtype=np.int64)
-    sums, m2, within = np.zeros((n_clusters, q)), np.zeros((n_clusters, q)), np.zeros(q)
+    sums, m2, spread = np.zeros((3, n_clusters, q))
+    within = np.zeros(q)
     if points.outcomes is None or points.outcome_within is None:
-        return OutcomeSums(counts=counts, sums=sums, m2=m2, within=within)
+        return OutcomeSums(counts=counts, sums=sums, m2=m2, spread=spread, within=within)
     for j, is_binary in enumerate(binary_columns(columns)):
         has = (labels >= 0) & ~np.isnan(points.outcomes[:, j])
         values, of, persons = points.outcomes[has, j], labels[has], points.sizes[has]
@@ -112,15 +121,17 @@ def local_sums(
         if is_binary:
             # A share of a group times its persons is whole but for rounding.
             sums[:, j] = np.round(sums[:, j])
-            continue
         means = sums[:, j] / np.maximum(counts[:, j], 1)
         squares = persons * (values - means[of]) ** 2
+        spread[:, j] = np.bincount(of, weights=persons * squares, minlength=n_clusters)
+        if is_binary:
+            continue
         m2[:, j] = np.bincount(of, weights=squares, minlength=n_clusters)
         centre = np.average(values, weights=persons)
         between = float(np.average((values - centre) ** 2, weights=persons))
         share = float(points.outcome_within[j])
         within[j] = between * share / (1.0 - share)
-    return OutcomeSums(counts=counts, sums=sums, m2=m2, within=within)
+    return OutcomeSums(counts=counts, sums=sums, m2=m2, spread=spread, within=within)
 
 
 # --- Check ----------------------------------------------------------------------------------------
@@ -143,8 +154,8 @@ def check(sent: OutcomeSums, persons: IntArray, columns: Sequence[Column], p: in
     RuleViolation
     """
     shape = (len(persons), len(columns))
-    for name, values in (("counts", sent.counts), ("sums", sent.sums), ("m2", sent.m2)):
-        check_shape(values, shape, f"/{name}")
+    for name in ("counts", "sums", "m2", "spread"):
+        check_shape(getattr(sent, name), shape, f"/{name}")
     check_shape(sent.within, shape[1:], "/within")
     without = persons[:, None] - sent.counts
     message = f"those with a value and those without are 0 or at least {p} persons"
@@ -153,6 +164,8 @@ def check(sent: OutcomeSums, persons: IntArray, columns: Sequence[Column], p: in
     empty = sent.counts == 0
     _refuse(empty & (sent.sums != 0), "empty-cell", "nobody has a value: 0 is needed", "/sums")
     _refuse(empty & (sent.m2 != 0), "empty-cell", "nobody has a value: 0 is needed", "/m2")
+    wrong = (sent.spread < 0) | (empty & (sent.spread != 0))
+    _refuse(wrong, "spread", "a spread is negative, or nobody has a value", "/spread")
     lower, upper = (sent.counts * _finite(bound, empty) for bound in own_bounds(columns))
     slack = SLACK * np.maximum(1.0, np.abs(sent.sums))
     outside = (sent.sums < lower - slack) | (sent.sums > upper + slack)
@@ -162,11 +175,11 @@ def check(sent: OutcomeSums, persons: IntArray, columns: Sequence[Column], p: in
     few |= _below(sent.counts - sent.sums, p)
     message = f"events and non-events are whole numbers, 0 or at least {p}"
     _refuse(is_binary & few, "smallest-count", message, "/sums")
-    spread = (sent.m2 < 0) | (is_binary & (sent.m2 != 0))
-    _refuse(spread, "spread", "a spread is negative, or is that of a yes/no outcome", "/m2")
-    wrong = (sent.within < 0) | (is_binary & (sent.within != 0))
-    if wrong.any():
-        place = f"/within/{int(np.flatnonzero(wrong)[0])}"
+    wrong = (sent.m2 < 0) | (is_binary & (sent.m2 != 0))
+    _refuse(wrong, "spread", "a spread is negative, or is that of a yes/no outcome", "/m2")
+    bad = (sent.within < 0) | (is_binary & (sent.within != 0))
+    if bad.any():
+        place = f"/within/{int(np.flatnonzero(bad)[0])}"
         message = "a variance is negative, or is that of a yes/no outcome"
         raise RuleViolation("within", message, place)
 
@@ -231,7 +244,8 @@ def summarise(
         compare = _compare_events if column.kind == "binary" else _compare_means
         groups = [k for k in range(len(persons)) if k != reference]
         try:
-            clusters, by_site, comparisons = compare(own, j, reference, groups)
+            design = _design_effect(own, j, column)
+            clusters, by_site, comparisons = compare(own, j, reference, groups, design)
         except OverflowError:
             raise FloatingPointError from None
         results.append(
@@ -239,6 +253,7 @@ def summarise(
                 name=column.name,
                 unit=column.unit,
                 kind=column.kind,
+                design_effect=design,
                 clusters=clusters,
                 sites=by_site,
                 comparisons=comparisons,
@@ -259,7 +274,11 @@ _Compared = tuple[
 
 
 def _compare_events(
-    sent: Mapping[str, OutcomeSums], j: int, reference: int, groups: Sequence[int]
+    sent: Mapping[str, OutcomeSums],
+    j: int,
+    reference: int,
+    groups: Sequence[int],
+    design: float,
 ) -> _Compared:
     events = {site: each.sums[:, j] for site, each in sent.items()}
     persons = {site: each.counts[:, j] for site, each in sent.items()}
@@ -272,8 +291,8 @@ def _compare_events(
     for k in groups:
         crude = table(np.asarray(all_events), np.asarray(all_persons), k)
         tables = {site: table(events[site], persons[site], k) for site in sent}
-        effects = {site: sizes.log_odds_ratio(each) for site, each in tables.items()}
-        found = sizes.mantel_haenszel(list(tables.values()))
+        effects = {site: sizes.log_odds_ratio(each, design) for site, each in tables.items()}
+        found = sizes.mantel_haenszel(list(tables.values()), design)
         common = None
         if found is not None:
             common = CommonOddsRatio(
@@ -285,28 +304,54 @@ def _compare_events(
         comparisons.append(
             ClusterComparison(
                 cluster=k,
-                odds_ratio=_estimate(sizes.odds_ratio(crude)),
-                risk_ratio=_estimate(sizes.risk_ratio(crude)),
-                risk_difference=_estimate(sizes.risk_difference(crude)),
+                odds_ratio=_estimate(sizes.odds_ratio(crude, design)),
+                risk_ratio=_estimate(sizes.risk_ratio(crude, design)),
+                risk_difference=_estimate(sizes.risk_difference(crude, design)),
                 mantel_haenszel=common,
-                by_site=_by_site({site: sizes.odds_ratio(each) for site, each in tables.items()}),
+                by_site=_by_site(
+                    {site: sizes.odds_ratio(each, design) for site, each in tables.items()}
+                ),
                 over_sites=_over_sites(effects.values(), sizes.from_log),
             )
         )
     cells = {
-        site: tuple(map(_events, events[site].tolist(), persons[site].tolist())) for site in sent
+        site: _event_row(events[site].tolist(), persons[site].tolist(), design) for site in sent
     }
-    total = tuple(map(_events, np.asarray(all_events).tolist(), np.asarray(all_persons).tolist()))
+    total = _event_row(np.asarray(all_events).tolist(), np.asarray(all_persons).tolist(), design)
     return total, cells, tuple(comparisons)
 
 
-def _events(events: float, persons: int) -> OutcomeInCluster:
-    share = _estimate(sizes.proportion(events, persons))
-    return OutcomeInCluster(persons=persons, events=round(events), value=share)
+def _event_row(
+    events: Sequence[float], persons: Sequence[int], design: float
+) -> tuple[OutcomeInCluster, ...]:
+    return tuple(
+        OutcomeInCluster(
+            persons=n, events=round(found), value=_estimate(sizes.proportion(found, n, design))
+        )
+        for found, n in zip(events, persons, strict=True)
+    )
+
+
+def _design_effect(sent: Mapping[str, OutcomeSums], j: int, column: Column) -> float:
+    """Return by how much values of persons of one group make variances larger; at least 1."""
+    spread = independent = 0.0
+    for each in sent.values():
+        counts, sums = each.counts[:, j], each.sums[:, j]
+        spread += float(each.spread[:, j].sum())
+        if column.kind == "binary":
+            squares = sums * (1.0 - sums / np.maximum(counts, 1))
+        else:
+            squares = each.m2[:, j] + counts * each.within[j]
+        independent += float(squares.sum())
+    return max(spread / independent, 1.0) if independent > 0 else 1.0
 
 
 def _compare_means(
-    sent: Mapping[str, OutcomeSums], j: int, reference: int, groups: Sequence[int]
+    sent: Mapping[str, OutcomeSums],
+    j: int,
+    reference: int,
+    groups: Sequence[int],
+    design: float,
 ) -> _Compared:
     samples: dict[str, list[Sample]] = {}
     total = no_moments((len(groups) + 1,))
@@ -320,36 +365,41 @@ def _compare_means(
     comparisons = []
     for k in groups:
         pairs = {site: (each[k], each[reference]) for site, each in samples.items()}
+        both = crude[k], crude[reference]
         comparisons.append(
             ClusterComparison(
                 cluster=k,
-                mean_difference=_estimate(sizes.mean_difference(crude[k], crude[reference])),
-                standardised_difference=_estimate(
-                    sizes.standardised_difference(crude[k], crude[reference])
-                ),
+                mean_difference=_estimate(sizes.mean_difference(*both, design)),
+                standardised_difference=_estimate(sizes.standardised_difference(*both, design)),
                 by_site=_by_site(
-                    {site: sizes.mean_difference(*two) for site, two in pairs.items()}
+                    {site: sizes.mean_difference(*two, design) for site, two in pairs.items()}
                 ),
-                over_sites=_over_sites([sizes.difference(*two) for two in pairs.values()]),
+                over_sites=_over_sites([sizes.difference(*two, design) for two in pairs.values()]),
                 standardised_over_sites=_over_sites(
-                    [sizes.hedges_g(*two) for two in pairs.values()]
+                    [sizes.hedges_g(*two, design) for two in pairs.values()]
                 ),
             )
         )
-    cells = {site: tuple(map(_mean, each)) for site, each in samples.items()}
-    return tuple(map(_mean, crude)), cells, tuple(comparisons)
+    cells = {site: _mean_row(each, design) for site, each in samples.items()}
+    return _mean_row(crude, design), cells, tuple(comparisons)
 
 
 def _samples(moments: Moments) -> list[Sample]:
     return [Sample(*map(float, each)) for each in zip(*moments, strict=True)]
 
 
-def _mean(sample: Sample) -> OutcomeInCluster:
-    deviation = None
-    if sample.persons > 1:
-        deviation = float(np.sqrt(sample.m2 / (sample.persons - 1)))
-    found = _estimate(sizes.mean(sample))
-    return OutcomeInCluster(persons=int(sample.persons), value=found, deviation=deviation)
+def _mean_row(samples: Sequence[Sample], design: float) -> tuple[OutcomeInCluster, ...]:
+    found = []
+    for each in samples:
+        several = each.persons > 1
+        found.append(
+            OutcomeInCluster(
+                persons=int(each.persons),
+                value=_estimate(sizes.mean(each, design)),
+                deviation=math.sqrt(each.m2 / (each.persons - 1)) if several else None,
+            )
+        )
+    return tuple(found)
 
 
 def _by_site(found: Mapping[str, Interval | None]) -> dict[str, Estimate]:

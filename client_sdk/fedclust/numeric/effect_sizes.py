@@ -21,6 +21,11 @@ Zero cells: where one of the four cells is 0, 0.5 is added to all four, for the 
 ratio and the inverse-variance methods, in the crude table and in each site's. Mantel-Haenszel needs
 no correction. A table without events, or with nothing but events, says nothing about the odds
 ratio: it is left out.
+
+Where persons were counted in groups of similar ones, their values are not independent. ``design``
+is the design effect: by how much variances are larger than those of as many independent persons
+(Rao & Scott, "On simple adjustments to chi-square tests with sample survey data", 1987). It is 1
+for rows, and changes no estimate.
 """
 
 from __future__ import annotations
@@ -154,10 +159,11 @@ def from_log(interval: Interval) -> Interval:
 # A group.
 
 
-def proportion(events: float, persons: float) -> Interval | None:
+def proportion(events: float, persons: float, design: float = 1.0) -> Interval | None:
     """Return the proportion of events with Wilson's interval; None without persons."""
     if not persons > 0:
         return None
+    events, persons = events / design, persons / design
     z, share = _normal_quantile(), events / persons
     centre = (share + z**2 / (2 * persons)) / (1 + z**2 / persons)
     half = math.sqrt(share * (1 - share) / persons + z**2 / (4 * persons**2))
@@ -165,45 +171,46 @@ def proportion(events: float, persons: float) -> Interval | None:
     return Interval(share, max(centre - half, 0.0), min(centre + half, 1.0))
 
 
-def mean(sample: Sample) -> Interval | None:
+def mean(sample: Sample, design: float = 1.0) -> Interval | None:
     """Return the mean with Student's t interval; None below two persons."""
     if sample.persons < 2:
         return None
-    error = math.sqrt(sample.m2 / (sample.persons - 1) / sample.persons)
-    half = _t_quantile(sample.persons - 1) * error
+    error = math.sqrt(_error_variance(sample) * design)
+    half = _t_quantile(_degrees(sample, design)) * error
     return Interval(sample.mean, sample.mean - half, sample.mean + half)
 
 
 # Two groups.
 
 
-def log_odds_ratio(table: Counts) -> Effect | None:
+def log_odds_ratio(table: Counts, design: float = 1.0) -> Effect | None:
     """Return the log odds ratio and its variance; None where the table does not determine it."""
     if not _informative(table):
         return None
     a, b, c, d = _corrected_cells(table)
-    return Effect(math.log(a * d / (b * c)), 1 / a + 1 / b + 1 / c + 1 / d)
+    return Effect(math.log(a * d / (b * c)), (1 / a + 1 / b + 1 / c + 1 / d) * design)
 
 
-def odds_ratio(table: Counts) -> Interval | None:
+def odds_ratio(table: Counts, design: float = 1.0) -> Interval | None:
     """Return the odds ratio with Woolf's interval."""
-    effect = log_odds_ratio(table)
+    effect = log_odds_ratio(table, design)
     return None if effect is None else from_log(_normal_interval(effect))
 
 
-def risk_ratio(table: Counts) -> Interval | None:
+def risk_ratio(table: Counts, design: float = 1.0) -> Interval | None:
     """Return the risk ratio with Katz' interval; None without events or without a group."""
     if not (table.persons > 0 and table.other_persons > 0 and _total_events(table) > 0):
         return None
     a, b, c, d = _corrected_cells(table)
     value = math.log(a / (a + b)) - math.log(c / (c + d))
-    return from_log(_normal_interval(Effect(value, b / (a * (a + b)) + d / (c * (c + d)))))
+    variance = (b / (a * (a + b)) + d / (c * (c + d))) * design
+    return from_log(_normal_interval(Effect(value, variance)))
 
 
-def risk_difference(table: Counts) -> Interval | None:
+def risk_difference(table: Counts, design: float = 1.0) -> Interval | None:
     """Return the difference of two proportions with Newcombe's interval."""
-    one = proportion(table.events, table.persons)
-    other = proportion(table.other_events, table.other_persons)
+    one = proportion(table.events, table.persons, design)
+    other = proportion(table.other_events, table.other_persons, design)
     if one is None or other is None:
         return None
     value = one.estimate - other.estimate
@@ -214,26 +221,26 @@ def risk_difference(table: Counts) -> Interval | None:
     )
 
 
-def difference(one: Sample, other: Sample) -> Effect | None:
+def difference(one: Sample, other: Sample, design: float = 1.0) -> Effect | None:
     """Return the difference of two means and its variance; None where that is 0 or unknown."""
     if one.persons < 2 or other.persons < 2:
         return None
-    variance = _error_variance(one) + _error_variance(other)
+    variance = (_error_variance(one) + _error_variance(other)) * design
     return Effect(one.mean - other.mean, variance) if variance > 0 else None
 
 
-def mean_difference(one: Sample, other: Sample) -> Interval | None:
+def mean_difference(one: Sample, other: Sample, design: float = 1.0) -> Interval | None:
     """Return the difference of two means with Welch's interval."""
-    effect = difference(one, other)
+    effect = difference(one, other, design)
     if effect is None:
         return None
-    parts = (_error_variance(one), one.persons - 1), (_error_variance(other), other.persons - 1)
+    parts = [(_error_variance(each) * design, _degrees(each, design)) for each in (one, other)]
     degrees = effect.variance**2 / sum(part**2 / n for part, n in parts)
     half = _t_quantile(degrees) * math.sqrt(effect.variance)
     return Interval(effect.value, effect.value - half, effect.value + half)
 
 
-def hedges_g(one: Sample, other: Sample) -> Effect | None:
+def hedges_g(one: Sample, other: Sample, design: float = 1.0) -> Effect | None:
     """Return Hedges' g and its variance; None below two persons or without spread."""
     persons = one.persons + other.persons
     if one.persons < 2 or other.persons < 2 or not one.m2 + other.m2 > 0:
@@ -241,12 +248,12 @@ def hedges_g(one: Sample, other: Sample) -> Effect | None:
     deviation = math.sqrt((one.m2 + other.m2) / (persons - 2))
     g = (one.mean - other.mean) / deviation * (1 - 3 / (4 * persons - 9))
     variance = persons / one.persons / other.persons + g**2 / 2 / (persons - 3.94)
-    return Effect(g, variance)
+    return Effect(g, variance * design)
 
 
-def standardised_difference(one: Sample, other: Sample) -> Interval | None:
+def standardised_difference(one: Sample, other: Sample, design: float = 1.0) -> Interval | None:
     """Return Hedges' g with a normal interval."""
-    effect = hedges_g(one, other)
+    effect = hedges_g(one, other, design)
     return None if effect is None else _normal_interval(effect)
 
 
@@ -277,7 +284,7 @@ def combine(effects: Sequence[Effect]) -> Combined | None:
     )
 
 
-def mantel_haenszel(tables: Sequence[Counts]) -> MantelHaenszel | None:
+def mantel_haenszel(tables: Sequence[Counts], design: float = 1.0) -> MantelHaenszel | None:
     """Return the odds ratio over the sites' tables; None where they do not determine it."""
     used = [table for table in tables if _informative(table)]
     cells = [_cells(table) for table in used]
@@ -293,24 +300,28 @@ def mantel_haenszel(tables: Sequence[Counts]) -> MantelHaenszel | None:
     variance += math.fsum(p * s + (1 - p) * r for p, r, s in terms) / (up * down)
     variance += math.fsum((1 - p) * s for p, _, s in terms) / down**2
     return MantelHaenszel(
-        odds_ratio=from_log(_normal_interval(Effect(math.log(up / down), variance / 2))),
-        test=_cochran_mantel_haenszel(cells),
-        common_odds=_breslow_day(cells, up / down) if len(cells) > 1 else None,
+        odds_ratio=from_log(_normal_interval(Effect(math.log(up / down), variance / 2 * design))),
+        test=_cochran_mantel_haenszel(cells, design),
+        common_odds=_breslow_day(cells, up / down, design) if len(cells) > 1 else None,
         sites=len(cells),
     )
 
 
-def _cochran_mantel_haenszel(cells: Sequence[tuple[float, float, float, float]]) -> ChiSquared:
+def _cochran_mantel_haenszel(
+    cells: Sequence[tuple[float, float, float, float]], design: float
+) -> ChiSquared:
     excess, variances = [], []
     for a, b, c, d in cells:
         n = a + b + c + d
         excess.append(a - (a + b) * (a + c) / n)
         variances.append((a + b) * (a + c) * (b + d) * (c + d) / (n**2 * (n - 1)))
-    statistic = math.fsum(excess) ** 2 / math.fsum(variances)
+    statistic = math.fsum(excess) ** 2 / math.fsum(variances) / design
     return ChiSquared(statistic, 1, _chi_squared_tail(1, statistic))
 
 
-def _breslow_day(cells: Sequence[tuple[float, float, float, float]], common: float) -> ChiSquared:
+def _breslow_day(
+    cells: Sequence[tuple[float, float, float, float]], common: float, design: float
+) -> ChiSquared:
     """Test that all tables have the odds ratio ``common``, with Tarone's adjustment."""
     excess, variances = [], []
     for a, b, c, d in cells:
@@ -327,6 +338,7 @@ def _breslow_day(cells: Sequence[tuple[float, float, float, float]], common: flo
     pairs = zip(excess, variances, strict=True)
     statistic = math.fsum(gap**2 / variance for gap, variance in pairs)
     statistic -= math.fsum(excess) ** 2 / math.fsum(variances)
+    statistic /= design
     return ChiSquared(statistic, len(cells) - 1, _chi_squared_tail(len(cells) - 1, statistic))
 
 
@@ -376,6 +388,10 @@ def _informative(table: Counts) -> bool:
     """Whether the table has both groups, events and non-events."""
     both = table.persons > 0 and table.other_persons > 0
     return both and 0 < _total_events(table) < table.persons + table.other_persons
+
+
+def _degrees(sample: Sample, design: float) -> float:
+    return max(sample.persons / design - 1, 1.0)
 
 
 def _error_variance(sample: Sample) -> float:

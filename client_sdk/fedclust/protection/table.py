@@ -6,7 +6,7 @@ A larger p is served by unions of whole groups, computed from released records a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,10 @@ from fedclust.protection.records import GroupSums, Spread, release_counts
 _COUNTED_SHARE = 0.1
 #: and with at least this many times p persons, about seven groups of 2p.
 _COUNTED_PERSONS = 20
+#: A level column that is to stay apart shapes groups all the same if one of its levels is rarer
+#: than this: too few groups would release that level. Groups of at least 2p persons release counts;
+#: smaller ones release the commonest level alone.
+_RARE_COUNTED, _RARE = 0.25, 0.4
 
 
 class TooFewPersons(ValueError):
@@ -200,7 +204,8 @@ def group_persons(
     """Return the group (n,) of each of a site's persons, or of some of its ``n_persons``.
 
     Persons with the same missing columns are grouped together if there are at least p of them.
-    Numeric columns ``apart`` do not count where similar persons are looked for.
+    Columns ``apart`` do not count where similar persons are looked for, unless they are of levels
+    and one of these is rare.
 
     Raises
     ------
@@ -210,12 +215,16 @@ def group_persons(
     n = len(encoded[0])
     if n < p:
         raise TooFewPersons(n, p)
-    counts = [
-        np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=max(column.n_levels, 2))
+    counts = {
+        column.names: np.bincount(
+            values[~np.isnan(values)].astype(np.int64), minlength=max(column.n_levels, 2)
+        )
         for column, values in zip(columns, encoded, strict=True)
         if isinstance(column, LevelColumn)
-    ]
-    least = _least_size(counts, len(columns), n_persons or n, p)
+    }
+    larger = _releases_counts(list(counts.values()), len(columns), n_persons or n, p)
+    least = least_group_size(n_persons or n, p, has_levels=larger)
+    apart = _common_columns(counts, apart, larger=larger)
     points = embed_persons(columns, encoded, apart)
     missing = np.stack([np.isnan(each) for each in encoded])
     others = [
@@ -238,18 +247,30 @@ def group_persons(
     return groups
 
 
-def _least_size(counts: Sequence[FloatArray | IntArray], n_columns: int, n: int, p: int) -> int:
-    """Return the least size of groups of ``n`` persons, from the counts of each level column.
+def _releases_counts(
+    counts: Sequence[FloatArray | IntArray], n_columns: int, n: int, p: int
+) -> bool:
+    """Return whether groups of ``n`` persons are larger, from the counts of each level column.
 
     A column with fewer than p persons at its second commonest level releases no counts.
     """
     counted = sum(int(np.sort(each)[-2:].min()) >= p for each in counts)
-    larger = counted > 0 and counted >= _COUNTED_SHARE * n_columns and n >= _COUNTED_PERSONS * p
-    return least_group_size(n, p, has_levels=larger)
+    return counted > 0 and counted >= _COUNTED_SHARE * n_columns and n >= _COUNTED_PERSONS * p
+
+
+def _common_columns(
+    counts: Mapping[tuple[str, ...], FloatArray | IntArray], apart: Collection[str], *, larger: bool
+) -> frozenset[str]:
+    """Return which columns ``apart`` stay apart, given the counts of each level column's levels."""
+    rare = _RARE_COUNTED if larger else _RARE
+    shaping = {
+        name for names, each in counts.items() if each.min() < rare * each.sum() for name in names
+    }
+    return frozenset(apart) - shaping
 
 
 def _shapes_groups(column: TableColumn, apart: Collection[str]) -> bool:
-    return not (isinstance(column, NumericColumn) and column.name in apart)
+    return not set(source_names(column)) <= set(apart)
 
 
 def embed_persons(
@@ -366,14 +387,21 @@ def unite_groups(table: ProtectedTable, p: int, apart: Collection[str] = ()) -> 
     if n < p:
         raise TooFewPersons(n, p)
     table = table.sorted_by_value()
+    counts = {
+        column.names: values.sum(axis=0)
+        for column, values in zip(table.columns, table.released, strict=True)
+        if isinstance(column, LevelColumn)
+    }
+    larger = _releases_counts(list(counts.values()), len(table.columns), n, p)
+    least = least_group_size(n, p, has_levels=larger)
+    apart = _common_columns(counts, apart, larger=larger)
     blocks = (
         values[None] if values.ndim == 1 else _level_shares(values).T
         for column, values in zip(table.columns, table.released, strict=True)
         if _shapes_groups(column, apart)
     )
     points = _standardize(table.columns, blocks, len(table.sizes))
-    counts = [values.sum(axis=0) for values in table.released if values.ndim == 2]
-    labels = form_groups(points, _least_size(counts, len(table.columns), n, p), table.sizes)
+    labels = form_groups(points, least, table.sizes)
     m = int(labels.max()) + 1
     sizes = np.bincount(labels, weights=table.sizes, minlength=m).astype(np.int64)
     released: list[FloatArray] = []

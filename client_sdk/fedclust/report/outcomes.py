@@ -39,11 +39,13 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
     lines = [reference, crude]
     if facts.definition.policy.protection != "none":
         p = facts.definition.policy.min_group_size
+        effects = ", ".join(f"{each.name} {each.design_effect:.1f}" for each in found.results)
         lines.append(
             f"The numbers are those of the groups' records. A group releases an event for none or "
             f"for at least {p} of its persons, so counts differ a little from those of the rows. "
-            "Where clusters lie close together, yes/no outcomes seem to differ more than they do: "
-            "rely on a difference only if the clusters are stable."
+            "Persons of one group are not independent: variances are larger than those of as many "
+            f"independent persons, by the design effect ({effects}). All intervals and p-values "
+            "allow for it."
         )
     return tuple(lines)
 

@@ -12,10 +12,11 @@ from fedclust.report.facts import Facts
 from fedclust.report.figures import difference_colour, ranked_columns
 from fedclust.report.markup import html_folded, html_table
 from fedclust.schema.display import COLUMNS, STYLE, cut
+from fedclust.schema.outcomes import Outcomes
 
 __all__ = ["TableName", "frame", "html_overview", "text_overview"]
 
-TableName: TypeAlias = Literal["clusters", "sites", "transfer", "k", "history"]
+TableName: TypeAlias = Literal["clusters", "sites", "transfer", "outcomes", "k", "history"]
 #: Most clusters and warnings of a repr; with its other lines at most 20.
 _CLUSTERS, _WARNINGS = 9, 3
 #: Widest column of a repr.
@@ -258,12 +259,29 @@ def frame(facts: Facts, table: TableName) -> Any:
         rows = [[getattr(own, name) for name in _TRANSFER] for own in sites.values()]
         index = pd.Index(list(sites), name="site")
         return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))
+    if table == "outcomes":
+        return pd.DataFrame(_outcome_rows(result.outcomes))
     if table == "k":
         if not result.sweep:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
         return _listed(pd, result.sweep, "n_clusters", [*_MEASURES, "n_rows"])
     measures = ("phase", "n_sites", "inertia", "centroid_shift", "lower_bound", "upper_bound")
     return _listed(pd, result.history, "round", measures)
+
+
+def _outcome_rows(outcomes: Outcomes | None) -> list[dict[str, Any]]:
+    """Return a line for each outcome and cluster, and for each site that may be read."""
+    if outcomes is None:
+        raise UsageError("the session has no outcomes")
+    rows = []
+    for found in outcomes.results:
+        parts = {"all sites": found.clusters, **dict(sorted(found.sites.items()))}
+        for site, clusters in parts.items():
+            for k, own in enumerate(clusters):
+                value = {} if own.value is None else own.value.model_dump()
+                fields = {"persons": own.persons, "events": own.events, **value}
+                rows.append({"outcome": found.name, "site": site, "cluster": k, **fields})
+    return rows
 
 
 def _number(value: float | None) -> float:

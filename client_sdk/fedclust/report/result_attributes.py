@@ -135,12 +135,13 @@ class ResultAttributes:
 
         Parameters
         ----------
-        table : {"clusters", "sites", "transfer", "k", "history"}
+        table : {"clusters", "sites", "transfer", "outcomes", "k", "history"}
             ``clusters``: a row for each cluster, with its size in persons and its centroid in the
             data's own units, NaN where unknown. ``sites``: persons in each cluster by site, as far
             as the reader may see them. ``transfer``: a row for each of these sites, with what the
-            option ``transfer`` says of it. ``k``: a row for each number of clusters of a sweep,
-            with the measures that are compared. ``history``: a row for each round.
+            option ``transfer`` says of it. ``outcomes``: a row for each outcome and cluster, over
+            all sites and for each of these sites. ``k``: a row for each number of clusters of a
+            sweep, with the measures that are compared. ``history``: a row for each round.
 
         Returns
         -------

@@ -138,6 +138,9 @@ class OutcomeResult(Model):
         The outcome, or ``outcome=level``.
     unit : str
     kind : {"numeric", "binary"}
+    design_effect : float
+        How much larger variances are than those of as many independent persons, because groups of
+        similar persons were counted. All intervals and tests allow for it. 1 for rows.
     clusters : tuple of OutcomeInCluster, length K
         Over all sites.
     sites : dict of site to tuple of OutcomeInCluster
@@ -149,6 +152,7 @@ class OutcomeResult(Model):
     name: str
     unit: str
     kind: Literal["numeric", "binary"]
+    design_effect: float
     clusters: tuple[OutcomeInCluster, ...]
     sites: dict[str, tuple[OutcomeInCluster, ...]]
     comparisons: tuple[ClusterComparison, ...]
