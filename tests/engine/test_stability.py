@@ -40,10 +40,10 @@ def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -
     splits = split_models(means, counts, k, seed=1)
     labels = [nearest_centroid(means, model) for model in models]
     final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
-    tables = [contingency_table(final, each, counts, k, k) for each in labels]
+    tables = [contingency_table(final, each, counts, (k, k)) for each in labels]
     halves = [nearest_centroid(means, model) for model in splits]
     pairs = zip(halves[::2], halves[1::2], strict=True)
-    split_tables = [contingency_table(*pair, counts, k, k) for pair in pairs]
+    split_tables = [contingency_table(*pair, counts, (k, k)) for pair in pairs]
     return summarise(
         np.array(tables), np.array(split_tables), count_ambiguous_pairs(np.array(labels), counts)
     )

@@ -18,7 +18,7 @@ def drawn(shape: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray, np
     rng = np.random.default_rng(seed)
     points = rng.integers(0, shape, size=(9, 2))
     sizes = rng.integers(1, 6, 9)
-    table = agreement.contingency_table(points[:, 0], points[:, 1], sizes, *shape)
+    table = agreement.contingency_table(points[:, 0], points[:, 1], sizes, shape)
     persons = np.repeat(points, sizes, axis=0)
     return table, persons[:, 0], persons[:, 1]
 

@@ -26,6 +26,7 @@ from fedclust.methods.common.kmeans_rounds import (
     disclosure,
 )
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
+from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.arrays import FloatMatrix, IntMatrix, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.modes import CentroidRule
@@ -272,7 +273,7 @@ def local_step(
         flow = None
         if before is not None:
             shape = len(asked.parts[len(parts) - 1].centroids), len(part.centroids)
-            flow = contingency(before, labels, points.sizes, shape)
+            flow = contingency_table(before, labels, points.sizes, shape)
         sums = None
         if config.outcomes:
             n_clusters = len(part.centroids)
@@ -307,17 +308,7 @@ def _own_table(
     n_init = local_restarts(m, d, n_clusters)
     centroids = rule(local_kmeans(points, n_clusters, n_init, rng, rule).means)
     own = nearest_centroid(points.X, centroids)
-    return contingency(own, labels, points.sizes, (n_clusters, n_clusters))
-
-
-def contingency(
-    rows: IntArray, columns: IntArray, sizes: IntArray, shape: tuple[int, int]
-) -> IntArray:
-    """Return how many persons have each pair of labels, (K, L) int64; -1 leaves one out."""
-    table = np.zeros(shape, dtype=np.int64)
-    both = (rows >= 0) & (columns >= 0)
-    np.add.at(table, (rows[both], columns[both]), sizes[both])
-    return table
+    return contingency_table(own, labels, points.sizes, (n_clusters, n_clusters))
 
 
 # --- Check ----------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def start_agreement(
     found = single_start_centroids(means, weights, n_clusters, rngs, rule)
     labellings = [nearest_centroid(means, centroids) for centroids in found]
     tables = [
-        contingency_table(a, b, counts, n_clusters, n_clusters)
+        contingency_table(a, b, counts, (n_clusters, n_clusters))
         for a, b in combinations(labellings, 2)
     ]
     agreements = [adjusted_rand_index(table) for table in tables]

@@ -19,7 +19,6 @@ from fedclust.engine.evidence import (
     check_table,
     cluster_counts,
     clusterings,
-    contingency,
     split_parts,
 )
 from fedclust.engine.pooled_cells import PooledCells
@@ -35,6 +34,7 @@ from fedclust.engine.sweep_messages import has_enough
 from fedclust.engine.transfer import left_out_models
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix, IntTensor3, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
@@ -297,7 +297,7 @@ def _compare(
     shape = (k, k)
 
     def table(rows: IntArray, columns: IntArray) -> IntArray:
-        return contingency(rows, columns, points.sizes, shape)
+        return contingency_table(rows, columns, points.sizes, shape)
 
     by_model = [nearest_centroid(points.X, centroids) for centroids in part.models]
     by_half = [nearest_centroid(points.X, centroids) for centroids in part.halves]

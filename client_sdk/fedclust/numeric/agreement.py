@@ -30,20 +30,22 @@ _TIE_BREAKS = 2**16
 
 
 def contingency_table(
-    a: IntArray, b: IntArray, sizes: IntArray, n_rows: int, n_columns: int
+    rows: IntArray, columns: IntArray, sizes: IntArray, shape: tuple[int, int]
 ) -> IntArray:
-    """Return the contingency table (n_rows, n_columns) of two labellings (m,) of points.
+    """Return the contingency table (K, L) of two labellings (m,) of points.
 
     Parameters
     ----------
-    a, b : (m,) int64
-        The row and the column of each point.
+    rows, columns : (m,) int64
+        The row and the column of each point; -1 in either leaves the point out.
     sizes : (m,) int64
         Persons at each point.
-    n_rows, n_columns : int
+    shape : tuple of int
+        (K, L).
     """
-    table = np.zeros((n_rows, n_columns), dtype=np.int64)
-    np.add.at(table, (a, b), sizes)
+    table = np.zeros(shape, dtype=np.int64)
+    both = (rows >= 0) & (columns >= 0)
+    np.add.at(table, (rows[both], columns[both]), sizes[both])
     return table
 
 
