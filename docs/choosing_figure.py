@@ -46,6 +46,12 @@ QUESTIONS = (
         "about ten rounds",
     ),
     (
+        "Do you want each person's probability of every class, or do clusters differ in spread?",
+        "yes",
+        "mixture",
+        "ten to twenty rounds",
+    ),
+    (
         "Is every further round expensive, because people release it or sites are seldom online?",
         "yes",
         "kfed",

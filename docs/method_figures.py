@@ -227,6 +227,66 @@ def draw_lloyd() -> Figure:
     )
 
 
+def draw_mixture() -> Figure:
+    """Draw the first partition, a round, the log-likelihood, and the classes that were found."""
+    rng = np.random.default_rng(2)
+    tight, wide = np.array([(4.2, 4.6)]), np.array([(6.4, 6.2)])
+    sites = {
+        site: np.concatenate([blobs(tight, n, 0.6, rng), blobs(wide, 60 - n, 1.9, rng)])
+        for site, n in zip(SITES, (40, 30, 15), strict=True)
+    }
+    config = {"n_clusters": 2, "reg_covar": 0.0}
+    result = simulate("mixture", sites, config=config, policy=POLICY, seed=SEED)
+    rounds = tasks(result, "em")
+    first, *_, last = rounds.values()
+    sheet = Sheet(LOW, HIGH)
+    start = sheet.panel(
+        "Partition",
+        "The first classes: each point goes with the nearest centroid of a k-means.",
+    )
+    start.regions(first.start)
+    start.rows(sites)
+    start.numbers(first.start)
+    step = sheet.panel(
+        "Round 1",
+        "Each site weighs its points by the probabilities of the classes and sends sums (marks: "
+        "its own means). Ellipses: two standard deviations.",
+    )
+    number = min(rounds)
+    for site, sent in payloads(result, "em", number).items():
+        means = first.centroids + sent.offsets / sent.totals[:, None]
+        step.sent(site, means, sent.totals)
+    step.ellipses(first.centroids, 2.0 * np.sqrt(first.variances), INK)
+    curve_of = [
+        sum(sent.log_likelihood for sent in payloads(result, "em", at).values()) for at in rounds
+    ]
+    height = curve_of[-1] - curve_of[0]
+    curve = sheet.panel(
+        "Log-likelihood",
+        "It never falls. EM on all points in one place takes the same steps.",
+        (-0.15 * len(curve_of), curve_of[0] - 0.15 * height),
+        (len(curve_of) + 0.6, curve_of[-1] + 0.25 * height),
+    )
+    curve.chart({"log-likelihood": (INK, curve_of)})
+    found = sheet.panel(
+        "Result",
+        "A tight class overlaps a wide one. A person belongs to each with a probability, which "
+        "only the person's site knows.",
+    )
+    found.rows(sites)
+    found.ellipses(last.centroids, 2.0 * np.sqrt(last.variances), INK)
+    found.numbers(last.centroids)
+    return sheet.figure(
+        "mixture on a small example",
+        sites,
+        "small: a row · large: the mean of a site's part of a class · disc: a class's mean",
+        "Three sites have rows of a tight class and of a wide class that overlap. The first "
+        f"partition cuts between them along a line. In {len(rounds)} rounds of EM the "
+        f"log-likelihood rises from {curve_of[0]:.0f} to {curve_of[-1]:.0f}, and the "
+        "classes become a small ellipse and a large one that overlap.",
+    )
+
+
 def moon(place: tuple[float, float], side: float, n: int, rng: np.random.Generator) -> FloatArray:
     """Return rows (n, 2) along half a circle."""
     angles = rng.uniform(0.0, np.pi, n)
@@ -478,6 +538,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "method_overlap": draw_overlap,
     "method_overlap_oneshot": draw_overlap_oneshot,
     "method_dual": draw_dual,
+    "method_mixture": draw_mixture,
 }
 
 

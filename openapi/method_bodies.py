@@ -122,21 +122,21 @@ class _Session:
 
 
 def _too_small(body: bytes) -> bytes:
-    """Return an answer in which one count is below the smallest count of 5."""
+    """Return an answer in which one count is below the smallest count of 5, or half a person."""
     answer = json.loads(body)
     for counts in _counts_in(answer["payload"]):
-        counts[0] = 4
+        counts[0] = 4 if isinstance(counts[0], int) else counts[0] + 0.5
     return json.dumps(answer).encode()
 
 
-def _counts_in(payload: Any) -> Iterator[list[int]]:
-    """Yield the first row of every field of an answer that counts persons."""
+def _counts_in(payload: Any) -> Iterator[list[float]]:
+    """Yield the first row of every field of an answer that adds up to persons."""
     if isinstance(payload, list):
         for part in payload:
             yield from _counts_in(part)
     elif isinstance(payload, dict):
         for name, value in payload.items():
-            counts = value if name in ("counts", "observed", "models") else None
+            counts = value if name in ("counts", "observed", "models", "totals") else None
             while counts and isinstance(counts[0], list):
                 counts = counts[0]
             yield from [counts] if counts else _counts_in(value)

@@ -175,6 +175,30 @@ class SessionResult(HasModel, ResultAttributes):
         with SlowWork("labelling rows") as work:
             return self.place_rows(self.new_rows(watch_reading(rows, work.read), id_column))
 
+    def probabilities(self, rows: Source) -> NDArray[np.float64]:
+        """Return how probable each cluster is of new rows; nothing is sent.
+
+        Parameters
+        ----------
+        rows : Source
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        (n, K) float64
+            NaN where missing values forbid a label.
+
+        Raises
+        ------
+        UsageError
+            The method has no soft clusters.
+        DataError
+            The rows do not fit; the message names file, column, row and rule.
+        """
+        with SlowWork("weighing rows") as work:
+            given = self.new_rows(watch_reading(rows, work.read))
+            return weigh_rows(self, given, self._own_memory()[0])
+
     def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
         """Return rows to label, which are read only then.
 
@@ -304,6 +328,27 @@ def label_rows(
         ids += names or []
         labels.append(engine.label(plan, found, X, memory, site, mask))
     return np.concatenate(labels), tuple(ids) if rows.id_column is not None else None
+
+
+def weigh_rows(
+    result: SessionResult, rows: LabelRows, memory: Memory | None
+) -> NDArray[np.float64]:
+    """Return the clusters' probabilities (n, K) of rows, at the site with that memory."""
+    plan, found = plan_of(result.definition), result.result_
+    return np.concatenate([require_soft(plan, found, X, memory) for X, _ in rows.blocks()])
+
+
+def require_soft(
+    plan: engine.Plan, result: Result, X: NDArray[np.float64], memory: Memory | None
+) -> NDArray[np.float64]:
+    """Return the clusters' probabilities (n, K); UsageError where the method has none."""
+    found = engine.probabilities(plan, result, X, memory)
+    if found is None:
+        raise UsageError(
+            f"{plan.method.name} assigns each row to one cluster: only a method with soft clusters "
+            "has probabilities, such as mixture"
+        )
+    return found
 
 
 def read_result(document: ResultDocument, definition: Definition) -> SessionResult:

@@ -41,7 +41,7 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.session_result import ResultFile, simulated_document
+from fedclust.session_result import ResultFile, require_soft, simulated_document
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument, SessionCreate
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
@@ -179,6 +179,15 @@ class SimulationResult(HasModel, ResultAttributes):
         if site is None:
             return table.X, None, None, mask
         return table.X, self._memories[site], site, mask & self._masks[site]
+
+    def probabilities(self, rows: Source, site: str | None = None) -> NDArray[np.float64]:
+        """Return how probable each cluster is of new rows (n, K); NaN where values are missing.
+
+        Parameters are those of :meth:`predict`; a site may have its own proportions of the classes.
+        """
+        with SlowWork("weighing rows") as work:
+            X, memory, *_ = self._new_rows(rows, site, work)
+            return require_soft(self._plan, self.result_, X, memory)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; ``SessionResult.load`` and ``fedclust predict`` read it.

@@ -167,7 +167,7 @@ def test_centroids_are_sums_over_counts_and_empty_ones_keep_their_place() -> Non
 )
 def test_invalid_options_are_refused(options: dict[str, Any], pointer: str) -> None:
     with pytest.raises(RuleViolation) as caught:
-        lloyd.config.check_config(_config(**options))
+        lloyd.METHOD.check_config(_config(**options))
     assert caught.value.pointer == pointer
 
 

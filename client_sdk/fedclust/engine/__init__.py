@@ -24,7 +24,7 @@ from fedclust.engine.plan import (
     phase,
     possible_phases,
 )
-from fedclust.engine.site import label, local_step
+from fedclust.engine.site import label, local_step, probabilities
 from fedclust.engine.tasks import TaskCommon, TaskSpace, read_task, write_task
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "place",
     "place_by_distance",
     "possible_phases",
+    "probabilities",
     "read_task",
     "start",
     "write_task",

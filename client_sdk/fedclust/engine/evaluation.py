@@ -10,6 +10,8 @@ What it computes
     - Means and standard deviations of each cluster (Chan, Golub & LeVeque, 1979). Each site's
       variance within groups is added.
 
+    With soft clusters a point belongs to the most probable one.
+
     With one cluster, or where prototypes assign the points, both indices are null. Where sites lack
     features, a squared distance is d times the mean over the features that point and centroid
     share.
@@ -27,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
-from fedclust.methods.common.finalize import merge_equal_centroids
+from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.common.task_checks import check_centroids
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.davies_bouldin import davies_bouldin
@@ -73,12 +75,15 @@ class EvaluationTask(CentroidTask):
         Points go with the nearest of these, where there are any, and not with the centroids.
     prototype_centroids : (M,) int64 or None
         The centroid of each prototype.
+    soft : dict of matrices, or None
+        Of a method with soft clusters, where points go with the most probable one: the result's.
     """
 
     centroids: FloatMatrix
     mask: BoolMatrix | None = None
     prototypes: FloatMatrix | None = None
     prototype_centroids: IntVector | None = None
+    soft: dict[str, FloatMatrix] | None = None
 
 
 class Evaluation(Model):
@@ -185,6 +190,7 @@ def task(raw: Result) -> Task[EvaluationTask]:
             mask=None if raw.mask is None else raw.mask[firsts],
             prototypes=raw.prototypes,
             prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
+            soft=raw.soft,
         ),
     )
 
@@ -197,9 +203,11 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -
     asked = narrow(task.common, EvaluationTask)
     check_centroids(asked.centroids, asked.mask, config)
     given = asked.prototypes is not None and len(asked.prototypes) > 0
+    message = "the method does not tell clusters apart like this"
     if (asked.prototypes is None) != (asked.prototype_centroids is None) or given > prototypes:
-        message = "the method does not tell clusters apart like this"
         raise RuleViolation("task", message, "/parameters/prototypes")
+    if (asked.soft is None) != (config.assign is None):
+        raise RuleViolation("task", message, "/parameters/soft")
 
 
 # --- Local step -----------------------------------------------------------------------------------
@@ -254,6 +262,11 @@ def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> I
         return np.asarray(of[nearest_centroid(points.X, common.prototypes)])
     if config.policy.dissimilarity == "gower":
         return nearest_by_gower(points.X, common.centroids)
+    if common.soft is not None and config.assign is not None:
+        update = {"soft": common.soft, "n_clusters": config.options.n_clusters}
+        return config.assign(
+            raw_result(common.centroids, config).model_copy(update=update), points.X
+        )
     own = config.mask
     known = None if common.mask is None else common.mask[:, own]
     if known is not None and not known.any():

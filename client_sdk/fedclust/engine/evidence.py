@@ -196,7 +196,7 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
     if config.policy.missing == "mask":
         message = "resampled models need every column at every site: drop or impute missing values"
         raise RuleViolation("evidence", message, pointer)
-    if method.by_prototypes:
+    if method.by_prototypes or method.probabilities is not None:
         message = "it needs a method that assigns rows to the nearest centroid"
         raise RuleViolation("evidence", message, pointer)
 

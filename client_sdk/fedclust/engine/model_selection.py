@@ -10,7 +10,8 @@ What it computes
 The recommended K has the highest simplified silhouette, which the closing evaluation measures,
 among those that are not finer than the sites' groups and, where stability was measured, those that
 one half of the persons predicts for the other. The recommendation also says whether agreement of
-starts, the Davies-Bouldin index and stability support it, and where they speak for one cluster.
+starts, the Davies-Bouldin index and stability support it, and where they speak for one cluster. Of
+mixtures the K with the lowest BIC is recommended.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
 from fedclust.protection.resolution import FINER
 from fedclust.schema.evidence import Stability
-from fedclust.schema.result import SweepEntry
+from fedclust.schema.result import Likelihood, SweepEntry
 
 _STARTS = 10
 #: Two silhouettes no further apart are as good as equal (a reading aid, no test).
@@ -100,11 +101,16 @@ def start_agreement(
 def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
     """Return the recommended K, and why, in sentences for the analyst.
 
-    The highest simplified silhouette; of equal ones the smallest K. A K does not compete whose
+    Of mixtures the lowest BIC. Otherwise the highest simplified silhouette; of equal ones the
+    smallest K. A K does not compete whose
     result warns that its clusters are finer than the sites' groups, nor, where stability was
     measured, one with a prediction strength below .8; unless that leaves none. Where nothing was
     measured the highest agreement of starts; where that is unknown too, the smallest K.
     """
+    fits = [entry.result.likelihood for entry in entries]
+    known = [fit for fit in fits if fit is not None]
+    if len(known) == len(entries):
+        return _lowest_bic(entries, known)
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
         best = _first(entries, [-_or_lowest(entry.start_agreement) for entry in entries])
@@ -201,6 +207,23 @@ def _strength(entry: SweepEntry) -> float:
 
 def _listed(entries: Sequence[SweepEntry]) -> str:
     return ", ".join(str(k) for k in sorted(entry.n_clusters for entry in entries))
+
+
+def _lowest_bic(entries: Sequence[SweepEntry], fits: Sequence[Likelihood]) -> tuple[int, str]:
+    """Recommend the lowest BIC, and say how certain its classes are."""
+    best = _first(entries, [fit.bic for fit in fits])
+    values = ", ".join(
+        f"{entry.n_clusters}: {fit.bic:,.0f}" for entry, fit in zip(entries, fits, strict=True)
+    )
+    says = [f"K = {best.n_clusters} has the lowest BIC (by K: {values})."]
+    fit = best.result.likelihood
+    if fit is not None and fit.relative_entropy is not None:
+        says.append(f"Its relative entropy is {fit.relative_entropy:.2f}.")
+    if best.n_clusters == max(entry.n_clusters for entry in entries):
+        says.append("No larger K was compared: the BIC may fall further.")
+    if any(fit.n_rows != fits[0].n_rows for fit in fits):
+        says.append("The numbers of persons differ: some sites answered for some K alone.")
+    return best.n_clusters, " ".join(says)
 
 
 def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:

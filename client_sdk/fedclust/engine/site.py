@@ -13,6 +13,8 @@ from fedclust.engine.consent_check import refuse_unconsented
 from fedclust.engine.message_check import check, site_config
 from fedclust.engine.plan import Plan
 from fedclust.engine.site_points import complete_points, scaled_points
+from fedclust.methods.common.assign import probabilities_of_rows
+from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.random import site_rng
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import RuleViolation
@@ -20,7 +22,7 @@ from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import Assign, RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
 
@@ -74,6 +76,7 @@ def local_step(
     """
     with one_thread():
         config = site_config(plan, task.space, p, size_band, mask)
+        config = replace(config, assign=_assigner(plan.method, memory))
         payload: Model | None
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -95,6 +98,18 @@ def local_step(
             raise _payload_fault(plan.method, task.phase, error) from None
         check(plan, task, payload, p=p, size_band=size_band, mask=mask)
         return payload, memory
+
+
+def _assigner(method: AnyMethod, memory: Memory) -> Assign | None:
+    """Return what assigns points in the closing rounds; None: the nearest centroid does."""
+    probabilities = method.probabilities
+    if probabilities is None:
+        return None
+
+    def assign(result: Result, X: NDArray[np.float64]) -> NDArray[np.int64]:
+        return tolerant_argmax(probabilities(result, X, memory)).astype(np.int64)
+
+    return assign
 
 
 def _closing_step(
@@ -185,6 +200,31 @@ def label(
                 return method.label_new(result, rows, memory)
             memory = None
         return method.label(result, rows, memory)
+
+
+def probabilities(
+    plan: Plan, result: Result, X: NDArray[np.float64], memory: Memory | None = None
+) -> NDArray[np.float64] | None:
+    """Return how probable each cluster is of rows; None where the method has no soft clusters.
+
+    Parameters
+    ----------
+    plan : Plan
+    result : Result
+    X : (n, d) float64
+        In own units.
+    memory : dict, optional
+        That of the site that asks, after the session's last round.
+
+    Returns
+    -------
+    (n, K) float64 or None
+        NaN where missing values forbid a label.
+    """
+    if plan.method.probabilities is None:
+        return None
+    with one_thread():
+        return probabilities_of_rows(plan.method.probabilities, result, X, memory)
 
 
 def keep_columns(

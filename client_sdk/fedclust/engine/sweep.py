@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ from fedclust.schema.task import (
     payloads_of,
 )
 
+_Found = TypeVar("_Found")
 _OWN = "sweep"
 _UNMEASURED = (
     "sizes and quality are not known: fewer sites than min_sites could answer the closing "
@@ -170,9 +171,6 @@ def swept(method: AnyMethod) -> AnyMethod:
             raise failure
         return _raw(state.model_copy(update={"results": results, "warnings": warnings}))
 
-    def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
-        return method.label(result, X, None if memory is None else _memory_of(result, memory))
-
     def check_task(task: SiteTask, config: RunConfig) -> None:
         for one, own in split_task(task, config):
             method.check_task(one, own)
@@ -187,10 +185,23 @@ def swept(method: AnyMethod) -> AnyMethod:
         check=check,
         aggregate=aggregate,
         finish=finish,
-        label=label,
+        label=_with_own_memory(method.label),
+        label_new=method.label_new and _with_own_memory(method.label_new),
+        probabilities=method.probabilities and _with_own_memory(method.probabilities),
         check_task=check_task,
         sweeping=True,
     )
+
+
+def _with_own_memory(
+    step: Callable[[Result, NDArray[np.float64], Memory | None], _Found],
+) -> Callable[[Result, NDArray[np.float64], Memory | None], _Found]:
+    """Return a step of a result's number of clusters that gets what that K remembers."""
+
+    def wrapped(result: Result, X: NDArray[np.float64], memory: Memory | None) -> _Found:
+        return step(result, X, None if memory is None else _memory_of(result, memory))
+
+    return wrapped
 
 
 def _memory_of(result: Result, memory: Memory) -> Memory:

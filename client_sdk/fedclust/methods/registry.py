@@ -17,7 +17,7 @@ __all__ = ["BUILT_IN", "GROUP", "KMEANS", "METHODS", "SPECTRAL", "MethodRegistry
 
 GROUP = "fedclust.methods"
 #: In the order in which the API describes them.
-BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "dual")
+BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "dual", "mixture")
 #: What scikit-learn's estimators run where the user names no method.
 KMEANS, SPECTRAL = "fkm", "spectral"
 

@@ -20,7 +20,7 @@ _LONE = 0.15
 #: The variance within groups of g similar persons is at most this part of its value for g random
 #: persons, (g - 1) times the variance of the groups' records. The limit is needed because released
 #: shares are rounded up, which would blur tight clusters.
-_SIMILAR = 0.25
+SIMILAR = 0.25
 _TINY = 1e-300
 #: What every such warning says.
 FINER = "clusters are finer than the sites' groups of persons"
@@ -57,7 +57,7 @@ def resolution_warning(
     counts, points, costs = counts[:, held], points[:, held], costs[:, held]
     persons, groups = counts.sum(axis=0), points.sum(axis=0)
     variances = counts.T @ within / persons[:, None]
-    most = _SIMILAR * (persons / groups - 1.0) * costs.sum(axis=0) / persons
+    most = SIMILAR * (persons / groups - 1.0) * costs.sum(axis=0) / persons
     spread = variances.sum(axis=1)
     variances *= np.divide(most, spread, out=np.ones(len(spread)), where=spread > most)[:, None]
     reach = _reach(centroids[held], variances)

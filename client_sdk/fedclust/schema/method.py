@@ -22,7 +22,7 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
 
-__all__ = ["AnyMethod", "LocalAnswer", "Method", "Place"]
+__all__ = ["AnyMethod", "LocalAnswer", "Method", "Place", "Probabilities"]
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 StateT = TypeVar("StateT", bound=Model)
@@ -33,6 +33,9 @@ Place: TypeAlias = Literal["site", "coordinator"]
 #: What a site sends, None for an empty answer; and what it remembers.
 LocalAnswer: TypeAlias = tuple[PayloadT | None, Memory]
 Label: TypeAlias = Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
+Probabilities: TypeAlias = Callable[
+    [Result, NDArray[np.float64], Memory | None], NDArray[np.float64]
+]
 
 
 def _allow_config(_config: RunConfig) -> None:
@@ -88,6 +91,13 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     label_new : like ``label``, or None
         Where the result alone cannot label rows that took no part: a site does it with what it
         remembers. None: ``label`` without a memory does.
+    probabilities : (result, rows (n, d), memory or None) -> (n, K) float64, or None
+        How probable each cluster is, of complete rows in the scaled space, from the result's
+        ``centroids``, ``soft`` and space. A method that has it has soft clusters: the closing
+        evaluation assigns each point to the most probable cluster, and ``label`` has to use
+        :func:`~fedclust.methods.common.assign.label_by_probability`. The centroids of its raw
+        result are distinct and sorted (``numeric.canonical.tolerant_lexsort``), since ``soft``
+        keeps its order. Raises :class:`RuleViolation` for a ``soft`` that it cannot have written.
     check_config : (config) -> None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
     check_roster : (config) -> None
@@ -143,6 +153,7 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     label_new: Label | None = None
     references: tuple[str, ...] = ()
     describe: Callable[[OptionsT], str] | None = None
+    probabilities: Probabilities | None = None
     check_config: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_roster: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_task: Callable[[SiteTask[TaskT], RunConfig[OptionsT]], None] = _allow_task

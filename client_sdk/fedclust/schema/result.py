@@ -13,7 +13,15 @@ from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.space import Space
 from fedclust.schema.transfer import Transfer
 
-__all__ = ["Bounds", "ClusterProfile", "HistoryEntry", "Quality", "Result", "SweepEntry"]
+__all__ = [
+    "Bounds",
+    "ClusterProfile",
+    "HistoryEntry",
+    "Likelihood",
+    "Quality",
+    "Result",
+    "SweepEntry",
+]
 
 
 class Quality(Model):
@@ -99,6 +107,35 @@ def relative_gap(lower: float, upper: float) -> float:
     if upper <= lower:
         return 0.0
     return (upper - lower) / upper if upper > 0 else float("inf")
+
+
+class Likelihood(Model):
+    """How well the classes of a mixture fit, over the persons of the last round.
+
+    Attributes
+    ----------
+    log_likelihood : float
+        In own units, after transforms. Of groups of persons: of their means and the variance
+        within them, which is a lower bound of the persons' own.
+    n_parameters : int
+        Free parameters.
+    n_rows : int
+        Persons.
+    bic : float
+        ``n_parameters`` x log(``n_rows``) - 2 x ``log_likelihood``: the lower the better.
+    icl : float
+        ``bic`` plus twice the entropy of the persons' probabilities.
+    relative_entropy : float or None
+        1 where it is certain which class each person belongs to, 0 where all are as probable: 1 -
+        entropy / (``n_rows`` x log K). None with one class.
+    """
+
+    log_likelihood: float
+    n_parameters: int
+    n_rows: int
+    bic: float
+    icl: float
+    relative_entropy: float | None
 
 
 class ClusterProfile(Model):
@@ -213,6 +250,11 @@ class Result(Model):
         With the option ``transfer``: whether each site bears out the clusters.
     axes : PrincipalAxes or None
         With the options ``stability`` or ``transfer``.
+    soft : dict of matrices, or None
+        Of a method with soft clusters: what its ``probabilities`` needs beyond the centroids, in
+        their order.
+    likelihood : Likelihood or None
+        Of a method that fits a mixture.
     """
 
     centroids: FloatMatrix
@@ -244,6 +286,8 @@ class Result(Model):
     transfer: Transfer | None = None
     axes: PrincipalAxes | None = None
     outcomes: Outcomes | None = None
+    soft: dict[str, FloatMatrix] | None = None
+    likelihood: Likelihood | None = None
 
     @property
     def space(self) -> Space:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,15 @@ from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
+from fedclust.schema.result import Result
 from fedclust.schema.space import Space
 
-__all__ = ["RunConfig"]
+__all__ = ["Assign", "RunConfig"]
 
 #: In annotations, a bare ``RunConfig`` is one of any method.
 OptionsT_co = TypeVar("OptionsT_co", bound=MethodOptions, covariant=True, default=MethodOptions)
+
+Assign: TypeAlias = Callable[[Result, NDArray[np.float64]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class RunConfig(Generic[OptionsT_co]):
         Every K of the sweep, this one included; empty outside of a sweep.
     outcomes : tuple of Feature
         What is compared between the final clusters; no step of a method looks at it.
+    assign : callable or None
+        At a site, of a method with soft clusters: ``(result, scaled rows) -> labels`` by the most
+        probable cluster, for the rounds after the method's. None: by the nearest centroid.
     """
 
     options: OptionsT_co
@@ -68,6 +74,7 @@ class RunConfig(Generic[OptionsT_co]):
     first: bool = False
     sweep: tuple[int, ...] = ()
     outcomes: tuple[Feature, ...] = ()
+    assign: Assign | None = None
 
     def __post_init__(self) -> None:
         if self.mask.shape != (len(self.columns),):

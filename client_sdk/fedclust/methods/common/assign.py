@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import (
     ROW_BLOCK,
     masked_squared_distances,
@@ -16,6 +17,7 @@ from fedclust.numeric.distances import (
 )
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import Probabilities
 from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
 
@@ -73,12 +75,7 @@ def label_by_centroid(result: Result, X: FloatArray) -> NDArray[np.int64]:
     RuleViolation
         The number of columns is wrong, or values are infinite.
     """
-    rows = np.asarray(X, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[1] != result.centroids.shape[1]:
-        raise RuleViolation(
-            "shape", f"rows must have {result.centroids.shape[1]} columns, those of the session"
-        )
-    refuse_infinite(rows)
+    rows = _checked_rows(result, X)
     present = ~np.isnan(rows).all(axis=0)
     scaled = scale_rows(result, rows)
     labels = np.full(len(rows), -1, dtype=np.int64)
@@ -102,6 +99,63 @@ def label(result: Result, X: FloatArray, memory: Memory | None) -> NDArray[np.in
     """Label rows as :func:`label_by_centroid` does; ``memory`` is not used."""
     del memory
     return label_by_centroid(result, X)
+
+
+def probabilities_of_rows(
+    probabilities: Probabilities, result: Result, X: FloatArray, memory: Memory | None
+) -> FloatArray:
+    """Return the clusters' probabilities (n, K) of rows in own units.
+
+    Parameters
+    ----------
+    probabilities : callable
+        The method's.
+    result : Result
+    X : (n, d) float64
+        In own units.
+    memory : dict or None
+        Of the site that labels.
+
+    Returns
+    -------
+    (n, K) float64
+        NaN for a row with missing values that the session does not impute.
+
+    Raises
+    ------
+    RuleViolation
+        The number of columns is wrong, or values are infinite.
+    """
+    scaled = scale_rows(result, _checked_rows(result, X))
+    complete = ~np.isnan(scaled).any(axis=1)
+    found = np.full((len(scaled), len(result.centroids)), np.nan)
+    found[complete] = probabilities(result, scaled[complete], memory)
+    return found
+
+
+def label_by_probability(
+    probabilities: Probabilities, result: Result, X: FloatArray, memory: Memory | None
+) -> NDArray[np.int64]:
+    """Label rows by the most probable cluster; ties go to the first, -1 where there is none.
+
+    Parameters are those of :func:`probabilities_of_rows`.
+    """
+    found = probabilities_of_rows(probabilities, result, X, memory)
+    known = ~np.isnan(found).any(axis=1)
+    labels = np.full(len(found), -1, dtype=np.int64)
+    labels[known] = tolerant_argmax(found[known])
+    return labels
+
+
+def _checked_rows(result: Result, X: FloatArray) -> FloatArray:
+    """Return rows as an array; RuleViolation unless they have the session's columns, finite."""
+    rows = np.asarray(X, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != result.centroids.shape[1]:
+        raise RuleViolation(
+            "shape", f"rows must have {result.centroids.shape[1]} columns, those of the session"
+        )
+    refuse_infinite(rows)
+    return rows
 
 
 def dissimilarities_to_centroids(result: Result, X: FloatArray) -> FloatArray:

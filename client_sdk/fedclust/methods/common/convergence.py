@@ -94,6 +94,7 @@ def judge(
         return judgement
     before = sum(best.costs[site] or 0.0 for site in shared)
     now = sum(judged.costs[site] or 0.0 for site in shared)
-    stale = 0 if now < before * (1.0 - max(tol, TIE_TOLERANCE)) else judgement.stale + 1
-    better = now < before * (1.0 - TIE_TOLERANCE)
+    # A cost may be negative: -1 times a log-likelihood is.
+    stale = 0 if now < before - abs(before) * max(tol, TIE_TOLERANCE) else judgement.stale + 1
+    better = now < before - abs(before) * TIE_TOLERANCE
     return Judgement(roster=config.roster, best=judged if better else best, stale=stale)

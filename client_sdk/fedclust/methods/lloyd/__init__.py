@@ -10,6 +10,7 @@ The start is ``given``, or (``cells``) the weighted k-means of all sites' cell m
 
 from __future__ import annotations
 
+from fedclust.methods.common.given_start import check_given_centroids
 from fedclust.methods.lloyd import client, config, messages, server
 from fedclust.methods.lloyd.description import describe
 from fedclust.schema.method import Method
@@ -23,7 +24,7 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     describe=describe,
     options=config.Config,
     phases=messages.PHASES,
-    check_config=config.check_config,
+    check_config=check_given_centroids,
     check_task=messages.check_task,
     check=messages.check,
     local_step=client.local_step,

@@ -2,73 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
-
-from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance
-from fedclust.numeric.arrays import FloatMatrix
-from fedclust.protection.message_checks import check_means, check_shape
-from fedclust.schema.encoding import transformed
-from fedclust.schema.errors import RuleViolation
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import centroid_rule, own_bounds
+from fedclust.methods.common.given_start import StartOptions
+from fedclust.methods.common.options import Tolerance
 
 
-class Config(SweptOptions, title="LloydConfig"):
+class Config(StartOptions, title="LloydConfig"):
     """Options of ``lloyd``.
 
     Attributes
     ----------
-    n_clusters : int or tuple of int
-        Number of clusters K; several, each at least 2, to compare them.
-    start : {"cells", "given"}
-        Where the first centroids come from: the sites' cells, or the option ``centroids``.
-    centroids : (K, d) float64 or None
-        The first centroids in the features' own units: a list of K lists with a number for each
-        column. A column is a feature, or a level of one. Only with ``start: given``.
-    n_init : int
-        Restarts of each site's local k-means.
     tol : float
         Relative improvement of the inertia below which a round counts as no improvement.
     """
 
-    start: Literal["cells", "given"] = "cells"
-    centroids: FloatMatrix | None = None
-    n_init: Restarts = 3
     tol: Tolerance = 1e-6
 
     @property
     def phases(self) -> tuple[str, ...]:
         """The phases of a session; given centroids need no cells."""
         return ("lloyd",) if self.start == "given" else ("cells", "lloyd")
-
-
-def check_config(config: RunConfig[Config]) -> None:
-    """Raise RuleViolation if ``centroids`` do not match ``start`` or the features."""
-    options = config.options
-    if options.start == "cells":
-        if options.centroids is not None:
-            raise RuleViolation(
-                "start", "centroids are only for start: given; leave them out", "/centroids"
-            )
-        return
-    if options.centroids is None:
-        raise RuleViolation("start", "start: given needs centroids", "/centroids")
-    check_shape(options.centroids, (options.k, len(config.columns)), "/centroids")
-    check_means(
-        np.ones(options.k, dtype=np.int64),
-        transformed(config.columns, options.centroids),
-        *own_bounds(config.columns),
-        "/centroids",
-    )
-
-
-def given_centroids(config: RunConfig[Config]) -> NDArray[np.float64] | None:
-    """Return the definition's initial centroids (K, d), scaled; None with ``start: cells``."""
-    given = config.options.centroids
-    if given is None:
-        return None
-    scaled = config.space.to_scaled(transformed(config.columns, given))
-    return centroid_rule(config)(scaled)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from fedclust.methods.common.given_start import check_first_centroids
 from fedclust.methods.common.kmeans_rounds import (
     CELLS,
     STEP,
@@ -14,9 +13,7 @@ from fedclust.methods.common.kmeans_rounds import (
     check_cells_task,
     check_centroid_number,
 )
-from fedclust.methods.lloyd.config import Config, given_centroids
-from fedclust.numeric.canonical import coordinate_tolerance
-from fedclust.schema.errors import RuleViolation
+from fedclust.methods.lloyd.config import Config
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import SiteTask
 
@@ -31,12 +28,5 @@ def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
     if isinstance(task.common, CellsTask):
         check_cells_task(task.common, options.k, options.n_init)
         return
-    asked = task.common.centroids
-    check_centroid_number(asked, options.k)
-    given = given_centroids(config)
-    if not config.first or given is None:
-        return
-    if asked.shape != given.shape or (np.abs(asked - given) > coordinate_tolerance(given)).any():
-        raise RuleViolation(
-            "task", "the definition gives other first centroids", "/parameters/centroids"
-        )
+    check_centroid_number(task.common.centroids, options.k)
+    check_first_centroids(task.common.centroids, config)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
+from fedclust.methods.common.given_start import given_centroids
 from fedclust.methods.common.kmeans_rounds import (
     AnyPayload,
     AnyTask,
@@ -19,7 +20,7 @@ from fedclust.methods.common.kmeans_rounds import (
     collect_cells,
     combine_steps,
 )
-from fedclust.methods.lloyd.config import Config, given_centroids
+from fedclust.methods.lloyd.config import Config
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans

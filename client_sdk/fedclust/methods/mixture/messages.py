@@ -1,0 +1,273 @@
+"""The tasks and messages of ``mixture``, and their checks.
+
+The first partition counts persons, so each count is 0 or at least p. The sums of EM weigh every
+group by a class's probability: no number among them counts persons, and none has a least value.
+They are checked for shapes, declared bounds and totals.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import FiniteFloat
+
+from fedclust.methods.common import kmeans_rounds
+from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.common.given_start import check_first_centroids
+from fedclust.methods.common.kmeans_rounds import CELLS, Cells, CellsTask, disclosure
+from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
+from fedclust.methods.mixture.config import Config
+from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
+from fedclust.protection.message_checks import SLACK, check_empty, check_shape
+from fedclust.protection.size_bands import check_not_above
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import CentroidTask, Phase, SiteTask
+
+FloatArray = NDArray[np.float64]
+
+
+class PartitionTask(CentroidTask, title="MixturePartitionTask"):
+    """Assign your points to the nearest of ``centroids`` (K, d), scaled; ties go to the first."""
+
+    centroids: FloatMatrix
+
+
+class EMTask(CentroidTask, title="MixtureEMTask"):
+    """Weigh your points by the probabilities of the classes.
+
+    Attributes
+    ----------
+    centroids : (K, d) float64
+        The classes' means, scaled.
+    variances : (K, d) float64
+        Scaled; 1 in columns of yes/no and of levels.
+    proportions : (K,) float64
+    start : (K, d) float64
+        The centroids of the first partition, scaled: it decides how the variance within groups
+        is divided among these.
+    """
+
+    centroids: FloatMatrix
+    variances: FloatMatrix
+    proportions: FloatVector
+    start: FloatMatrix
+
+    @property
+    def classes(self) -> Classes:
+        """The parameters to weigh by."""
+        return Classes(proportions=self.proportions, means=self.centroids, variances=self.variances)
+
+
+class Partition(Model, title="MixturePartition"):
+    """A site's sums over the first partition: additive.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Persons.
+    offsets : (K, d) float64
+        Sums of differences from the task's centroid, scaled.
+    squares : (K, d) float64
+        Sums of squared differences, the variance within groups included; 0 in columns of yes/no
+        and of levels.
+    """
+
+    counts: IntVector
+    offsets: FloatMatrix
+    squares: FloatMatrix
+
+
+class Weighted(Model, title="MixtureSums"):
+    """A site's sums over its persons, weighted by the probabilities of the classes: additive.
+
+    Attributes
+    ----------
+    totals : (K,) float64
+        Sums of probabilities; in all the site's persons.
+    offsets, squares : (K, d) float64
+        As in :class:`Partition`.
+    log_likelihood : float
+        In the scaled space.
+    entropy : float
+        Sum of -p log p of the probabilities p, over persons and classes.
+    """
+
+    totals: FloatVector
+    offsets: FloatMatrix
+    squares: FloatMatrix
+    log_likelihood: FiniteFloat
+    entropy: FiniteFloat
+
+
+AnyTask: TypeAlias = CellsTask | PartitionTask | EMTask
+AnyPayload: TypeAlias = Cells | Partition | Weighted
+
+_SQUARES = (
+    "How widely they are spread: squared differences, added up, with the variance within your "
+    "groups. 0 for yes/no columns and levels."
+)
+PHASES = (
+    CELLS,
+    Phase(
+        name="partition",
+        once=True,
+        summary="Each site assigns its points to the nearest first centroid and adds them up.",
+        task=PartitionTask,
+        payload=Partition,
+        discloses=(
+            disclosure(
+                "counts", "K numbers", "How many of your persons are nearest to each centroid."
+            ),
+            disclosure(
+                "offsets",
+                "K x d numbers",
+                "How far their records lie from the centroid in each column, added up, scaled.",
+            ),
+            disclosure("squares", "K x d numbers", _SQUARES),
+        ),
+    ),
+    Phase(
+        name="em",
+        summary="Each site weighs its points by how probable each class is, and adds them up.",
+        task=EMTask,
+        payload=Weighted,
+        discloses=(
+            disclosure(
+                "totals",
+                "K numbers",
+                "How many of your persons each class is expected to have: the probabilities of "
+                "the class, added up. No count of persons.",
+            ),
+            disclosure(
+                "offsets",
+                "K x d numbers",
+                "How far the records lie from the class's mean in each column, weighted by the "
+                "probability of the class and added up, scaled.",
+            ),
+            disclosure("squares", "K x d numbers", _SQUARES),
+            disclosure(
+                "log_likelihood", "one number", "How well the classes fit all your records."
+            ),
+            disclosure(
+                "entropy",
+                "one number",
+                "How uncertain it is which class your persons belong to, added up.",
+            ),
+        ),
+    ),
+)
+
+
+# --- Tasks ----------------------------------------------------------------------------------------
+
+
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
+    """Raise RuleViolation if a task asks for more than the definition says, or is no mixture."""
+    options, asked = config.options, task.common
+    if isinstance(asked, CellsTask):
+        kmeans_rounds.check_cells_task(asked, options.k, options.n_init)
+        return
+    kmeans_rounds.check_centroid_number(asked.centroids, options.k)
+    shape = (len(asked.centroids), len(config.columns))
+    check_shape(asked.centroids, shape, "/parameters/centroids")
+    if isinstance(asked, PartitionTask):
+        check_first_centroids(asked.centroids, config)
+        return
+    check_shape(asked.start, shape, "/parameters/start")
+    check_classes(asked.classes, shape, "/parameters")
+
+
+def check_classes(classes: Classes, shape: tuple[int, int], pointer: str) -> None:
+    """Raise RuleViolation unless these are parameters of a mixture of K classes, d columns."""
+    check_shape(classes.variances, shape, f"{pointer}/variances")
+    check_shape(classes.proportions, shape[:1], f"{pointer}/proportions")
+    if not (classes.variances > 0).all():
+        raise RuleViolation("mixture", "a variance is positive", f"{pointer}/variances")
+    proportions = classes.proportions
+    if not (proportions >= 0).all() or abs(float(proportions.sum()) - 1.0) > SLACK:
+        raise RuleViolation("mixture", "proportions add up to 1", f"{pointer}/proportions")
+
+
+# --- Messages -------------------------------------------------------------------------------------
+
+
+def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Config]) -> None:
+    """Check a message at either end: shapes, counts, bounds, totals."""
+    match task.common, payload:
+        case CellsTask() as asked, Cells() as cells:
+            kmeans_rounds.check_cells(cells, asked.n_clusters, config)
+        case PartitionTask() as asked, Partition() as sent:
+            check_shape(sent.counts, (len(asked.centroids),), "/counts")
+            check_sizes(sent.counts, config)
+            _check_sums(sent, sent.counts.astype(np.float64), asked.centroids, config)
+            check_empty(sent.counts, sent.offsets, "/offsets")
+            check_empty(sent.counts, sent.squares, "/squares")
+        case EMTask() as asked, Weighted() as sent:
+            _check_weighted(sent, asked, config)
+        case _:
+            raise kmeans_rounds.wrong_phase()
+
+
+def _check_weighted(sent: Weighted, asked: EMTask, config: RunConfig) -> None:
+    """Check totals, sums, log-likelihood and entropy of a round of EM."""
+    n_classes = len(asked.centroids)
+    check_shape(sent.totals, (n_classes,), "/totals")
+    persons = float(sent.totals.sum())
+    if (sent.totals < 0).any():
+        raise RuleViolation("totals", "probabilities are not negative", "/totals")
+    if abs(persons - round(persons)) > SLACK * max(persons, 1.0):
+        raise RuleViolation("totals", "the totals do not add up to persons", "/totals")
+    if round(persons) < max(config.p, 1):
+        raise RuleViolation("smallest-count", f"a site has at least {config.p} persons", "/totals")
+    if config.size_band is not None:
+        check_not_above(round(persons), config.size_band, "/totals")
+    _check_sums(sent, sent.totals, asked.centroids, config)
+    numbers = column_kinds(config.columns) == NUMBER
+    peaks = -0.5 * np.log(2.0 * np.pi * asked.variances[:, numbers]).sum(axis=1)
+    highest = persons * float(peaks.max())
+    if sent.log_likelihood > highest + SLACK * max(abs(highest), persons):
+        raise RuleViolation(
+            "log-likelihood", "no records can fit these classes so well", "/log_likelihood"
+        )
+    most = persons * float(np.log(n_classes))
+    if not -SLACK * persons <= sent.entropy <= most + SLACK * persons:
+        raise RuleViolation("entropy", "it lies outside 0 to log K a person", "/entropy")
+
+
+def _check_sums(
+    sent: Partition | Weighted, totals: FloatArray, centroids: FloatArray, config: RunConfig
+) -> None:
+    """Check offsets and squares (K, d) from ``centroids``, of so many persons (K,)."""
+    for name, values in (("offsets", sent.offsets), ("squares", sent.squares)):
+        check_shape(values, centroids.shape, f"/{name}")
+    # Sums are compared, not means: a class can have as good as no persons at a site.
+    slack = SLACK * (1.0 + np.abs(centroids)) * max(float(totals.sum()), 1.0)
+    for bound, sign in zip(scaled_bounds(config), (1.0, -1.0), strict=True):
+        known = np.isfinite(bound)
+        reach = totals[:, None] * (np.where(known, bound, 0.0) - centroids)
+        wide = SLACK * np.abs(np.where(known, bound, 0.0)) * max(float(totals.sum()), 1.0)
+        outside = sign * (reach - sent.offsets) > slack + wide
+        _refuse(
+            outside & known, "bounds", "the mean of column {} lies outside its bounds", "offsets"
+        )
+    numbers = column_kinds(config.columns) == NUMBER
+    # Cauchy-Schwarz.
+    lacking = sent.offsets**2 - totals[:, None] * sent.squares
+    uneven = numbers & (lacking > SLACK * (sent.offsets**2) + slack**2)
+    negative = sent.squares < 0
+    _refuse(uneven | negative, "spread", "the squares of column {} do not fit its sum", "squares")
+    _refuse(
+        (sent.squares != 0) & ~numbers, "spread", "column {} is no number: 0 is sent", "squares"
+    )
+
+
+def _refuse(wrong: NDArray[np.bool_], rule: str, message: str, name: str) -> None:
+    """Raise for the first wrong class and column (K, d), which ``message`` has a place for."""
+    if wrong.any():
+        k, j = (int(place) for place in np.argwhere(wrong)[0])
+        raise RuleViolation(rule, f"class {k}: {message.format(j)}", f"/{name}/{k}/{j}")

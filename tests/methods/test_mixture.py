@@ -1,0 +1,433 @@
+"""mixture: the EM of scikit-learn and of plain latent classes, step by step, over sites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.datasets import load_iris
+from sklearn.mixture import GaussianMixture
+
+from fedclust import simulate
+from fedclust.methods.mixture import METHOD, client, messages, server
+from fedclust.methods.mixture.config import Config
+from fedclust.methods.mixture.messages import EMTask, Partition, PartitionTask, Weighted, check
+from fedclust.numeric.random import site_rng
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Memory
+from fedclust.schema.points import Points, total_variances
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Next, SiteTask
+from support.points import config_of, of_rows
+
+FloatArray = NDArray[np.float64]
+OPEN = {"protection": "none", "min_sites": 1}
+IRIS = load_iris().data
+LEVELS = ("low", "middle", "high")
+MIXED = (
+    Feature(name="age"),
+    Feature(name="smoker", kind="binary"),
+    Feature(name="grade", kind="categorical", levels=LEVELS),
+)
+
+
+# --- equal to EM in one place ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_rows_give_what_scikit_learn_gives(scaling: str) -> None:
+    steps = 40
+    start = IRIS[[10, 60, 120]]
+    sites = {"a": IRIS[::3], "b": IRIS[1::3], "c": IRIS[2::3]}
+    result = simulate(
+        "mixture",
+        sites,
+        config={"n_clusters": 3, "start": "given", "centroids": start.tolist(), "tol": 0.0},
+        policy={**OPEN, "scaling": scaling, "max_rounds": steps + 2},
+    ).result_
+    X, first = result.space.to_scaled(IRIS), result.space.to_scaled(start)
+    nearest = ((X[:, None] - first) ** 2).sum(axis=2).argmin(axis=1)
+    parts = [X[nearest == k] for k in range(3)]
+    expected = GaussianMixture(
+        3,
+        covariance_type="diag",
+        weights_init=[len(part) / len(X) for part in parts],
+        means_init=[part.mean(axis=0) for part in parts],
+        precisions_init=[1.0 / (part.var(axis=0) + 1e-6) for part in parts],
+        tol=0.0,
+        max_iter=steps,
+    )
+    with pytest.warns(UserWarning, match="did not converge"):
+        expected.fit(X)
+    order = np.lexsort(expected.means_.T[::-1])
+    soft = result.soft
+    assert soft is not None
+    close = {"rtol": 0.0, "atol": 1e-8}
+    np.testing.assert_allclose(result.centroids, expected.means_[order], **close)
+    np.testing.assert_allclose(soft["variances"], expected.covariances_[order], **close)
+    np.testing.assert_allclose(soft["proportions"][:, 0], expected.weights_[order], **close)
+    fit = result.likelihood
+    assert fit is not None
+    # Of the scaled rows, converted to own units.
+    jacobian = len(X) * np.log(result.space.scale).sum()
+    assert fit.log_likelihood == pytest.approx(expected.score(X) * len(X) - jacobian, abs=1e-8)
+    assert fit.bic == pytest.approx(expected.bic(X) + 2.0 * jacobian, abs=1e-8)
+    assert (fit.n_parameters, fit.n_rows) == (26, 150)
+    certainty = expected.predict_proba(X)
+    entropy = -(certainty * np.log(np.maximum(certainty, 1e-300))).sum()
+    assert fit.relative_entropy == pytest.approx(1.0 - entropy / (150 * np.log(3)), abs=1e-8)
+    assert fit.icl == pytest.approx(fit.bic + 2.0 * entropy, abs=1e-7)
+
+
+def mixed_rows(n: int, seed: int) -> FloatArray:
+    """Return rows of ``MIXED``, encoded: two classes that differ in all features."""
+    rng = np.random.default_rng(seed)
+    of = rng.integers(0, 2, n)
+    grades = [rng.choice(3, p=(0.6, 0.3, 0.1) if k else (0.1, 0.2, 0.7)) for k in of]
+    yes = rng.random(n) < np.where(of, 0.8, 0.2)
+    return np.column_stack([rng.normal(3.0 * of, 1.0 + of), yes, np.eye(3)[grades]])
+
+
+def plain_em(
+    sites: list[FloatArray], start: FloatArray, steps: int, *, by_site: bool
+) -> tuple[float, FloatArray, FloatArray]:
+    """Return log-likelihood, probabilities of smoker and grades (K, 4), and proportions.
+
+    EM as textbooks write it: a normal, a Bernoulli and a multinomial variable, row by row.
+    """
+    X = np.concatenate(sites)
+    at = np.repeat(np.arange(len(sites)), [len(rows) for rows in sites])
+    k = len(start)
+    r = np.eye(k)[((X[:, None] - start) ** 2).sum(axis=2).argmin(axis=1)]
+    likelihood, shares, proportions = 0.0, np.empty(0), np.tile(r.mean(axis=0), (len(sites), 1))
+    for step in range(steps):
+        n = r.sum(axis=0)
+        mean = r.T @ X[:, 0] / n
+        variance = np.array([r[:, j] @ (X[:, 0] - mean[j]) ** 2 / n[j] for j in range(k)])
+        shares = r.T @ X[:, 1:] / n[:, None]
+        if by_site and step:
+            proportions = np.stack([r[at == s].mean(axis=0) for s in range(len(sites))])
+        elif not by_site:
+            proportions = np.tile(r.mean(axis=0), (len(sites), 1))
+        joint = proportions[at].copy()
+        for j in range(k):
+            joint[:, j] *= np.exp(-0.5 * (X[:, 0] - mean[j]) ** 2 / variance[j])
+            joint[:, j] /= np.sqrt(2.0 * np.pi * variance[j])
+            joint[:, j] *= np.where(X[:, 1] == 1, shares[j, 0], 1.0 - shares[j, 0])
+            joint[:, j] *= X[:, 2:] @ shares[j, 1:]
+        likelihood = float(np.log(joint.sum(axis=1)).sum())
+        r = joint / joint.sum(axis=1, keepdims=True)
+    return likelihood, shares, proportions
+
+
+@pytest.mark.parametrize("proportions", ["common", "by_site"])
+def test_yes_no_and_levels_are_latent_classes(proportions: str) -> None:
+    sites = [mixed_rows(90, 1), mixed_rows(60, 2)[:45], mixed_rows(75, 3)]
+    start = np.array([[0.0, 0, 0, 0, 1], [3.0, 1, 1, 0, 0]])
+    options = Config(
+        n_clusters=2, start="given", centroids=start, tol=0.0, reg_covar=0.0,
+        proportions=proportions,
+    )  # fmt: skip
+    config = config_of(options, p=1, features=MIXED, space=Space.identity(5), protection="none")
+    run = rounds(config, [row_points(X) for X in sites], 9)
+    likelihood, shares, expected = plain_em(sites, start, 8, by_site=proportions == "by_site")
+    assert run.likelihoods[-1] == pytest.approx(likelihood, abs=1e-8)
+    found = run.state.measured
+    assert found is not None
+    np.testing.assert_allclose(found.means[:, 1:], shares, atol=1e-8)
+    own = [memory.get("proportions", found.proportions) for memory in run.memories]
+    np.testing.assert_allclose(own, expected, atol=1e-8)
+    fit = run.state.likelihood
+    assert fit is not None
+    # Mean, variance, a probability, and two of three levels; and the proportions.
+    assert fit.n_parameters == 2 * 5 + (3 if proportions == "by_site" else 1)
+
+
+def row_points(X: FloatArray) -> Points:
+    return Points(X, np.ones(len(X), dtype=np.int64), np.zeros(X.shape[1]))
+
+
+class Rounds:
+    """Rounds of EM as they happened."""
+
+    def __init__(self, state: server.State, memories: list[Memory]) -> None:
+        self.state, self.memories = state, memories
+        self.likelihoods: list[float] = []
+
+
+def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Rounds:
+    """Run ``n`` rounds of the method itself, every message checked at either end."""
+    state, task = METHOD.start(config, 0)
+    names = [f"site{number}" for number in range(len(sites))]
+    run = Rounds(state, [{} for _ in sites])
+    config = replace(config, roster=tuple(names))
+    for number in range(n):
+        asked = SiteTask(task.phase, task.common)
+        METHOD.check_task(asked, replace(config, first=number == 0))
+        sent = []
+        for place, name in enumerate(names):
+            rng = site_rng(0, name, number)
+            payload, run.memories[place] = METHOD.local_step(
+                asked, sites[place], config, rng, run.memories[place]
+            )
+            assert payload is not None
+            METHOD.check(asked, payload, config)
+            sent.append(Contribution(name, payload, config.p))
+        step = METHOD.aggregate(run.state, sent, config)
+        payloads = [each.payload for each in sent]
+        if task.phase == "em":
+            run.likelihoods.append(sum(each.log_likelihood for each in payloads))
+        if not isinstance(step, Next):
+            break
+        run.state, task = step.state, step.task
+    return run
+
+
+# --- groups of persons ----------------------------------------------------------------------------
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[RunConfig[Config], list[Points]]:
+    """Draw sites' points, in columns of all kinds, with whatever spread within groups."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    options = Config(
+        n_clusters=draw(st.integers(1, 4)),
+        reg_covar=0.0,
+        tol=0.0,
+        proportions=draw(st.sampled_from(("common", "by_site"))),
+    )
+    sites = []
+    for _ in range(draw(st.integers(1, 3))):
+        X = mixed_rows(draw(st.integers(2, 20)), int(rng.integers(1000)))
+        X[:, 1:] = np.round(0.8 * X[:, 1:] + 0.2 * rng.dirichlet(np.ones(4), len(X)), 3)
+        X[:, 4] = 1.0 - X[:, 2] - X[:, 3]
+        within = np.append(draw(st.sampled_from((0.0, 0.1, 0.9))), np.zeros(4))
+        sites.append(Points(X, rng.integers(5, 12, len(X)), within))
+    return config_of(options, features=MIXED, space=Space.identity(5)), sites
+
+
+@settings(max_examples=25)
+@given(tables())
+def test_the_log_likelihood_never_falls(drawn: tuple[RunConfig[Config], list[Points]]) -> None:
+    config, sites = drawn
+    found = np.array(rounds(config, sites, 14).likelihoods)
+    # A class of one record with one value has no variance left: its likelihood has no bound.
+    found = found[: int(np.argmax(np.append(found, np.inf) > 1e3))]
+    assert (np.diff(found) >= -1e-9 * (1.0 + np.abs(found[:-1]))).all()
+
+
+def test_groups_are_completed_by_the_variance_within_them() -> None:
+    rng = np.random.default_rng(4)
+    rows = np.concatenate([rng.normal(0.0, 1.0, (400, 4)), rng.normal(4.0, 2.0, (400, 4))])
+    points = of_rows(rows)
+    start = np.array([[0.0] * 4, [4.0] * 4])
+    within = client.variance_within(points, start)
+    assert within is not None
+    mean = np.average(within, axis=0, weights=points.sizes)
+    np.testing.assert_allclose(mean, points.within * total_variances(points))
+    config = config_of(Config(n_clusters=2, start="given", centroids=start), d=4)
+    completed = rounds(config, [points], 12).state.classes
+    alone = replace(points, within=np.zeros(4))
+    as_they_are = rounds(config, [alone], 12).state.classes
+    assert completed is not None
+    assert as_they_are is not None
+    deviations = np.sqrt(completed.variances).mean(axis=1)
+    np.testing.assert_allclose(deviations, [1.0, 2.0], rtol=0.1)
+    # Without, groups of about six persons pass for persons who are more alike.
+    assert (np.sqrt(as_they_are.variances).mean(axis=1) < 0.95 * deviations).all()
+
+
+def test_a_cell_of_one_group_counts_as_spread_as_the_others() -> None:
+    X = np.array([[0.0], [1.0], [9.0]])
+    points = Points(X, np.array([5, 5, 5]), np.array([0.2]))
+    within = client.variance_within(points, np.array([[0.5], [9.0]]))
+    assert within is not None
+    np.testing.assert_allclose(within, np.full((3, 1), within[0, 0]))
+    lone = client.variance_within(points, X)
+    np.testing.assert_allclose(lone, np.full((3, 1), 0.2 / 0.8 * X.var()))
+    assert client.variance_within(row_points(X), X) is None
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+def hospitals(seed: int = 0) -> dict[str, FloatArray]:
+    """Return a tight and a wide class around one place, and where one of them is rare."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, n_tight in (("a", 160), ("b", 100), ("c", 40)):
+        tight = rng.normal(0.0, 0.3, (n_tight, 2))
+        found[name] = np.concatenate([tight, rng.normal(1.5, 2.0, (200 - n_tight, 2))])
+    return found
+
+
+def test_persons_are_labelled_by_the_most_probable_class() -> None:
+    result = simulate("mixture", hospitals(), config={"n_clusters": 2})
+    found = {site: result.probabilities(rows) for site, rows in hospitals().items()}
+    for site, probabilities in found.items():
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+        np.testing.assert_array_equal(probabilities.argmax(axis=1), result.labels_[site])
+    # Beyond the tight class on both sides: no centroid could give this.
+    assert result.predict([[0.0, 0.0], [2.5, 2.5], [-2.5, -2.5]]).tolist() == [0, 1, 1]
+    assert result.sizes_ is not None
+    assert sum(result.sizes_) == 600
+    sizes = np.sum([np.bincount(own, minlength=2) for own in result.labels_.values()], axis=0)
+    np.testing.assert_allclose(result.sizes_, sizes, atol=40)
+
+
+def test_the_evaluation_counts_by_probability() -> None:
+    sites = hospitals()
+    policy = {"protection": "none", "min_sites": 3}
+    result = simulate("mixture", sites, config={"n_clusters": 2}, policy=policy)
+    counts = np.sum([np.bincount(own, minlength=2) for own in result.labels_.values()], axis=0)
+    assert result.sizes_ == tuple(counts)
+
+
+def test_a_site_labels_by_its_own_proportions() -> None:
+    policy = {"protection": "none", "min_sites": 3}
+    sites = hospitals()
+    for n_clusters in (2, [2, 3]):
+        config = {"n_clusters": n_clusters, "proportions": "by_site"}
+        result = simulate("mixture", sites, config=config, policy=policy)
+        result = result if n_clusters == 2 else result.at(2)
+        counts = [np.bincount(own, minlength=2) for own in result.labels_.values()]
+        assert result.sizes_ == tuple(np.sum(counts, axis=0))
+        place = [[0.6, 0.6]]
+        of = {site: result.probabilities(place, site=site)[0, 0] for site in sites}
+        assert of["a"] > of["b"] > of["c"]
+        assert of["a"] > result.probabilities(place)[0, 0] > of["c"]
+
+
+def test_soft_labels_never_leave_a_site() -> None:
+    result = simulate("mixture", hospitals(), config={"n_clusters": 2, "proportions": "by_site"})
+    for entry in result.trace_:
+        if entry.phase == "em":
+            assert entry.payload.totals.shape == (2,)
+            assert entry.payload.offsets.shape == entry.payload.squares.shape == (2, 2)
+
+
+def test_the_order_of_answers_changes_nothing() -> None:
+    one = simulate("mixture", hospitals(), config={"n_clusters": 3})
+    two = simulate(
+        "mixture", hospitals(), config={"n_clusters": 3}, arrival=lambda _round, sites: sites[::-1]
+    )
+    np.testing.assert_array_equal(one.result_.centroids, two.result_.centroids)
+    assert one.result_.likelihood == two.result_.likelihood
+
+
+def test_the_lowest_bic_is_recommended() -> None:
+    rng = np.random.default_rng(1)
+    # The silhouette of two classes of the same mean is poor for every K.
+    sites = {
+        name: np.concatenate([rng.normal(0, 0.3, (90, 2)), rng.normal(0, 3.0, (90, 2))])
+        for name in "abc"
+    }
+    result = simulate(
+        "mixture", sites, config={"n_clusters": [2, 3, 4]}, policy={"protection": "none"}
+    )
+    assert result.result_.n_clusters == 2
+    assert "BIC" in (result.result_.recommendation or "")
+
+
+def test_weights_of_features_are_said_to_have_no_effect() -> None:
+    features = [{"name": "x", "weight": 3.0}, {"name": "y"}]
+    result = simulate("mixture", hospitals(), config={"n_clusters": 2}, features=features)
+    assert any("weights count in the first partition alone" in each for each in result.warnings_)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+CONFIG = config_of(Config(n_clusters=2), features=(Feature(name="x", lower=0, upper=10), MIXED[1]))
+FIRST = SiteTask("partition", PartitionTask(centroids=np.array([[1.0, 0.0], [9.0, 1.0]])))
+PARTITION = Partition(
+    counts=np.array([9, 6]),
+    offsets=np.array([[3.0, 4.0], [-2.0, -1.0]]),
+    squares=np.array([[8.0, 0.0], [2.0, 0.0]]),
+)
+EM = SiteTask(
+    "em",
+    EMTask(
+        centroids=np.array([[1.0, 0.4], [9.0, 0.8]]),
+        variances=np.ones((2, 2)),
+        proportions=np.array([0.6, 0.4]),
+        start=np.array([[1.0, 0.0], [9.0, 1.0]]),
+    ),
+)
+WEIGHTED = Weighted(
+    totals=np.array([8.5, 6.5]),
+    offsets=np.array([[3.0, 1.0], [-2.0, -1.0]]),
+    squares=np.array([[8.0, 0.0], [2.0, 0.0]]),
+    log_likelihood=-40.0,
+    entropy=3.0,
+)
+
+
+def test_honest_sums_pass() -> None:
+    check(FIRST, PARTITION, CONFIG)
+    check(EM, WEIGHTED, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "pointer"),
+    [
+        ({"totals": np.array([8.5, 6.4])}, "totals", "/totals"),
+        ({"totals": np.array([-1.0, 16.0])}, "totals", "/totals"),
+        ({"totals": np.array([2.5, 1.5])}, "smallest-count", "/totals"),
+        ({"totals": np.array([15.0])}, "shape", "/totals"),
+        ({"offsets": np.array([[-9.0, 1.0], [-2.0, -1.0]])}, "bounds", "/offsets/0/0"),
+        ({"offsets": np.array([[3.0, 1.0], [-2.0, 1.5]])}, "bounds", "/offsets/1/1"),
+        ({"squares": np.array([[0.5, 0.0], [2.0, 0.0]])}, "spread", "/squares/0/0"),
+        ({"squares": np.array([[8.0, 0.1], [2.0, 0.0]])}, "spread", "/squares/0/1"),
+        ({"log_likelihood": 1.0}, "log-likelihood", "/log_likelihood"),
+        ({"entropy": -0.1}, "entropy", "/entropy"),
+        ({"entropy": 10.5}, "entropy", "/entropy"),
+    ],
+)
+def test_false_sums_are_refused(change: dict[str, Any], rule: str, pointer: str) -> None:
+    with pytest.raises(RuleViolation) as caught:
+        check(EM, WEIGHTED.model_copy(update=change), CONFIG)
+    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"counts": np.array([4, 11])}, "smallest-count"),
+        ({"counts": np.array([15, 0])}, "bounds"),
+        ({"offsets": np.array([[3.0, -0.1], [-2.0, -1.0]])}, "bounds"),
+        ({"squares": np.array([[8.0, 0.0], [-2.0, 0.0]])}, "spread"),
+    ],
+)
+def test_a_false_partition_is_refused(change: dict[str, Any], rule: str) -> None:
+    with pytest.raises(RuleViolation) as caught:
+        check(FIRST, PARTITION.model_copy(update=change), CONFIG)
+    assert caught.value.rule == rule
+
+
+def test_a_size_band_holds_for_the_totals() -> None:
+    banded = replace(CONFIG, size_band="<10")
+    with pytest.raises(RuleViolation) as caught:
+        check(EM, WEIGHTED, banded)
+    assert caught.value.rule == "size-band"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"variances": np.array([[1.0, 1.0], [0.0, 1.0]])},
+        {"proportions": np.array([0.6, 0.5])},
+        {"start": np.ones((3, 2))},
+        {"centroids": np.ones((3, 2))},
+    ],
+)
+def test_a_task_that_is_no_mixture_is_refused(change: dict[str, Any]) -> None:
+    asked = EM.common.model_copy(update=change)
+    with pytest.raises(RuleViolation):
+        messages.check_task(SiteTask("em", asked), CONFIG)
