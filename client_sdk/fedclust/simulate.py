@@ -181,9 +181,18 @@ class SimulationResult(HasModel, ResultAttributes):
         return table.X, self._memories[site], site, mask & self._masks[site]
 
     def probabilities(self, rows: Source, site: str | None = None) -> NDArray[np.float64]:
-        """Return how probable each cluster is of new rows (n, K); NaN where values are missing.
+        """Return how probable each cluster is of new rows.
 
-        Parameters are those of :meth:`predict`; a site may have its own proportions of the classes.
+        Parameters
+        ----------
+        rows : array (n, d), DataFrame or path
+            As in :meth:`predict`.
+        site : str, optional
+            The site whose own proportions of the classes count, where it has any.
+
+        Returns
+        -------
+        (n, K) float64, NaN where missing values forbid a label
         """
         with SlowWork("weighing rows") as work:
             X, memory, *_ = self._new_rows(rows, site, work)
@@ -305,8 +314,6 @@ def simulate(
     (2, 4)
     >>> result.sizes_
     (50, 100)
-    >>> result.labels_["oslo"][:3]
-    array([0, 0, 0])
     >>> result.predict([[5.0, 3.4, 1.5, 0.2]])
     array([0])
 
@@ -459,13 +466,8 @@ def _define(
     try:
         return freeze(SessionCreate.model_validate_json(body), seed, simulated=True)
     except ValidationError as error:
-        raise _definition_error(error) from None
-
-
-def _definition_error(error: ValidationError) -> DefinitionError:
-    """Name each wrong field, and the known fields, to the person who wrote the definition."""
-    unknown = functools.partial(unknown_field_message, SessionCreate)
-    return DefinitionError(field_errors(error, unknown=unknown))
+        unknown = functools.partial(unknown_field_message, SessionCreate)
+        raise DefinitionError(field_errors(error, unknown=unknown)) from None
 
 
 def _read_table(
