@@ -146,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--protection", choices=("groups", "none"), action="append")
+    parser.add_argument("--kind", choices=KINDS, action="append")
     options = parser.parse_args()
     write(
         "transfer",
@@ -153,7 +154,7 @@ def main() -> None:
             row(kind, mix, protection, options.draws)
             for protection in options.protection or ("groups", "none")
             for mix in MIXES
-            for kind in KINDS
+            for kind in options.kind or KINDS
         ],
         note="fkm with default options; groups: p = 5. Sites of 100 to 2,000 persons.",
     )
