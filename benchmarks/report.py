@@ -136,6 +136,17 @@ PAGES = (
         ),
     ),
     Page(
+        "stability",
+        "Stability",
+        "Whether stability tells clusters that are there from others, and what it costs.",
+        (
+            ("Clusters that are there, and others", "stability_known"),
+            ("The number of clusters", "stability_number"),
+            ("Against fpc::clusterboot", "stability_clusterboot"),
+            ("Time", "stability_time"),
+        ),
+    ),
+    Page(
         "cost",
         "What it costs",
         "Time, memory and bytes of sites and coordinator, and what protection costs.",

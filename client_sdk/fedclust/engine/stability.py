@@ -13,8 +13,8 @@ What it computes
     gives a model, and one half's model predicts which persons the other half's puts together.
     Halves that share their cells' means agree slightly too well: in one Gaussian (2 to 20 columns,
     400 to 10,000 persons, K = 2 to 6) prediction strength was on average .02 higher than between
-    halves of persons, .04 at p = 5, and at most .11. It was at most .74 in 20 more draws, and the
-    bound is .8.
+    halves of persons, .04 at p = 5, and at most .11. In 40 draws (``make bench stability``) it was
+    at most .78, and the bound is .8.
 
     **Gap statistic.** How much lower the log inertia is than that of persons spread evenly over a
     box. References have at most 1,000 persons, which k-means fits too well; the difference from
