@@ -36,7 +36,7 @@ from fedclust.schema.outcomes import (
     SiteEffects,
 )
 from fedclust.schema.policy import Policy
-from fedclust.schema.result import Bounds, Quality, Result, SweepEntry
+from fedclust.schema.result import Bounds, Likelihood, Quality, Result, SweepEntry
 from fedclust.schema.transfer import SiteTransfer, Transfer
 from fedclust.wire.models import Definition, Provenance
 
@@ -229,6 +229,7 @@ def test_outcomes_are_named_apart_with_the_papers_of_their_measures() -> None:
         name="died",
         unit="",
         kind="binary",
+        design_effect=1.25,
         clusters=(OutcomeInCluster(persons=60), OutcomeInCluster(persons=40)),
         sites={},
         comparisons=(compared,),
@@ -239,6 +240,7 @@ def test_outcomes_are_named_apart_with_the_papers_of_their_measures() -> None:
     papers = {"wilson1927", "mantel1959", "robins1986", "dersimonian1986", "higgins2002"}
     assert papers <= set(cited(text))
     assert "hedges1981" not in cited(text)
+    assert "by a design effect of 1.25 (died)." in text
     item = next(each for each in checklist(facts).items if each.id == "outcomes")
     assert "died, odds ratio by Mantel and Haenszel: cluster 1 3 (1.5 to 6)." in item.software
 
@@ -372,6 +374,13 @@ def test_what_is_not_known_is_not_in_the_text() -> None:
         iterations=3, limited=0, splits=0,
     )  # fmt: skip
     assert "a gap of 50 %. Proven." in methods_text(facts_of(result_of(bounds=bounds)))
+    fit = Likelihood(
+        log_likelihood=-250.5, n_parameters=9, n_rows=100, bic=542.4, icl=550.0,
+        relative_entropy=0.875,
+    )  # fmt: skip
+    text = methods_text(facts_of(result_of(likelihood=fit)))
+    assert "was -250.5 with 9 free parameters" in text
+    assert "[@schwarz1978] 542.4; the relative entropy was 0.875." in text
 
 
 def test_a_site_reads_nothing_of_the_other_sites_sizes() -> None:
@@ -408,6 +417,9 @@ def test_every_entry_parses_and_every_key_exists() -> None:
         assert re.search(r"\d{4}$", key) is None or key.endswith(fields["year"]), key
         if "doi" in fields:
             assert re.fullmatch(r"10\.\d{4,}/\S+", fields["doi"]), key
+    for name in BUILT_IN:
+        assert METHODS[name].references, name
+        assert METHODS[name].describe is not None, name
     used = {key for method in METHODS.values() for key in method.references}
     code = "".join(
         path.read_text("utf-8")

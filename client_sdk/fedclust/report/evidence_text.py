@@ -126,6 +126,10 @@ def _outcomes(facts: Facts) -> str:
             f"effects {cite('dersimonian1986')}; I2 is the share of their variation that lies "
             f"between sites {cite('higgins2002')}."
         )
+    grouped = {o.name: o.design_effect for o in found.results if o.design_effect != 1.0}
+    if grouped:
+        effects = ", ".join(f"{effect:.2f} ({name})" for name, effect in grouped.items())
+        text += f" Variances allow for groups of similar persons by a design effect of {effects}."
     return f"{text} Intervals are 95 % intervals; p-values are not adjusted for their number."
 
 

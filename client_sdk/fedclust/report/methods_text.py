@@ -303,6 +303,22 @@ def _quality(facts: Facts) -> str:
     return f"{closing} {measured}".strip()
 
 
+def _likelihood(facts: Facts) -> str:
+    found = facts.result.likelihood
+    if found is None:
+        return ""
+    certain = (
+        ""
+        if found.relative_entropy is None
+        else f"; the relative entropy was {found.relative_entropy:.3f}"
+    )
+    return (
+        f"The log-likelihood was {short(found.log_likelihood)} with {found.n_parameters} free "
+        f"parameters, the Bayesian information criterion {cite('schwarz1978')} {short(found.bic)}"
+        f"{certain}."
+    )
+
+
 def _bounds(facts: Facts) -> str:
     bounds = facts.result.bounds
     if bounds is None:
@@ -365,6 +381,7 @@ SENTENCES: dict[str, Callable[[Facts], str]] = {
     "rounds": _rounds,
     "number_of_clusters": _number_of_clusters,
     "quality": _quality,
+    "likelihood": _likelihood,
     "bounds": _bounds,
     "software": _software,
     **EVIDENCE,
@@ -374,7 +391,7 @@ _PARAGRAPHS: Sequence[Sequence[str]] = (
     ("variables", "missing", "scaling", "dissimilarity"),
     ("protection", "share_within"),
     ("algorithm", "seed", "rounds"),
-    ("number_of_clusters", "quality", "bounds"),
+    ("number_of_clusters", "quality", "likelihood", "bounds"),
     tuple(EVIDENCE),
     ("software",),
 )
