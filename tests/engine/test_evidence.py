@@ -250,8 +250,26 @@ def test_an_answer_that_does_not_add_up_is_refused_at_both_ends():
         check(found, "evidence", outside)
     with pytest.raises(RuleViolation, match="asks for cells"):
         check(found, "evidence", lambda p: p.model_copy(update={"cells": None}))
-    with pytest.raises(RuleViolation, match="every part but the first"):
+    with pytest.raises(RuleViolation, match="has a flow if the part before"):
         check(found, "evidence", lambda p: part_changed(p, flow=np.zeros((3, 3), dtype=int)))
+
+
+def without_second(payload, **update):
+    one, _, last = payload.parts
+    return payload.model_copy(update={"parts": (one, None, last.model_copy(update=update))})
+
+
+def test_a_flow_comes_from_the_part_before_and_rests_on_enough_sites(swept):
+    # One from the part before that would have another shape, and stop the coordinator.
+    with pytest.raises(RuleViolation, match="has a flow if the part before"):
+        check(swept, "evidence", without_second)
+    check(swept, "evidence", lambda payload: without_second(payload, flow=None))
+    plan, step, answers = next(e for e in steps(swept) if e[1].task.phase == "evidence")
+    few = [replace(a, payload=without_second(a.payload, flow=None)) for a in answers[:2]]
+    state = engine.advance(plan, step.state, few + answers[2:], SITES).state
+    flows = [entry.flow for entry in state.result.sweep]
+    assert flows == [None, None, None]
+    assert state.result.sweep[-1].result.quality is not None
 
 
 def test_the_phases_say_what_they_disclose():

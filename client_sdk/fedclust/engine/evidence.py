@@ -77,7 +77,8 @@ class EvidencePart(Model):
     ----------
     evaluation : Evaluation
     flow : (K', K) int64 or None
-        Persons by their cluster of the part before and of this one; None in the first part.
+        Persons by their cluster of the part before and of this one; None in the first part, and
+        after a part without persons.
     outcomes : OutcomeSums or None
         In sessions with outcomes.
     own : (K, K) int64 or None
@@ -268,6 +269,7 @@ def local_step(
         found = evaluation.local_step(replace(task, common=part), points, own)
         if found is None:
             parts.append(None)
+            before = None
             continue
         labels = evaluation.label_points(part, points, own)
         flow = None
@@ -323,6 +325,7 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
     before: IntArray | None = None
     for i, (own, part, about) in enumerate(zip(configs, sent.parts, asked.parts, strict=True)):
         if part is None:
+            before = None
             continue
         try:
             evaluation.check(replace(task, common=about), part.evaluation, own)
@@ -350,7 +353,8 @@ def _check_flow(
     flow: IntArray | None, before: IntArray | None, counts: IntArray, p: int, pointer: str
 ) -> None:
     if (flow is None) != (before is None):
-        raise RuleViolation("flow", "every part but the first has a flow", pointer)
+        message = "a part has a flow if the part before it has persons"
+        raise RuleViolation("flow", message, pointer)
     if flow is not None and before is not None:
         check_table(flow, before, counts, p, pointer)
 
@@ -417,7 +421,7 @@ def measured(
 ) -> tuple[tuple[EvaluationOutcome | None, ...], tuple[IntArray | None, ...]]:
     """Return the evaluation of every K, and the flow from the K before; in the result's order.
 
-    None for a K that fewer than ``min_sites`` sites measured.
+    None for a K that fewer than ``min_sites`` sites measured; no flow where fewer have one.
     """
     found: list[EvaluationOutcome | None] = []
     flows: list[IntArray | None] = []
@@ -432,8 +436,8 @@ def measured(
         tables = [
             c.payload.flow for c in sent if c.payload is not None and c.payload.flow is not None
         ]
-        summed = np.sum(np.stack(tables), axis=0) if tables and enough else None
-        flows.append(summed)
+        known = enough and len(tables) >= max(config.policy.min_sites, 1)
+        flows.append(np.sum(tables, axis=0) if known else None)
     return tuple(found), tuple(flows)
 
 
