@@ -177,6 +177,28 @@ def test_a_site_reads_its_own_numbers_alone_and_rare_outcomes_are_left_out() -> 
     assert warnings == ("fewer sites than min_sites have values of the outcomes 'died'",)
 
 
+@pytest.mark.parametrize("constant", [0.1, 1 / 3, 72.3])
+def test_a_site_at_which_an_outcome_is_constant_has_no_spread(constant: float) -> None:
+    labels, values = SITES["c"]
+    equal = np.column_stack([values[:, 0], np.full(len(values), constant)])
+    found = compared({**SITES, "c": (labels, equal)})[0].results[1]
+    comparison = found.comparisons[0]
+    assert set(comparison.by_site) == {"a", "b"}
+    assert comparison.over_sites is not None
+    assert comparison.over_sites.sites == 2
+    assert found.sites["c"][0].deviation == 0.0
+
+
+def test_numbers_that_are_too_small_to_be_compared_are_an_overflow_or_a_result() -> None:
+    labels, values = SITES["c"]
+    for factor in (1e-40, 1e-120, 1e-160):
+        tiny = {**SITES, "c": (labels, values * [1.0, factor])}
+        try:
+            compared(tiny)
+        except FloatingPointError:
+            continue
+
+
 def message(**changes: Any) -> OutcomeSums:
     fields: dict[str, Any] = {
         "counts": np.array([[12, 20], [10, 0]]),
@@ -208,6 +230,8 @@ def message(**changes: Any) -> OutcomeSums:
         ({"m2": ((0, 1), -1.0)}, "spread"),
         ({"spread": ((0, 0), -1.0)}, "spread"),
         ({"spread": ((1, 1), 1.0)}, "spread"),
+        ({"spread": ((0, 0), 37.0)}, "spread"),
+        ({"spread": ((0, 1), 1001.0)}, "spread"),
         ({"m2": ((0, 0), 1.0)}, "spread"),
         ({"within": ((0,), 1.0)}, "within"),
         ({"within": ((1,), -1.0)}, "within"),

@@ -38,6 +38,9 @@ from fedclust.schema.outcomes import (
 from fedclust.schema.points import Points
 from fedclust.schema.scaling import binary_columns, own_bounds
 
+#: A mean of equal values differs from them by less than this share.
+_ROUNDING = 1e-12
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -122,16 +125,22 @@ def local_sums(
             # A share of a group times its persons is whole but for rounding.
             sums[:, j] = np.round(sums[:, j])
         means = sums[:, j] / np.maximum(counts[:, j], 1)
-        squares = persons * (values - means[of]) ** 2
+        squares = persons * _deviations(values, means[of]) ** 2
         spread[:, j] = np.bincount(of, weights=persons * squares, minlength=n_clusters)
         if is_binary:
             continue
         m2[:, j] = np.bincount(of, weights=squares, minlength=n_clusters)
         centre = np.average(values, weights=persons)
-        between = float(np.average((values - centre) ** 2, weights=persons))
+        between = float(np.average(_deviations(values, centre) ** 2, weights=persons))
         share = float(points.outcome_within[j])
         within[j] = between * share / (1.0 - share)
     return OutcomeSums(counts=counts, sums=sums, m2=m2, spread=spread, within=within)
+
+
+def _deviations(values: FloatArray, means: FloatArray | float) -> FloatArray:
+    """Return how far values (m,) are from means; 0 where that is rounding of equal values."""
+    found = values - means
+    return np.where(np.abs(found) <= _ROUNDING * np.abs(means), 0.0, found)
 
 
 # --- Check ----------------------------------------------------------------------------------------
@@ -178,6 +187,13 @@ def check(sent: OutcomeSums, persons: IntArray, columns: Sequence[Column], p: in
     wrong = (sent.m2 < 0) | (is_binary & (sent.m2 != 0))
     _refuse(wrong, "spread", "a spread is negative, or is that of a yes/no outcome", "/m2")
     bad = (sent.within < 0) | (is_binary & (sent.within != 0))
+    # Within a cluster no group has more persons than the cluster.
+    squares = sent.m2
+    if is_binary.any():
+        shares = sent.sums / np.maximum(sent.counts, 1)
+        squares = np.where(is_binary, sent.sums * (1.0 - shares), sent.m2)
+    most = sent.counts * squares * (1.0 + SLACK)
+    _refuse(sent.spread > most, "spread", "a spread is larger than groups allow", "/spread")
     if bad.any():
         place = f"/within/{int(np.flatnonzero(bad)[0])}"
         message = "a variance is negative, or is that of a yes/no outcome"
@@ -231,7 +247,7 @@ def summarise(
     Raises
     ------
     FloatingPointError
-        The numbers are too large.
+        The numbers are too large or too small to be compared.
     """
     reference = int(np.argmax(persons))
     results: list[OutcomeResult] = []
@@ -246,7 +262,7 @@ def summarise(
         try:
             design = _design_effect(own, j, column)
             clusters, by_site, comparisons = compare(own, j, reference, groups, design)
-        except OverflowError:
+        except (ArithmeticError, ValueError):
             raise FloatingPointError from None
         results.append(
             OutcomeResult(

@@ -235,7 +235,8 @@ def mean_difference(one: Sample, other: Sample, design: float = 1.0) -> Interval
     if effect is None:
         return None
     parts = [(_error_variance(each) * design, _degrees(each, design)) for each in (one, other)]
-    degrees = effect.variance**2 / sum(part**2 / n for part, n in parts)
+    # Shares of the variance: the square of a small variance may be 0.
+    degrees = 1 / sum((part / effect.variance) ** 2 / n for part, n in parts)
     half = _t_quantile(degrees) * math.sqrt(effect.variance)
     return Interval(effect.value, effect.value - half, effect.value + half)
 
@@ -270,7 +271,8 @@ def combine(effects: Sequence[Effect]) -> Combined | None:
     q = math.fsum(w * square for w, square in zip(weights, squares, strict=True))
     degrees = len(effects) - 1
     spread = total - math.fsum(w * w for w in weights) / total
-    tau2 = max((q - degrees) / spread, 0.0) if degrees else 0.0
+    # Nothing is left but for rounding where one site has nearly all of the weight.
+    tau2 = max((q - degrees) / spread, 0.0) if degrees and spread > 0 else 0.0
     random, _ = _weighted_mean(effects, tau2)
     return Combined(
         fixed=_normal_interval(fixed),
