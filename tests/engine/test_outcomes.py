@@ -181,11 +181,15 @@ def test_a_site_reads_its_own_numbers_alone_and_rare_outcomes_are_left_out() -> 
 def test_a_site_at_which_an_outcome_is_constant_has_no_spread(constant: float) -> None:
     labels, values = SITES["c"]
     equal = np.column_stack([values[:, 0], np.full(len(values), constant)])
-    found = compared({**SITES, "c": (labels, equal)})[0].results[1]
+    sent = {**SITES, "c": (labels, equal)}
+    two = compared(sent, min_sites=2)[0].results[1].comparisons[0].over_sites
+    assert two is not None
+    assert two.sites == 2
+    found = compared(sent)[0].results[1]
     comparison = found.comparisons[0]
     assert set(comparison.by_site) == {"a", "b"}
-    assert comparison.over_sites is not None
-    assert comparison.over_sites.sites == 2
+    # Of two sites' common effect each could compute the other's.
+    assert comparison.over_sites is None
     assert found.sites["c"][0].deviation == 0.0
 
 

@@ -236,7 +236,7 @@ def summarise(
     columns : sequence of Column
         Of the outcomes.
     min_sites : int
-        An outcome that fewer sites have is left out.
+        An outcome that fewer sites have is left out, and so is an effect over fewer sites.
 
     Returns
     -------
@@ -272,7 +272,7 @@ def summarise(
                 design_effect=design,
                 clusters=clusters,
                 sites=by_site,
-                comparisons=comparisons,
+                comparisons=tuple(_of_enough(each, min_sites) for each in comparisons),
             )
         )
     outcomes = Outcomes(reference=reference, results=tuple(results))
@@ -280,6 +280,17 @@ def summarise(
         return outcomes, ()
     names = ", ".join(map(repr, absent))
     return outcomes, (f"fewer sites than min_sites have values of the outcomes {names}",)
+
+
+def _of_enough(found: ClusterComparison, min_sites: int) -> ClusterComparison:
+    """Return a comparison without effects over fewer than ``min_sites`` sites.
+
+    Of two sites' common effect each could compute the other's.
+    """
+    over_sites = ("mantel_haenszel", "over_sites", "standardised_over_sites")
+    effects = {name: getattr(found, name) for name in over_sites}
+    few = [name for name, each in effects.items() if each and each.sites < min_sites]
+    return found.model_copy(update=dict.fromkeys(few)) if few else found
 
 
 _Compared = tuple[

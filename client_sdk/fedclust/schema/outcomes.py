@@ -106,7 +106,8 @@ class ClusterComparison(Model):
     odds_ratio, risk_ratio, risk_difference : Estimate or None
         Of a yes/no outcome, crude: as if all persons were of one site.
     mantel_haenszel : CommonOddsRatio or None
-        The odds ratio, stratified by site.
+        The odds ratio, stratified by site. Like the other effects over sites, None where fewer than
+        ``min_sites`` sites determine it.
     mean_difference, standardised_difference : Estimate or None
         Of a number, crude; the second is Hedges' g.
     by_site : dict of site to Estimate
