@@ -115,6 +115,8 @@ def test_the_tables_count_every_person_of_a_site_for_each_model(swept):
         ("overlap", {"stability": 100}, {"missing": "mask"}, "every column at every site"),
         ("spectral", {"stability": 100}, {}, "assigns rows to the nearest centroid"),
         ("lloyd", {"stability": 500, "n_clusters": 3_000}, {}, "at most"),
+        # The answer's tables have K x K numbers: more than fit into one request.
+        ("lloyd", {"stability": 500, "n_clusters": 100}, {}, "at most 389"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_what_to_change(method, config, policy, says):
@@ -242,6 +244,8 @@ def test_an_answer_that_does_not_add_up_is_refused_at_both_ends():
 
     check(found, "resampling", lambda payload: payload)
     check(found, "evidence", lambda payload: payload)
+    with pytest.raises(RuleViolation, match="more pairs"):
+        check(found, "resampling", lambda p: part_changed(p, pairs=p.parts[0].pairs + 1))
     with pytest.raises(RuleViolation, match="do not add up"):
         check(found, "resampling", moved)
     with pytest.raises(RuleViolation, match="0 or at least 5"):

@@ -26,6 +26,7 @@ from fedclust.engine.stability import (
     N_SPLITS,
     count_ambiguous_pairs,
     gap_statistic,
+    paired_points,
     resampled_models,
     split_models,
     summarise,
@@ -173,10 +174,12 @@ def check_options(config: RunConfig) -> None:
         return
     n_clusters = wanted if isinstance(wanted, int) else sum(wanted)
     per_model = n_clusters * len(config.columns)
-    if (n_models + 2 * N_SPLITS) * per_model > MAX_NUMBERS:
-        most = max(MAX_NUMBERS // per_model - 2 * N_SPLITS, 0)
-        message = f"so many models of these clusters and columns are too large: at most {most}"
-        raise RuleViolation("evidence", message, "/stability")
+    # The answer has a table of K x K for each model and each split, and perhaps one more.
+    per_table = wanted**2 if isinstance(wanted, int) else sum(k**2 for k in wanted)
+    most = min(MAX_NUMBERS // per_model - 2 * N_SPLITS, MAX_NUMBERS // per_table - N_SPLITS - 1)
+    if n_models > most:
+        message = "so many models of these clusters and columns are too large: at most {}"
+        raise RuleViolation("evidence", message.format(max(most, 0)), "/stability")
 
 
 def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Task[ResamplingTask]:
@@ -299,13 +302,20 @@ def _compare(
     def table(rows: IntArray, columns: IntArray) -> IntArray:
         return contingency_table(rows, columns, points.sizes, shape)
 
-    by_model = [nearest_centroid(points.X, centroids) for centroids in part.models]
-    by_half = [nearest_centroid(points.X, centroids) for centroids in part.halves]
+    # One model after the other: a site may have 200,000 points.
+    models, compared = [], paired_points(len(points.X))
+    by_model = np.empty((len(part.models), len(compared)), dtype=np.int64)
+    for b, centroids in enumerate(part.models):
+        found = nearest_centroid(points.X, centroids)
+        models.append(table(labels, found))
+        by_model[b] = found[compared]
     pairs = np.zeros(3, dtype=np.int64)
-    if by_model:
-        pairs = count_ambiguous_pairs(np.stack(by_model), points.sizes)
-    models = [table(labels, found) for found in by_model]
-    halves = [table(a, b) for a, b in zip(by_half[::2], by_half[1::2], strict=True)]
+    if models:
+        pairs = count_ambiguous_pairs(by_model, points.sizes[compared])
+    halves = [
+        table(*(nearest_centroid(points.X, centroids) for centroids in two))
+        for two in zip(part.halves[::2], part.halves[1::2], strict=True)
+    ]
     return ResamplingTables(
         models=np.array(models, dtype=np.int64).reshape(-1, k, k),
         halves=np.array(halves, dtype=np.int64).reshape(-1, k, k),
@@ -329,6 +339,9 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
         check_shape(part.pairs, (3,), f"{at}/pairs")
         if (part.pairs < 0).any():
             raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
+        n_persons = sum(map(int, part.models[:1].ravel()))
+        if sum(map(int, part.pairs)) > n_persons * (n_persons - 1) // 2:
+            raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
         persons: IntArray | None = None
         for table in part.models:
             check_table(table, persons, None, config.p, f"{at}/models")

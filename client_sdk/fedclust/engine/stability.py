@@ -193,6 +193,12 @@ def _centroids(
 # --- pairs of persons, at a site ------------------------------------------------------------------
 
 
+def paired_points(n_points: int) -> IntArray:
+    """Return the points whose pairs count: all, or 2,000 that are evenly spaced."""
+    n_paired = min(n_points, _MAX_PAIRED)
+    return np.arange(n_paired) * n_points // max(n_paired, 1)
+
+
 def count_ambiguous_pairs(labels: IntArray, sizes: IntArray) -> IntArray:
     """Return how many pairs of a site's persons the models keep apart, disagree on, or join.
 
@@ -212,9 +218,8 @@ def count_ambiguous_pairs(labels: IntArray, sizes: IntArray) -> IntArray:
     (3,) int64
         Pairs that are apart, between, and joined.
     """
-    n_points = min(labels.shape[1], _MAX_PAIRED)
-    chosen = np.arange(n_points) * labels.shape[1] // max(n_points, 1)
-    labels, sizes = labels[:, chosen], sizes[chosen]
+    chosen = paired_points(labels.shape[1])
+    labels, sizes, n_points = labels[:, chosen], sizes[chosen], len(chosen)
     n_models, n_clusters = len(labels), int(labels.max(initial=0)) + 1
     together = np.zeros((n_points, n_points), dtype=np.float32)
     block = max(1, _PAIR_BLOCK // n_clusters)
