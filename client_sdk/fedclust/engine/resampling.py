@@ -403,10 +403,13 @@ def left_out_tables(
 def _gap(result: Result, box: FloatArray, seed: int) -> Mapping[str, float]:
     """Return the gap statistic of a result with quality and profile.
 
-    Its reference knows no modes, so other dissimilarities than ``euclidean`` have none.
+    Its reference knows no modes, so other dissimilarities than ``euclidean`` have none. Where all
+    points are centroids, the persons' own inertia is not known.
     """
     quality, profile = result.quality, result.profile
     if quality is None or profile is None or result.dissimilarity != "euclidean":
+        return {}
+    if quality.share_within == 1.0 or quality.inertia == 0.0:
         return {}
     variances = (profile.overall_deviations / result.scale) ** 2
     gap, error, of_one = gap_statistic(
