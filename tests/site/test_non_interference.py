@@ -226,7 +226,9 @@ def _changed(tree: Any, rng: np.random.Generator) -> Any:
 
 
 def _other_numbers(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    if array.dtype.kind != "f" or not array.size:
+    if not array.size:
+        return array
+    if array.dtype.kind != "f":
         return rng.permutation(array)
     match rng.integers(0, 4):
         case 0:
