@@ -293,7 +293,7 @@ def test_frames_hold_what_the_result_does(swept: Any) -> None:
 def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="nothing to compare"):
         swept.at(2).to_frame("k")
-    with pytest.raises(UsageError, match="clusters, sites, transfer, k, history"):
+    with pytest.raises(UsageError, match="clusters, sites, transfer, outcomes, k, history"):
         swept.to_frame("rows")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=r"pip install 'fedclust\[data\]'"):

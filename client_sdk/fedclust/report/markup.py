@@ -74,7 +74,8 @@ def html_figure(draw: Callable[[], Figure], caption: str) -> str:
         drawn = draw().svg
     except UsageError:
         return ""
-    return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
+    # It can be wider than a phone: the keyboard scrolls what has the focus.
+    return f'<figure tabindex="0">{drawn}<figcaption>{escape(caption)}</figcaption></figure>'
 
 
 def html_document(title: str, body: str, style: str = "") -> str:
