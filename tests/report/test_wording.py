@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedclust.report.wording import named_values, share, value_text, without_noise
+from fedclust.report.wording import in_markdown, named_values, share, value_text, without_noise
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,19 @@ def test_rounding_noise_of_a_share_is_left_out_and_a_small_share_is_kept() -> No
     assert [share(value) for value in (1.11022e-16, -1e-17, 1 - 2e-16)] == [0.0, 0.0, 1.0]
     assert [share(value) for value in (1e-9, 1 / 3, 0.999999)] == [1e-9, 1 / 3, 0.999999]
     assert without_noise(1 - 2e-16) == 1 - 2e-16
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<img src=x>", r"\<img src=x>"),
+        (r"\<img src=x>", r"\\\<img src=x>"),
+        ("[@lloyd1982]", r"[\@lloyd1982]"),
+        ("![a](javascript:1)", r"![a\](javascript:1)"),
+        # Units and levels as they are usual stay as they are.
+        ("age (<65, >=65)", "age (<65, >=65)"),
+        ("mm[Hg], 10*9/L, a_b", "mm[Hg], 10*9/L, a_b"),
+    ],
+)
+def test_names_are_no_markdown(name: str, shown: str) -> None:
+    assert in_markdown(name) == shown

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -75,7 +76,7 @@ class Checklist:
                 section = item.section
                 lines += ["", f"## {section}", "", "| item | what to report | this analysis |"]
                 lines.append("|---|---|---|")
-            cells = (each.replace("|", "\\|") for each in (item.id, item.report, item.text))
+            cells = (_in_cell(each) for each in (item.id, item.report, item.text))
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 
@@ -94,6 +95,11 @@ class Checklist:
 
     def _repr_markdown_(self) -> str:
         return self.markdown()
+
+
+def _in_cell(text: str) -> str:
+    """Return text for a table in Markdown: purposes and names hold neither tags nor columns."""
+    return re.sub(r"\\?<(?=[A-Za-z/!?])", "&lt;", text).replace("|", "\\|")
 
 
 def checklist(facts: Facts) -> Checklist:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from fedclust.schema.feature import Feature
 
 #: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
 _ROUNDING = 1e-12
+#: What begins a tag, a citation, a link or a footnote in Markdown, and what undoes an escape.
+_MARKUP = re.compile(r"\\|<(?=[A-Za-z/!?])|(?<!\w)@(?=\w)|\](?=[(\[:])|\[(?=\^)")
 
 
 def value_text(value: object) -> str:
@@ -48,8 +51,13 @@ def isolated(text: str) -> str:
     return text if text.isascii() else f"\u2068{text}\u2069"
 
 
+def in_markdown(text: str) -> str:
+    """Return what somebody else wrote so that Markdown shows it and does nothing else."""
+    return _MARKUP.sub(r"\\\g<0>", text)
+
+
 def variable_text(feature: Feature) -> str:
-    """Return a variable with unit, levels, transform, bounds and weight."""
+    """Return a variable with unit, levels, transform, bounds and weight, in Markdown."""
     details = [feature.unit] if feature.unit else []
     if feature.kind == "binary":
         details.append("yes/no")
@@ -66,4 +74,4 @@ def variable_text(feature: Feature) -> str:
         details.append(f"upper bound {high:g}")
     if feature.weight != 1.0:
         details.append(f"weight {feature.weight:g}")
-    return f"{feature.name} ({', '.join(details)})" if details else feature.name
+    return in_markdown(f"{feature.name} ({', '.join(details)})" if details else feature.name)
