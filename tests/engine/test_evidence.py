@@ -279,3 +279,16 @@ def test_a_flow_comes_from_the_part_before_and_rests_on_enough_sites(swept):
 def test_the_phases_say_what_they_disclose():
     for phase in (evidence.PHASE, resampling.PHASE):
         assert all(line.meaning and line.identifies for line in phase.discloses)
+
+
+def test_consent_lists_what_this_session_sends_and_how_many_models_there_are():
+    def fields(config):
+        found = run(config)
+        phases = engine.possible_phases(plan_of(found.definition_))[-2:]
+        return {line.field: line.shape for phase in phases for line in phase.discloses}
+
+    stable, moved = fields({}), fields({"stability": 0, "transfer": True})
+    assert stable["parts.models"] == "K x K numbers for each of 20 models, for each K"
+    assert not {"parts.own", "parts.left_out"} & stable.keys()
+    assert not {"parts.models", "parts.halves", "parts.pairs"} & moved.keys()
+    assert {"parts.own", "parts.left_out"} <= moved.keys()

@@ -132,7 +132,7 @@ def closing_phases(plan: Plan) -> tuple[Phase, ...]:
     if not plan.options.evaluated:
         return ()
     if evidence.needs_cells(plan.options):
-        return (_evidence_phase(plan), resampling.PHASE)
+        return (_evidence_phase(plan), _resampling_phase(plan))
     if plan.outcomes:
         return (_evidence_phase(plan),)
     return (_evaluation_phase(plan.method),)
@@ -150,12 +150,28 @@ def _evidence_phase(plan: Plan) -> Phase:
         parts.append("cells of your own records, from which models of resampled data are made")
     else:
         absent += ["cells.", "extent"]
+    if not plan.options.transferred:
+        absent.append("parts.own")
     if not isinstance(plan.options.n_clusters, tuple):
         absent.append("parts.flow")
     discloses = tuple(
         line for line in evidence.PHASE.discloses if not line.field.startswith(tuple(absent))
     )
     return replace(evidence.PHASE, summary=f"{'; '.join(parts)}.", discloses=discloses)
+
+
+def _resampling_phase(plan: Plan) -> Phase:
+    """Return the phase with what it asks in this session, and with its number of models."""
+    n_models, transferred = plan.options.resampled_models, plan.options.transferred
+    shapes = {"parts.models": f"K x K numbers for each of {n_models} models, for each K"}
+    absent = set() if n_models else {"parts.models", "parts.halves", "parts.pairs"}
+    absent |= set() if transferred else {"parts.left_out"}
+    discloses = tuple(
+        line.model_copy(update={"shape": shapes.get(line.field, line.shape)})
+        for line in resampling.PHASE.discloses
+        if line.field not in absent
+    )
+    return replace(resampling.PHASE, discloses=discloses)
 
 
 def _engine_closings(method: AnyMethod) -> tuple[Phase, ...]:

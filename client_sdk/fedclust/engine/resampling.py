@@ -36,7 +36,14 @@ from fedclust.engine.transfer import left_out_models
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.agreement import contingency_table
-from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix, IntTensor3, IntVector
+from fedclust.numeric.arrays import (
+    FloatMatrix,
+    FloatTensor3,
+    FloatVector,
+    IntMatrix,
+    IntTensor3,
+    IntVector,
+)
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
@@ -112,9 +119,9 @@ class ResamplingTables(Model):
         Persons by their final cluster and that of each model.
     halves : (R, K, K) int64
         Persons by their cluster in the models of both halves of each split.
-    pairs : (3,) int64
+    pairs : (3,) float64
         Pairs of persons by how many models put both into one cluster: at most a tenth of them, in
-        between, at least nine tenths.
+        between, at least nine tenths. As floats: they can be more than a count may be.
     left_out : (K, K) int64 or None
         Persons by their cluster in the model made without the site (rows) and by their final
         cluster (columns).
@@ -122,7 +129,7 @@ class ResamplingTables(Model):
 
     models: IntTensor3
     halves: IntTensor3
-    pairs: IntVector
+    pairs: FloatVector
     left_out: IntMatrix | None = None
 
 
@@ -309,9 +316,9 @@ def _compare(
         found = nearest_centroid(points.X, centroids)
         models.append(table(labels, found))
         by_model[b] = found[compared]
-    pairs = np.zeros(3, dtype=np.int64)
+    pairs = np.zeros(3)
     if models:
-        pairs = count_ambiguous_pairs(by_model, points.sizes[compared])
+        pairs = count_ambiguous_pairs(by_model, points.sizes[compared]).astype(np.float64)
     halves = [
         table(*(nearest_centroid(points.X, centroids) for centroids in two))
         for two in zip(part.halves[::2], part.halves[1::2], strict=True)
@@ -340,7 +347,7 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
         if (part.pairs < 0).any():
             raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
         n_persons = sum(map(int, part.models[:1].ravel()))
-        if sum(map(int, part.pairs)) > n_persons * (n_persons - 1) // 2:
+        if part.pairs.sum() > n_persons * (n_persons - 1) / 2:
             raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
         persons: IntArray | None = None
         for table in part.models:
@@ -382,7 +389,7 @@ def stabilities(
         summary = summarise(
             np.sum([each.models for each in tables], axis=0, dtype=np.int64),
             np.sum([each.halves for each in tables], axis=0, dtype=np.int64),
-            np.sum([each.pairs for each in tables], axis=0, dtype=np.int64),
+            np.sum([each.pairs for each in tables], axis=0),
         )
         found.append(summary.model_copy(update=_gap(own, box, seed)))
     return tuple(found)

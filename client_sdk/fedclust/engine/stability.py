@@ -240,7 +240,7 @@ def count_ambiguous_pairs(labels: IntArray, sizes: IntArray) -> IntArray:
 # --- what the tables say --------------------------------------------------------------------------
 
 
-def summarise(models: IntArray, halves: IntArray, pairs: IntArray) -> Stability:
+def summarise(models: IntArray, halves: IntArray, pairs: FloatArray | IntArray) -> Stability:
     """Return the stability of a clustering from all sites' tables, without the gap statistic.
 
     Parameters
@@ -250,7 +250,7 @@ def summarise(models: IntArray, halves: IntArray, pairs: IntArray) -> Stability:
     halves : (R, K, K) int64
         Persons by the cluster of each split's first half, and of its second. Each half predicts
         the other; the mean of both counts.
-    pairs : (3,) int64
+    pairs : (3,) float64 or int64
         Sums of :func:`count_ambiguous_pairs`.
     """
     jaccard = np.array([jaccard_by_cluster(table) for table in models])
