@@ -151,8 +151,9 @@ def revived(value: Any, schema: dict[str, Any]) -> Any:
     if isinstance(value, list) and "items" in schema:
         return [revived(item, schema["items"]) for item in value]
     if isinstance(value, dict):
-        fields = schema.get("properties", {})
-        return {name: revived(item, fields.get(name, {})) for name, item in value.items()}
+        fields, others = schema.get("properties", {}), schema.get("additionalProperties")
+        rest = others if isinstance(others, dict) else {}
+        return {name: revived(item, fields.get(name, rest)) for name, item in value.items()}
     return float(value) if schema.get("type") == "number" else value
 
 
