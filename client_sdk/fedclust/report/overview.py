@@ -10,9 +10,11 @@ from fedclust.errors import UsageError
 from fedclust.report.drawing import short
 from fedclust.report.facts import Facts
 from fedclust.report.figures import difference_colour, ranked_columns
+from fedclust.report.likelihood import bic_text, likelihood_columns
 from fedclust.report.markup import html_folded, html_table
 from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.outcomes import Outcomes
+from fedclust.schema.result import Likelihood
 
 __all__ = ["TableName", "frame", "html_overview", "text_overview"]
 
@@ -33,6 +35,7 @@ _TRANSFER = (
     "found_alone",
     "differing_columns",
 )
+_LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
 #: Longest name and longest text in a notebook's tables.
 _NAME, _TEXT = 60, 1_000
 
@@ -75,6 +78,8 @@ def _facts(facts: Facts) -> list[str]:
             f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
             f"{short(quality.davies_bouldin)}"
         )
+    if result.likelihood is not None:
+        lines.append(_likelihood(result.likelihood))
     if result.sweep:
         ks = [entry.n_clusters for entry in result.sweep]
         tried = f"{len(ks)} numbers of clusters from {ks[0]} to {ks[-1]}"
@@ -87,6 +92,15 @@ def _facts(facts: Facts) -> list[str]:
             f"{proven}"
         )
     return lines
+
+
+def _likelihood(found: Likelihood) -> str:
+    certain = found.relative_entropy
+    return (
+        f"log-likelihood per person {short(found.log_likelihood_per_person)}, "
+        f"{found.n_parameters} free {_plural('parameter', found.n_parameters)}, BIC "
+        f"{bic_text(found)}" + ("" if certain is None else f", relative entropy {short(certain)}")
+    )
 
 
 def _text_table(facts: Facts) -> list[str]:
@@ -159,10 +173,14 @@ def html_overview(kind: str, facts: Facts) -> str:
     if result.site_sizes:
         parts.append(html_folded("Persons by site", _site_table(facts)))
     if result.sweep:
+        titles, cells = likelihood_columns(result.sweep)
         table = html_table(
             cut(result.recommendation or "", _TEXT),
-            ["clusters", *(name.replace("_", " ") for name in _MEASURES)],
-            [[e.n_clusters, *(getattr(e, name) for name in _MEASURES)] for e in result.sweep],
+            ["clusters", *(name.replace("_", " ") for name in _MEASURES), *titles],
+            [
+                [entry.n_clusters, *(getattr(entry, name) for name in _MEASURES), *more]
+                for entry, more in zip(result.sweep, cells, strict=True)
+            ],
         )
         parts.append(html_folded("Numbers of clusters that were compared", table))
     return f'<div class="fedclust">{STYLE}{"".join(parts)}</div>'
@@ -264,7 +282,11 @@ def frame(facts: Facts, table: TableName) -> Any:
     if table == "k":
         if not result.sweep:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
-        return _listed(pd, result.sweep, "n_clusters", [*_MEASURES, "n_rows"])
+        by_k = _listed(pd, result.sweep, "n_clusters", [*_MEASURES, "n_rows"])
+        fits = [entry.result.likelihood for entry in result.sweep]
+        for name in _LIKELIHOOD if any(fits) else ():
+            by_k[name] = [_number(None if fit is None else getattr(fit, name)) for fit in fits]
+        return by_k
     measures = ("phase", "n_sites", "inertia", "centroid_shift", "lower_bound", "upper_bound")
     return _listed(pd, result.history, "round", measures)
 

@@ -13,6 +13,7 @@ from fedclust.report.checklist import checklist
 from fedclust.report.drawing import short
 from fedclust.report.facts import ClusterColumn, Facts, Mode
 from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, has_map, mean_of, profile_pairs
+from fedclust.report.likelihood import html_likelihood, likelihood_columns
 from fedclust.report.markup import (
     Section,
     html_document,
@@ -56,6 +57,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("transfer", TRANSFER_TITLE, html_transfer(facts)),
         Section("outcomes", "Outcomes", html_outcomes(facts)),
         Section("bounds", "Bounds", _bounds(facts)),
+        Section("likelihood", "Likelihood", html_likelihood(facts)),
         Section("quality", "Quality", _quality(facts)),
         Section("methods", "Methods and reporting checklist", _methods(facts)),
         Section("provenance", "Provenance", _provenance(facts)),
@@ -340,6 +342,7 @@ def _choice(facts: Facts) -> str:
     reported = facts.result.n_clusters
     if not facts.result.sweep:
         return ""
+    titles, cells = likelihood_columns(facts.result.sweep)
     rows = [
         [
             f"{tried.n_clusters}{' (reported here)' if tried.n_clusters == reported else ''}",
@@ -347,8 +350,9 @@ def _choice(facts: Facts) -> str:
             tried.simplified_silhouette,
             tried.davies_bouldin,
             tried.start_agreement,
+            *more,
         ]
-        for tried in facts.result.sweep
+        for tried, more in zip(facts.result.sweep, cells, strict=True)
     ]
     header = [
         "clusters",
@@ -356,6 +360,7 @@ def _choice(facts: Facts) -> str:
         "simplified silhouette",
         "Davies-Bouldin",
         "agreement of starts",
+        *titles,
     ]
     table = html_table("Every number of clusters that was tried.", header, rows)
     figure = html_figure(

@@ -13,6 +13,7 @@ import numpy as np
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
 from fedclust.report.facts import Cluster, ClusterColumn, Facts
+from fedclust.report.likelihood import likelihood_fields
 from fedclust.report.wording import share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
@@ -55,6 +56,7 @@ def json_text(facts: Facts) -> str:
     sweep = [
         {
             **entry.model_dump(mode="json", exclude={"result", "n_rows"}),
+            "likelihood": likelihood_fields(entry.result.likelihood),
             "reported": entry.n_clusters == result.n_clusters,
         }
         for entry in result.sweep or ()
@@ -69,6 +71,7 @@ def json_text(facts: Facts) -> str:
             "clusters": [_cluster(cluster) for cluster in facts.clusters],
             "sizes_by_site": result.site_sizes,
             "quality": result.quality,
+            "likelihood": likelihood_fields(result.likelihood),
             "history": result.history,
             "sweep": sweep,
             "recommendation": result.recommendation,

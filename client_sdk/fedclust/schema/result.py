@@ -137,6 +137,16 @@ class Likelihood(Model):
     icl: float
     relative_entropy: float | None
 
+    @property
+    def log_likelihood_per_person(self) -> float:
+        """``log_likelihood`` / ``n_rows``."""
+        return self.log_likelihood / self.n_rows
+
+    @property
+    def entropy_per_person(self) -> float:
+        """Mean entropy of a person's probabilities, from 0 to log K."""
+        return max(self.icl - self.bic, 0.0) / (2.0 * self.n_rows)
+
 
 class ClusterProfile(Model):
     """What the persons of each cluster look like, over all sites; see ``engine.evaluation``.
