@@ -16,7 +16,7 @@ from fedclust.errors import UsageError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["CLOSE", "DETAILS", "Predictions", "predictions_of_blocks"]
+__all__ = ["CLOSE", "DETAILS", "Predictions", "predictions_of_blocks", "probability_names"]
 
 #: Below this margin a row is close to the next cluster: on a straight line between two centroids
 #: these are the places from .47 of the way on.
@@ -50,6 +50,9 @@ class Predictions:
         Of each row that lies outside the features that do, the furthest first; at most three.
     ids : tuple of str or None
         The rows' identifiers, if an id column was named.
+    probabilities : (n, K) float64 or None
+        How probable each cluster is, NaN where missing values forbid a label; None where the method
+        has no soft clusters.
     """
 
     labels: NDArray[np.int64]
@@ -59,10 +62,12 @@ class Predictions:
     outside: NDArray[np.int8]
     why: tuple[tuple[str, ...], ...] = field(default=())
     ids: tuple[str, ...] | None = None
+    probabilities: NDArray[np.float64] | None = None
 
     @classmethod
     def of(cls, parts: Sequence[Placement], ids: tuple[str, ...] | None = None) -> Predictions:
         """Return the predictions of consecutive blocks of rows."""
+        soft = [part.probabilities for part in parts if part.probabilities is not None]
         return cls(
             labels=np.concatenate([part.labels for part in parts]),
             second=np.concatenate([part.second for part in parts]),
@@ -71,6 +76,7 @@ class Predictions:
             outside=np.concatenate([part.outside for part in parts]),
             why=tuple(names[:_MOST_WHY] for part in parts for names in part.why),
             ids=ids,
+            probabilities=np.concatenate(soft) if soft else None,
         )
 
     def __len__(self) -> int:
@@ -115,7 +121,7 @@ class Predictions:
         """Return a row for each row as a pandas DataFrame (the extra ``[data]``).
 
         The index are the identifiers, if an id column was named. ``outside`` is ``<NA>`` where it
-        is not known.
+        is not known. Of soft clusters the columns ``p0``, ``p1`` and so on are the probabilities.
 
         Returns
         -------
@@ -134,7 +140,16 @@ class Predictions:
         outside = pd.array(self.outside > 0, dtype="boolean")
         outside[self.outside < 0] = pd.NA
         values = (self.labels, self.second, self.margin, self.distance, outside, self.why)
-        return pd.DataFrame(dict(zip(DETAILS, values, strict=True)), index=self.ids)
+        columns = dict(zip(DETAILS, values, strict=True))
+        if self.probabilities is not None:
+            names = probability_names(self.probabilities.shape[1])
+            columns |= dict(zip(names, self.probabilities.T, strict=True))
+        return pd.DataFrame(columns, index=self.ids)
+
+
+def probability_names(n_clusters: int) -> list[str]:
+    """Return the names of the columns with the clusters' probabilities."""
+    return [f"p{k}" for k in range(n_clusters)]
 
 
 def predictions_of_blocks(rows: LabelRows, place: PlaceBlock) -> Predictions:

@@ -344,11 +344,16 @@ def require_soft(
     """Return the clusters' probabilities (n, K); UsageError where the method has none."""
     found = engine.probabilities(plan, result, X, memory)
     if found is None:
-        raise UsageError(
-            f"{plan.method.name} assigns each row to one cluster: only a method with soft clusters "
-            "has probabilities, such as mixture"
-        )
+        raise no_soft_clusters(plan.method.name)
     return found
+
+
+def no_soft_clusters(method: str) -> UsageError:
+    """Return the error for probabilities of a method that has none."""
+    return UsageError(
+        f"{method} assigns each row to one cluster: only a method with soft clusters has "
+        "probabilities, such as mixture"
+    )
 
 
 def read_result(document: ResultDocument, definition: Definition) -> SessionResult:

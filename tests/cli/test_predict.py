@@ -122,7 +122,7 @@ def test_one_patient_as_json(run: Run) -> None:
         (typed("age=4", "age=5"), "--value gives age twice"),
         (typed("male=2"), "male is 1 (yes) or 0 (no)"),
         (typed("pain=bad"), "pain is one of typical, none, other"),
-        ([*typed("age=4"), "--out", "x.csv"], "leave out --data, --out and --id-column"),
+        ([*typed("age=4"), "--out", "x.csv"], "leave out --data, --out, --id-column"),
         (["--data", "new.csv"], "give --data and --out for a table"),
         ([*typed("age=4"), "--k", "2"], "a model file holds one number of clusters"),
     ],
@@ -163,3 +163,39 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
         "close": 0,
         "outside": 1,
     }
+
+
+def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    sites = {
+        name: np.concatenate([rng.normal(0, 1, (30, 2)), rng.normal(4, 1, (30, 2))])
+        for name in ("ada", "bern", "cork")
+    }
+    config, features = {"n_clusters": [2, 3]}, [{"name": "x"}, {"name": "y"}]
+    found = simulate("mixture", sites, config=config, features=features).at(2)
+    found.save(folder / "soft.fedclust")
+    (folder / "soft.csv").write_text("mrn,x,y\na,2,2.1\nb,9,\nc,4,4\n", "utf-8")
+    given = ("--data", "soft.csv", "--id-column", "mrn", "--out", "soft-labels.csv")
+    for words in (given, (*given, "--probabilities"), (*given, "--probabilities")):
+        code, _, err = run("soft.fedclust", *words)
+        assert code == 0, err
+    with (folder / "soft-labels.csv").open(newline="") as file:
+        rows = {row["mrn"]: row for row in csv.DictReader(file)}
+    expected = found.probabilities([[2.0, 2.1], [4.0, 4.0]])
+    shares = [[float(rows[name][f"p{k}"]) for k in range(2)] for name in "ac"]
+    np.testing.assert_allclose(shares, expected, atol=6e-5)
+    assert [rows["b"][name] for name in ("cluster", "p0", "p1", "margin")] == [""] * 4
+    assert list(rows["a"])[-2:] == ["p0", "p1"]
+    details = found.predict_details([[2.0, 2.1], [4.0, 4.0]]).to_frame()
+    np.testing.assert_array_equal(details[["p0", "p1"]], expected)
+
+
+@pytest.mark.parametrize("name", ["impute.json", "impute.fedclust"])
+def test_other_methods_have_no_probabilities(run: Run, folder: Path, name: str) -> None:
+    (folder / "some.csv").write_text("age,crp,male,pain\n41,3,1,typical\n", "utf-8")
+    given = ("--data", "some.csv", "--out", "none.csv", "--probabilities")
+    code, _, err = run(name, *given)
+    assert code == 2
+    assert "fkm assigns each row to one cluster" in err
+    assert not (folder / "none.csv").exists()
+    assert "--id-column and --probabilities" in run(name, *typed("age=41"), "--probabilities")[2]

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
-from fedclust.predictions import DETAILS, Predictions
+from fedclust.predictions import DETAILS, Predictions, probability_names
 from fedclust.report.ro_crate import METADATA
 from fedclust.report.tables import FORMATS, spreadsheet_text
 from fedclust.site.result import SiteResult
@@ -29,7 +30,9 @@ _TOKEN = re.compile(rb"fc[aos]_\S+\s*")
 def is_labels(begin: bytes) -> bool:
     """Whether a file begins as :func:`write_labels` or :func:`write_predictions` begins one."""
     head = next(csv.reader(begin.partition(b"\n")[0].decode(errors="replace").splitlines()), [])
-    return head[1:] == ["cluster"] or tuple(head[1:]) == DETAILS
+    details, rest = head[1 : 1 + len(DETAILS)], head[1 + len(DETAILS) :]
+    predictions = tuple(details) == DETAILS and rest == probability_names(len(rest))
+    return head[1:] == ["cluster"] or predictions
 
 
 def is_result(begin: bytes) -> bool:
@@ -130,14 +133,26 @@ def write_labels(
     write(path, text.getvalue().encode())
 
 
-def write_predictions(path: Path, found: Predictions, id_column: str | None) -> None:
-    """Write one line for each row: its id, or its number from 0, and its prediction."""
+def write_predictions(
+    path: Path,
+    found: Predictions,
+    id_column: str | None,
+    probabilities: NDArray[Any] | None = None,
+) -> None:
+    """Write one line for each row: its id, or its number from 0, and its prediction.
+
+    Probabilities (n, K) follow, empty where missing values forbid a cluster.
+    """
+    soft = np.empty((len(found), 0)) if probabilities is None else probabilities
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([id_column or "row", *DETAILS])
-    for name, row in zip(found.ids or range(len(found)), found.rows(), strict=True):
+    writer.writerow([id_column or "row", *DETAILS, *probability_names(soft.shape[1])])
+    names = found.ids or range(len(found))
+    for name, row, own in zip(names, found.rows(), soft.tolist(), strict=True):
         cells = (f"{value:.4g}" if isinstance(value, float) else value for value in row)
-        writer.writerow([name, *(spreadsheet_text(c) if isinstance(c, str) else c for c in cells)])
+        fields = (spreadsheet_text(c) if isinstance(c, str) else c for c in cells)
+        shares = ("" if value != value else f"{value:.4f}" for value in own)
+        writer.writerow([name, *fields, *shares])
     write(path, text.getvalue().encode())
 
 

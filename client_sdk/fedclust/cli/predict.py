@@ -17,6 +17,7 @@ from fedclust.cluster_model import ClusterModel, is_model, load_model
 from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.errors import UsageError
 from fedclust.predictions import Predictions
+from fedclust.session_result import no_soft_clusters
 from fedclust.site.result import SiteResult
 
 app = typer.Typer(rich_markup_mode=None)
@@ -27,8 +28,10 @@ app = typer.Typer(rich_markup_mode=None)
     "predict",
     "fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv",
     "fedclust predict model.json --data new.csv --id-column mrn --out labels.csv",
+    "fedclust predict classes.fedclust --data new.csv --out labels.csv --probabilities",
     "fedclust predict model.json --value age=63 --value chol=233 --value sex=1",
 )
+# Each parameter is an option, or a group of them, of the command.
 def predict(
     how: o.Reading,
     result: Annotated[
@@ -55,13 +58,24 @@ def predict(
             "out is missing.",
         ),
     ] = None,
+    probabilities: Annotated[
+        bool,
+        o.opt(
+            "--probabilities",
+            "Write the probability of each cluster too, in columns p0, p1 and so on. Only a method "
+            "with soft clusters has them, such as mixture.",
+        ),
+    ] = False,
     k: OneK = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Find the cluster of new rows, or of one patient, with a saved result; nothing is sent."""
     if value:
-        if data is not None or out_path is not None or id_column is not None:
-            raise UsageError("--value is for one patient: leave out --data, --out and --id-column")
+        if data is not None or out_path is not None or id_column is not None or probabilities:
+            raise UsageError(
+                "--value is for one patient: leave out --data, --out, --id-column and "
+                "--probabilities"
+            )
         _one_patient(_load(result, k), value, as_json)
         return
     if data is None or out_path is None:
@@ -71,11 +85,20 @@ def predict(
     source = how.source(data, o.Persons(id_column=id_column))
     check_outputs(((out_path, is_labels),), (result, *source.files))
     loaded = _load(result, k)
+    if probabilities:
+        _require_soft(loaded)
     with ProgressLine(at_once=False) as line:
         found = loaded.place_rows(loaded.new_rows(source.rows(line.read), source.id_column))
-    write_predictions(out_path, found, source.id_column)
+    soft = found.probabilities if probabilities else None
+    write_predictions(out_path, found, source.id_column, soft)
     if source.id_column is None:
         show(err, "labels are named by row number only; give --id-column to name the rows")
+    n_clusters = loaded.result_.n_clusters
+    _conclude(found, out_path, "" if n_clusters is None else f" (K = {n_clusters})", as_json)
+
+
+def _conclude(found: Predictions, out_path: Path, sweep: str, as_json: bool) -> None:
+    """Warn of rows that need attention, and say how many were labelled."""
     without = warn_unlabelled(found.labels)
     _warn_outside(found)
     n_ids, n_rows = count_repeated(found.ids or ())
@@ -89,8 +112,6 @@ def predict(
         "repeated_ids": n_ids,
         "labels": str(out_path),
     }
-    n_clusters = loaded.result_.n_clusters
-    sweep = "" if n_clusters is None else f" (K = {n_clusters})"
     conclude(f"{len(found) - without} rows labelled: {out_path}{sweep}", facts, as_json)
 
 
@@ -102,6 +123,14 @@ def _load(path: Path, k: int | None) -> ClusterModel | SiteResult:
         return load_model(path)
     loaded = SiteResult.load(path)
     return loaded if k is None else loaded.at(k)
+
+
+def _require_soft(loaded: ClusterModel | SiteResult) -> None:
+    """Refuse a result without soft clusters before any row is read."""
+    if isinstance(loaded, ClusterModel):
+        raise no_soft_clusters(loaded.provenance.method)
+    if loaded.result_.soft is None:
+        raise no_soft_clusters(loaded.definition.algorithm)
 
 
 def _warn_outside(found: Predictions) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.engine.outside import OutsideLimits, find_outside, outside_limits
 from fedclust.engine.plan import Plan
-from fedclust.engine.site import keep_columns, label
+from fedclust.engine.site import keep_columns, label, probabilities
 from fedclust.methods.common.assign import distances_to_clusters, label_by_centroid
 from fedclust.schema.encoding import Column
 from fedclust.schema.method import AnyMethod
@@ -41,6 +41,8 @@ class Placement:
         Whether the row lies outside what the model saw: 1, 0, or -1 for not known.
     why : tuple of tuple of str
         The features of each row that lie outside, the furthest first.
+    probabilities : (n, K) float64 or None
+        How probable each cluster is; None where the method has no soft clusters.
     """
 
     labels: IntArray
@@ -49,6 +51,7 @@ class Placement:
     margin: FloatArray
     outside: NDArray[np.int8]
     why: tuple[tuple[str, ...], ...]
+    probabilities: FloatArray | None = None
 
 
 def goes_by_distance(method: AnyMethod, result: Result) -> bool:
@@ -83,7 +86,8 @@ def place(
     labels = label(plan, result, rows, memory, site, mask, new=True)
     limits = outside_limits(plan.columns)
     by_distance = goes_by_distance(plan.method, result)
-    return _placement(result, plan.columns, limits, rows, labels, mask, by_distance=by_distance)
+    found = _placement(result, plan.columns, limits, rows, labels, mask, by_distance=by_distance)
+    return replace(found, probabilities=probabilities(plan, result, rows, memory))
 
 
 def place_by_distance(
