@@ -113,7 +113,8 @@ def test_the_tables_count_every_person_of_a_site_for_each_model(swept):
         ("lloyd", {"stability": 100, "evaluate": False}, {}, "leave evaluate on"),
         ("lloyd", {"transfer": True, "evaluate": False}, {}, "leave evaluate on"),
         ("overlap", {"stability": 100}, {"missing": "mask"}, "every column at every site"),
-        ("spectral", {"stability": 100}, {}, "assigns rows to the nearest centroid"),
+        ("spectral", {"stability": 100}, {}, "nearest centroid, and spectral does not"),
+        ("mixture", {"transfer": True}, {}, "nearest centroid, and mixture does not"),
         ("lloyd", {"stability": 500, "n_clusters": 3_000}, {}, "at most"),
         # The answer's tables have K x K numbers: more than fit into one request.
         ("lloyd", {"stability": 500, "n_clusters": 100}, {}, "at most 389"),

@@ -198,7 +198,10 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
         message = "resampled models need every column at every site: drop or impute missing values"
         raise RuleViolation("evidence", message, pointer)
     if method.by_prototypes or method.probabilities is not None:
-        message = "it needs a method that assigns rows to the nearest centroid"
+        message = (
+            "it compares models that assign rows to the nearest centroid, and "
+            f"{method.name} does not: leave it out"
+        )
         raise RuleViolation("evidence", message, pointer)
 
 
