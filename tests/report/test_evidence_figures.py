@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -262,3 +263,24 @@ def test_without_two_axes_of_all_persons_the_centroids_have_their_own() -> None:
         figure = Plots(facts_of(MEANS, NAMES, axes=given)).centroids()
         assert figure.title == "Centroids in two dimensions"
         check_drawing(figure)
+
+
+def test_the_choice_of_a_number_shows_its_stability_where_that_was_measured() -> None:
+    plain = _swept(3, 3)
+    assert "prediction strength" not in html(plain)
+    assert "prediction strength" not in words_of(Plots(plain).choice())
+    strong = _measured([0.9, 0.61]).model_copy(update={"prediction_strength": 0.87, "gap": 1.25})
+    sweep = plain.result.sweep or ()
+    first = sweep[0].result.model_copy(update={"stability": strong})
+    entries = (sweep[0].model_copy(update={"result": first}), *sweep[1:])
+    stable = replace(plain, result=plain.result.model_copy(update={"sweep": entries}))
+    page = html(stable)
+    for text in (
+        "least stable cluster (Jaccard)",
+        "<td>0.61</td>",
+        "<td>0.87</td>",
+        "<td>1.25</td>",
+    ):
+        assert text in page
+    assert "prediction strength" in words_of(Plots(stable).choice())
+    check_drawing(Plots(stable).choice())

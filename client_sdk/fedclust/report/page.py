@@ -25,7 +25,7 @@ from fedclust.report.markup import (
 )
 from fedclust.report.methods_text import bibtex, methods_text
 from fedclust.report.outcomes import html_outcomes
-from fedclust.report.stability import html_stability
+from fedclust.report.stability import html_stability, stability_columns
 from fedclust.report.transfer import TRANSFER_TITLE, html_transfer
 from fedclust.report.wording import isolated, named_values, without_noise
 from fedclust.schema.encoding import Column
@@ -342,7 +342,8 @@ def _choice(facts: Facts) -> str:
     reported = facts.result.n_clusters
     if not facts.result.sweep:
         return ""
-    titles, cells = likelihood_columns(facts.result.sweep)
+    fit_titles, fits = likelihood_columns(facts.result.sweep)
+    titles, cells = stability_columns(facts.result.sweep)
     rows = [
         [
             f"{tried.n_clusters}{' (reported here)' if tried.n_clusters == reported else ''}",
@@ -350,9 +351,10 @@ def _choice(facts: Facts) -> str:
             tried.simplified_silhouette,
             tried.davies_bouldin,
             tried.start_agreement,
-            *more,
+            *stable,
+            *fit,
         ]
-        for tried, more in zip(facts.result.sweep, cells, strict=True)
+        for tried, stable, fit in zip(facts.result.sweep, cells, fits, strict=True)
     ]
     header = [
         "clusters",
@@ -361,6 +363,7 @@ def _choice(facts: Facts) -> str:
         "Davies-Bouldin",
         "agreement of starts",
         *titles,
+        *fit_titles,
     ]
     table = html_table("Every number of clusters that was tried.", header, rows)
     figure = html_figure(

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
-from fedclust.engine.stability import band
+from fedclust.engine.stability import STRONG, band
 from fedclust.report.facts import Facts
 from fedclust.report.figures import Plots
 from fedclust.report.markup import html_figure, html_table
 from fedclust.schema.evidence import Stability
+from fedclust.schema.result import SweepEntry
 
-__all__ = ["html_stability"]
+__all__ = ["html_stability", "stability_columns"]
 
-#: Tibshirani & Walther, 2005: clusters that another half of the data would find again.
-_PREDICTABLE = 0.8
+
+def stability_columns(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[object]]]:
+    """Return more titles for a table of numbers of clusters, and more cells for each of its lines.
+
+    Both are empty where no number of clusters was compared with other models.
+    """
+    found = [entry.result.stability for entry in entries]
+    if not any(found):
+        return [], [[] for _ in found]
+    cells: list[list[object]] = [
+        [each and float(each.jaccard.min()), each and each.prediction_strength, each and each.gap]
+        for each in found
+    ]
+    return ["least stable cluster (Jaccard)", "prediction strength", "gap"], cells
 
 
 def html_stability(facts: Facts) -> str:
@@ -69,10 +83,10 @@ def stability_sentences(found: Stability) -> tuple[str, ...]:
             "site are together in more than a tenth and less than nine tenths of the models."
         )
     if found.prediction_strength is not None:
-        says = "reach" if found.prediction_strength >= _PREDICTABLE else "do not reach"
+        says = "reach" if found.prediction_strength >= STRONG else "do not reach"
         lines.append(
             f"Prediction strength {found.prediction_strength:.2f}: the clusters {says} "
-            f"{_PREDICTABLE}, from which on one half of the persons predicts the other's clusters."
+            f"{STRONG}, from which on one half of the persons predicts the other's clusters."
         )
     if found.gap is not None and found.gap_error is not None and found.gap_of_one is not None:
         k = len(found.jaccard)

@@ -57,7 +57,7 @@ def draw_bounds(facts: Facts) -> Figure:
 
 
 def draw_choice(facts: Facts) -> Figure:
-    """Draw silhouette and agreement of starts by number of clusters.
+    """Draw silhouette, agreement of starts and prediction strength by number of clusters.
 
     Raises
     ------
@@ -69,6 +69,13 @@ def draw_choice(facts: Facts) -> Figure:
         "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
         "agreement of starts": [(each.n_clusters, each.start_agreement) for each in sweep],
     }
+    strengths = [
+        None if each.result.stability is None else each.result.stability.prediction_strength
+        for each in sweep
+    ]
+    if any(strength is not None for strength in strengths):
+        ks = [each.n_clusters for each in sweep]
+        lines["prediction strength"] = list(zip(ks, strengths, strict=True))
     values = [value for points in lines.values() for _, value in points if value is not None]
     if len(sweep) < 2 or not values:
         raise UsageError("one number of clusters was tried: there is nothing to compare")
@@ -77,7 +84,8 @@ def draw_choice(facts: Facts) -> Figure:
     words = joined(
         f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, agreement of "
         f"starts {short(e.start_agreement)}"
-        for e in sweep
+        + ("" if strength is None else f", prediction strength {short(strength)}")
+        for e, strength in zip(sweep, strengths, strict=True)
     )
     return line_chart(
         "Choosing the number of clusters",
