@@ -176,6 +176,11 @@ def needs_cells(options: MethodOptions) -> bool:
     return options.resampled_models > 0 or options.transferred
 
 
+def assigns_by_centroids(method: AnyMethod) -> bool:
+    """Whether rows go with the nearest centroid, as in models of resampled data."""
+    return not method.by_prototypes and method.probabilities is None
+
+
 def check_options(method: AnyMethod, config: RunConfig) -> None:
     """Raise RuleViolation where evidence cannot be gathered for these options; says what to change.
 
@@ -197,7 +202,7 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
     if config.policy.missing == "mask":
         message = "resampled models need every column at every site: drop or impute missing values"
         raise RuleViolation("evidence", message, pointer)
-    if method.by_prototypes or method.probabilities is not None:
+    if not assigns_by_centroids(method):
         message = (
             "it compares models that assign rows to the nearest centroid, and "
             f"{method.name} does not: leave it out"

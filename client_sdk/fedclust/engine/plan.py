@@ -175,7 +175,7 @@ def _resampling_phase(plan: Plan) -> Phase:
 
 
 def _engine_closings(method: AnyMethod) -> tuple[Phase, ...]:
-    more = EVIDENCE_PHASES[:1] if method.by_prototypes else EVIDENCE_PHASES
+    more = EVIDENCE_PHASES if evidence.assigns_by_centroids(method) else EVIDENCE_PHASES[:1]
     return (_evaluation_phase(method), *more)
 
 
