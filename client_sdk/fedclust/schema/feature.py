@@ -34,9 +34,9 @@ class Feature(Model):
         Factor of the feature's part in squared distances: 2 counts as two copies of it. From 1e-6
         to 1e6.
     role : {"feature", "outcome"}
-        ``feature``: persons are clustered by it. ``outcome``: it does not influence the clusters;
-        the result compares it between them. An outcome has no transform and no weight, and a
-        person without its value is clustered all the same.
+        ``feature``: persons are clustered by it. ``outcome``: no method sees it; the result
+        compares it between the clusters. An outcome has no transform and no weight, and a person
+        without its value is clustered all the same.
 
     Examples
     --------
