@@ -138,7 +138,7 @@ PAGES = (
     Page(
         "stability",
         "Stability",
-        "Whether stability tells clusters that are there from others, and what it costs.",
+        "Whether stability separates real clusters from accidental ones, and what it costs.",
         (
             ("Clusters that are there, and others", "stability_known"),
             ("The number of clusters", "stability_number"),

@@ -126,8 +126,8 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Iterable[str]) -> None:
 
 # --- the twin -------------------------------------------------------------------------------------
 
-#: The types of the twin: mean and spread of each column, of logarithms for the last but one two;
-#: the probability of sepsis; the mean stay in hours.
+#: The types of the twin: the mean and the spread of each column (of the last two columns, of their
+#: logarithms), the probability of sepsis, and the mean stay in hours.
 _COLUMNS = ("Age", "HR", "MAP", "Resp", "Temp", "O2Sat", "Platelets", "Creatinine", "WBC")
 TYPES: dict[str, tuple[tuple[float, ...], tuple[float, ...], float, float]] = {
     "mild": (

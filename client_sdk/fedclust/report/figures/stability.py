@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedclust.engine.stability import band
+from fedclust.engine.stability import BANDS, band
 from fedclust.errors import UsageError
 from fedclust.report.drawing import PALETTE, RIGHT, WIDTH, Axis, Figure, ink_on, line, tag, text
 from fedclust.report.facts import Facts
@@ -14,7 +14,7 @@ from fedclust.schema.evidence import Stability
 __all__ = ["BOUNDS", "draw_consensus", "draw_stability"]
 
 #: Where the bands of the mean Jaccard index begin, after Hennig (2007).
-BOUNDS = (0.6, 0.75, 0.85)
+BOUNDS = tuple(sorted(BANDS.values())[-3:])
 #: Each band: where it begins, its name in at most two lines, and its background.
 _BANDS = (
     (0.0, ("not to be trusted",), "#eeeeee"),
