@@ -26,6 +26,7 @@ from fedclust.methods.fkm.messages import CandidatesTask, SeedsTask
 from fedclust.schema.model import Model
 from fedclust.schema.space import Space
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.compute import refuse_foreign
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, read_submission
 from support.fake_coordinator import EPOCH, FakeCoordinator, in_json
@@ -201,6 +202,15 @@ def test_what_was_not_consented_to_is_not_answered_real_record(tmp_path: Path, c
 
     assert isinstance(hostile.ended, (errors.ProtocolError, errors.DisclosureError))
     assert [number for number, _ in hostile.puts] == list(range(1, len(answered) + 1))
+
+
+def test_a_round_after_the_last_possible_one_is_refused() -> None:
+    config = {"n_clusters": 3, "stability": 20}
+    plan = HostileCoordinator([], **DEFINITION | {"config": config}).plan
+    most = POLICY["max_rounds"] + 2
+    refuse_foreign(plan, "heart", most, STEP.document(most))
+    with pytest.raises(errors.ProtocolError, match="beyond what was consented to"):
+        refuse_foreign(plan, "heart", most + 1, STEP.document(most + 1))
 
 
 def test_another_definition_than_the_one_consented_to_is_not_joined(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def max_rounds(plan: Plan) -> int:
 
 
 def most_rounds(plan: Plan) -> int:
-    """Return how many rounds a session may take, with preparation and evaluation."""
+    """Return how many rounds a session may take, with the preparation and the closing rounds."""
     return max_rounds(plan) + int(preparation.needed(plan.policy)) + len(closing_phases(plan))
 
 

@@ -30,7 +30,8 @@ class Policy(Model):
     fail_after_s : int
         Seconds for which a round may stay overdue before the session fails.
     max_rounds : int or None
-        Limit on the rounds after the preparation. None: the method's own.
+        Limit on the method's rounds, without the preparation and the closing rounds. None: the
+        method's own.
     min_group_size : int
         The fewest persons behind any number that a site sends, at least 3. A site may ask for more.
         Common thresholds: 5 is the most usual one, 10 is the rule of many statistical offices, 11

@@ -70,8 +70,7 @@ def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument
         raise ProtocolError(f"the task of round {number} does not have the digest it claims")
     if named != (session, number, document.phase):
         raise ProtocolError(f"the task of round {number} belongs to another round or session")
-    # Preparation and evaluation are additional rounds.
-    if not 1 <= number <= engine.max_rounds(plan) + 2:
+    if not 1 <= number <= engine.most_rounds(plan):
         raise ProtocolError(f"round {number} is beyond what was consented to")
 
 

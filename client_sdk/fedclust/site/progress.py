@@ -22,7 +22,8 @@ _SHORT_S = 10.0
 class Progress:
     """One event of a session; ``answered`` of ``addressed`` sites, if known.
 
-    ``most_rounds`` is the greatest possible number of rounds, with preparation and evaluation.
+    ``most_rounds`` is the greatest possible number of rounds, with the preparation and the closing
+    rounds.
     ``note`` says what is special about the event, ``overdue`` whether the round is past its
     deadline or has too few sites left.
     """

@@ -35,7 +35,7 @@ _LABELS = {
     "min_sites": "Fewest sites",
     "round_timeout_s": "Time limit of a round, seconds",
     "fail_after_s": "Fail when overdue for, seconds",
-    "max_rounds": "Most rounds",
+    "max_rounds": "Most rounds of the method",
     "min_group_size": "Least group size",
     "missing": "Missing values",
     "approval": "Approval",

@@ -220,7 +220,8 @@ def policy_in_words(policy: Policy, start: str) -> list[str]:
         if start == "when_all_joined"
         else "It starts when its analyst or an operator starts it."
     )
-    rounds_ = "" if policy.max_rounds is None else f"It ends after {policy.max_rounds} rounds."
+    most = policy.max_rounds
+    rounds_ = "" if most is None else f"The method takes at most {most} rounds."
     lines = [
         f"At least {policy.min_sites} sites take part. {starts}",
         f"Behind every number that leaves a site are at least {policy.min_group_size} persons."

@@ -1,0 +1,91 @@
+"""Every method with all its options over HTTP, with the fewest rounds that give a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust import engine, errors
+from fedclust.definition import plan_of
+from fedclust.engine.evidence import assigns_by_centroids
+from fedclust.methods.common.options import select_variant_model
+from fedclust.methods.registry import METHODS
+from support.consortium import Consortium
+from support.local_coordinator import local_coordinator
+from support.method_variants import ALL, IDS, TRIED
+
+SITES = ("north", "south", "west")
+FEATURES = [{"name": name, "lower": -50, "upper": 50} for name in ("x", "y")]
+OUTCOME = {"name": "died", "kind": "binary", "role": "outcome"}
+
+
+def rows(seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    X = np.concatenate([rng.normal(at, 1.0, (12, 2)) for at in (0.0, 6.0)])
+    return pd.DataFrame(X, columns=["x", "y"]).assign(died=rng.integers(0, 2, len(X)))
+
+
+DATA = {name: rows(seed) for seed, name in enumerate(SITES)}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("options")
+
+
+@pytest.fixture(scope="module")
+def consortium(place: Path) -> Iterator[Consortium]:
+    with local_coordinator(place, threads=True) as local:
+        yield Consortium.found(local.base_url, local.operator_token, SITES)
+
+
+@pytest.fixture(autouse=True)
+def state(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all sessions use the sites' first tables."""
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
+
+
+def every_option(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return a definition with all that this variant of a method can be asked for.
+
+    The last variant compares several K, where the method does.
+    """
+    several = METHODS[method].sweeps and options == TRIED[method].variants[-1]
+    model = select_variant_model(METHODS[method].options, options)
+    read = model.model_validate({"n_clusters": 2, **options})
+    more = {}
+    if assigns_by_centroids(METHODS[method]) and "stability" in model.model_fields:
+        more = {"stability": 20, "transfer": True}
+    return {
+        "algorithm": method,
+        "config": {**options, "n_clusters": [2, 3] if several else 2, **more},
+        "features": [*FEATURES, OUTCOME] if read.evaluated else FEATURES,
+    }
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
+    consortium: Consortium, place: Path, method: str, options: dict[str, Any]
+) -> None:
+    definition = every_option(method, options)
+    for most in range(1, 4):
+        name = f"session-{ALL.index((method, options))}-{most}"
+        info = consortium.create(name, 0, **definition, policy={"max_rounds": most})
+        try:
+            found = consortium.run(name, DATA, place)
+            break
+        except errors.SessionFailed as failed:
+            if "raise max_rounds" not in str(failed):
+                raise
+    result = found["north"].result_
+    assert len(result.history) == engine.most_rounds(plan_of(info.definition))
+    assert (result.outcomes is not None) == (OUTCOME in definition["features"])
+    config = definition["config"]
+    for own in [each.result for each in result.sweep or ()] or [result]:
+        assert (own.stability is not None) == ("stability" in config)
+        assert (own.transfer is not None) == ("transfer" in config)
