@@ -143,7 +143,7 @@ def _has_operator(store: Store) -> bool:
 def _limits(settings: Settings) -> Limits:
     return Limits(
         aggregation_timeout_s=settings.aggregation_timeout_s,
-        aggregation_process_bytes=settings.aggregation_process_bytes,
+        aggregation_processes=settings.aggregation_processes,
         lease_s=settings.lease_s,
         sweep_every_s=settings.sweep_every_s,
         retention_days=settings.retention_days,

@@ -127,14 +127,16 @@ class Settings(BaseSettings):
         description="Longest wait of a task request, in seconds.",
     )
     aggregation_timeout_s: Seconds = Field(
-        600.0, description="Longest aggregation of a round, in seconds."
+        600.0,
+        description="Longest aggregation of a round, in seconds. A session whose closing round is "
+        "estimated to take longer is refused when it is defined.",
     )
-    aggregation_process_bytes: int = Field(
-        32 * 2**20,
-        ge=0,
-        le=2**53,
-        description="Rounds whose answers have at least this many bytes are aggregated in a "
-        "separate process, so that requests need not wait.",
+    aggregation_processes: int = Field(
+        2,
+        ge=1,
+        le=64,
+        description="Separate processes that aggregate the rounds that take longer than 0.1 s. "
+        "Each has low priority and uses one processor.",
     )
     lease_s: Seconds = Field(
         30.0, description="Duration of a worker's lease on a round, in seconds."

@@ -253,20 +253,22 @@ def test_a_shutdown_does_not_wait_for_an_aggregation(
 #: The aggregation's process opens a pipe and never ends by itself; {pipe!r} closes with it.
 AGGREGATES_ELSEWHERE = """
 import sys
-from fedclust_service.orchestration import aggregation_process
+from fedclust_service.orchestration import aggregation_pool
 child = '''
 import threading
 from fedclust import engine
-from fedclust_service.orchestration import aggregation_process
+from fedclust_service.orchestration import aggregation_pool
 pipe = open({pipe!r}, "w")
 def advance(*_):
     pipe.write("there")
     pipe.flush()
     threading.Event().wait()
 engine.advance = advance
-aggregation_process.main()
+aggregation_pool.main()
 '''
-aggregation_process.COMMAND = (sys.executable, "-c", child)
+aggregation_pool.COMMAND = (sys.executable, "-c", child)
+from fedclust import engine
+engine.aggregation_seconds = lambda *_: 60.0
 from fedclust_service.cli import main
 sys.exit(main())
 """
@@ -282,7 +284,7 @@ def test_an_aggregation_in_a_process_ends_with_the_server(
     os.mkfifo(pipe)
     script = AGGREGATES_ELSEWHERE.format(pipe=str(pipe))
     monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", script])
-    with running_server(tmp_path / "data", "--aggregation-process-bytes", "0") as server:
+    with running_server(tmp_path / "data") as server:
         api = ApiCaller(server.base_url, server.operator_token)
         api.register("sites", "north", "south", "west")
         api.register("analysts", "ada")

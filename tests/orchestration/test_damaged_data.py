@@ -74,7 +74,7 @@ def failed(direct: DirectApi, what: str, where: str | None, number: int = 1) -> 
 def test_no_round_closes_on_a_changed_payload(direct_on_both: DirectApi, large: bool) -> None:
     direct = direct_on_both
     if large:
-        direct.co.limits = dataclasses.replace(direct.co.limits, aggregation_process_bytes=0)
+        direct.co.limits = dataclasses.replace(direct.co.limits, pooled_above_s=-1)
     direct.session(rounds=1)
     direct.answer_all("heart")
     change_stored(direct.store, "submissions", "payload", two_bytes_changed, site="south")

@@ -178,22 +178,6 @@ def test_on_postgres_a_starting_process_respects_leases(
     store.close()
 
 
-def test_the_fifth_takeover_fails(direct: DirectApi, clock: ManualClock) -> None:
-    direct.session(rounds=2)
-    direct.answer_all("heart")
-    counting_method.HOOK.append(die)
-    for taking in range(5):
-        with pytest.raises(Crash):
-            direct.another().driver.run_once()
-        assert latest(direct).attempts == taking + 1
-        clock.advance(30)
-    assert not direct.another().driver.run_once()
-    info = direct.info("heart")
-    assert (info.state, info.stopped_because) == ("failed", "aggregation_abandoned")
-    takeovers = [details["attempt"] for _, _, details in direct.audit(action="round.taken_over")]
-    assert takeovers == [2, 3, 4, 5]
-
-
 # --- two at once ----------------------------------------------------------------------------------
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from fedclust.methods.registry import METHODS
+from fedclust.schema.policy import Policy
 from fedclust.wire.codec import canonical_json, decode, sha256
-from fedclust.wire.models import SessionPatch
+from fedclust.wire.models import SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, session_start, sessions
+from fedclust_service.orchestration.core import Limits
 from orchestration import counting_method
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, actor, site
 from support.clock import ManualClock
@@ -293,6 +296,34 @@ def test_no_invitation_where_the_method_takes_no_late_site(
 def test_two_sites_stay_two_until_completion(direct: DirectApi) -> None:
     direct.define(sites=("a", "b"), policy={"min_sites": 2}, rounds=1)
     assert refusal(invite, direct, "c").slug == "wrong-state"
+
+
+def test_no_more_models_sites_and_clusters_than_the_coordinator_can_compute(
+    direct: DirectApi,
+) -> None:
+    """With the number that would fit; also where sites are invited later."""
+    direct.co.limits = Limits(aggregation_timeout_s=10)
+    names = tuple(f"s{i}" for i in range(9))
+    direct.register(*names)
+
+    def request(stability: int) -> SessionCreate:
+        config = {"n_clusters": 4, "stability": stability}
+        changes = {"algorithm": "lloyd", "config": config, "policy": Policy(min_sites=3)}
+        return direct.request(sites=names[:8]).model_copy(update=changes)
+
+    for call in (sessions.check_session, sessions.create_session):
+        refused = refusal(call, direct.co, ANALYST, request(300))
+        (error,) = refused.errors
+        assert (refused.slug, error.pointer, error.rule) == (
+            "invalid",
+            "/config/stability",
+            "workload",
+        )
+    (fits,) = map(int, re.findall(r"stability (\d+)", error.message))
+    sessions.create_session(direct.co, ANALYST, request(fits))
+    (error,) = refusal(invite, direct, names[8]).errors
+    assert (error.pointer, error.rule) == ("/invite", "workload")
+    assert "8 sites" in error.message
 
 
 def test_after_completion_sites_are_invited_as_readers(direct: DirectApi) -> None:

@@ -45,7 +45,7 @@ class ServerProcess:
     data_dir: Path
     flags: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    command: Sequence[str] = tuple(_COMMAND)
+    command: Sequence[str] = field(default_factory=lambda: tuple(_COMMAND))
     base_url: str = ""
     operator_token: str = ""
     process: subprocess.Popen[bytes] | None = None

@@ -26,6 +26,7 @@ from fedclust.engine.plan import (
 )
 from fedclust.engine.site import label, local_step, probabilities
 from fedclust.engine.tasks import TaskCommon, TaskSpace, read_task, write_task
+from fedclust.engine.workload import aggregation_seconds, check_workload
 
 __all__ = [
     "EVIDENCE_PHASES",
@@ -37,11 +38,13 @@ __all__ = [
     "TaskCommon",
     "TaskSpace",
     "advance",
+    "aggregation_seconds",
     "all_phases",
     "check",
     "check_evidence",
     "check_installed",
     "check_roster",
+    "check_workload",
     "goes_by_distance",
     "has_features",
     "label",

@@ -1,7 +1,7 @@
 """Aggregate one round: from records of the database to the records to store.
 
-Pure: no store, no clock, no logs. The driver calls :func:`compute` in its own thread for small
-rounds and in a process for large ones (:mod:`.aggregation_process`).
+Pure: no store, no clock, no logs. :func:`aggregate_round` runs in a thread for rounds that take a
+moment, and in a process for the others (:mod:`.aggregation_pool`).
 """
 
 from __future__ import annotations

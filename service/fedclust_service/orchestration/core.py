@@ -22,9 +22,10 @@ class Limits:
 
     #: An aggregation that takes longer fails its round and session.
     aggregation_timeout_s: float = 600.0
-    #: Rounds whose state and answers are together at least this large are aggregated in a process
-    #: of their own.
-    aggregation_process_bytes: int = 32 * 2**20
+    #: A round that is expected to take longer than ``pooled_above_s`` is aggregated in one of so
+    #: many processes, the others in this one.
+    aggregation_processes: int = 2
+    pooled_above_s: float = 0.1
     #: A driver that has not renewed its lease for this long has lost it.
     lease_s: float = 30.0
     #: Time between two renewals; None means a third of ``lease_s``.

@@ -5,16 +5,20 @@ heartbeat renews the lease while the engine computes. The driver writes the outc
 holds this lease. If a driver dies, its lease expires and another driver takes the round. On SQLite
 only one process can run, so a driver that starts need not wait for old leases to expire. If two
 drivers compute the same outcome, both get the same bytes and only one writes them.
+
+Several rounds are aggregated at a time: a short one in a thread of this process, long ones in
+processes of a pool.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -39,9 +43,10 @@ from fedclust_service.orchestration.aggregation import (
     StoredAnswer,
     aggregate_round,
 )
-from fedclust_service.orchestration.aggregation_process import (
-    AggregationProcess,
+from fedclust_service.orchestration.aggregation_pool import (
+    AggregationPool,
     NotStarted,
+    PooledAggregation,
     ProcessLost,
 )
 from fedclust_service.orchestration.core import AggregationEnd, CoordinatorCore
@@ -56,30 +61,34 @@ from fedclust_service.orchestration.round_lifecycle import (
     open_round,
 )
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
+from fedclust_service.orchestration.waiting_rounds import Candidate, WaitingRounds
 from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
 
 log = structlog.get_logger(__name__)
 #: The pause between two answers that are sent to a process.
 _PAUSE_S = 0.001
+#: A round that takes longer in a thread than expected keeps other short ones waiting for so long.
+_SHORT_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """A round taken under a lease."""
+    """A round taken under a lease; ``pooled`` if it is aggregated in a process."""
 
     session: Session
     round: Round
     lease: Lease
     taken_at: datetime
+    pooled: PooledAggregation | None
+    began: float = dataclasses.field(default_factory=time.perf_counter)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """A round's answers, without payloads if the round is large, and every site's p."""
+    """A round's answers, without payloads if they are read one by one, and every site's p."""
 
     answers: Sequence[Submission]
     ps: Mapping[str, int]
-    large: bool
 
     def answer(self, full: Submission) -> StoredAnswer:
         if full.empty is not (full.payload is None):
@@ -103,8 +112,11 @@ class Driver(BackgroundThread):
         super().__init__("fedclust-driver")
         self._co = co
         self._lock = threading.Lock()
-        #: The rounds taken, each with its process; None while it is being taken.
-        self._taken_rounds: dict[int, tuple[_Work, AggregationProcess] | None] = {}
+        self._waiting = WaitingRounds(co)
+        self._pool = AggregationPool(co.clock.now)
+        #: The rounds taken; None while one is being taken.
+        self._taken_rounds: dict[int, _Work | None] = {}
+        self._working: set[threading.Thread] = set()
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -115,22 +127,27 @@ class Driver(BackgroundThread):
         super().start()
 
     def ask_to_stop(self) -> None:
-        """Ask the thread to end after a small aggregation, and end a large one now. Any thread.
+        """Ask the thread to end after short aggregations, and end long ones now. Any thread.
 
-        A large aggregation would hardly be done in time; another driver repeats it.
+        A long aggregation would hardly be done in time; another driver repeats it.
         """
         super().ask_to_stop()
         self._co.aggregation_due.set()
-        for _, process in self._taken():
-            process.end()
+        for work in self._taken():
+            self._end(work)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread to end; leave an aggregation that takes longer to another driver."""
+        """Wait for all threads to end; leave aggregations that take longer to another driver."""
+        until = time.monotonic() + timeout_s
         super().join(timeout_s)
-        for work, _ in self._taken():
+        for thread in tuple(self._working):
+            thread.join(max(0.0, until - time.monotonic()))
+        for work in self._taken():
+            self._end(work)
             self._give_back(work)
+        self._pool.end_idle(timedelta(0))
 
-    def _taken(self) -> list[tuple[_Work, AggregationProcess]]:
+    def _taken(self) -> list[_Work]:
         with self._lock:
             return [each for each in self._taken_rounds.values() if each is not None]
 
@@ -145,22 +162,42 @@ class Driver(BackgroundThread):
             log.warning("lease_not_given_back", error=type(error).__name__)
 
     def _run(self) -> None:
-        while self._current():
+        while not self._stopping.is_set():
             self._co.aggregation_due.clear()
-            try:
-                while self._current() and self.run_once():
+            with _survived():
+                while not self._stopping.is_set() and self._begin_next():
                     pass
-            except StoreError as error:
-                log.warning("driver_store_error", error=type(error).__name__)
-            except Exception as error:  # the thread survives every defect; the round does not
-                log.error("driver_error", error=type(error).__name__, exc_info=error)
-            if not self._current():
-                return
-            self._co.aggregation_due.wait(self._co.limits.driver_poll_s)
+            self._pool.end_idle()
+            if not self._stopping.is_set():
+                self._co.aggregation_due.wait(self._co.limits.driver_poll_s)
 
-    def _current(self) -> bool:
-        """Whether the calling thread is the driver's and was not asked to stop."""
-        return self._thread is threading.current_thread() and not self._stopping.is_set()
+    def _begin_next(self) -> bool:
+        """Begin the first waiting round for which there is a place; False when there is none."""
+        work = self._take(self._has_place)
+        if work is None:
+            return False
+        thread = threading.Thread(
+            target=self._carry_out_here, args=(work,), name="fedclust-aggregation", daemon=True
+        )
+        self._working.add(thread)
+        thread.start()
+        return True
+
+    def _has_place(self, candidate: Candidate) -> bool:
+        taken = self._taken()
+        if candidate.pooled:
+            pooled = sum(each.pooled is not None for each in taken)
+            return pooled < self._co.limits.aggregation_processes
+        now = time.perf_counter()
+        return not any(each.pooled is None and now - each.began < _SHORT_S for each in taken)
+
+    def _carry_out_here(self, work: _Work) -> None:
+        try:
+            with _survived():
+                self._carry_out(work)
+        finally:
+            self._working.discard(threading.current_thread())
+            self._co.aggregation_due.set()
 
     def _void_leases(self, uow: UnitOfWork) -> None:
         for each in uow.tx.rounds.aggregating():
@@ -171,27 +208,25 @@ class Driver(BackgroundThread):
 
     def run_once(self) -> bool:
         """Aggregate one round in the calling thread; False when none is waiting."""
-        work = self._take()
-        if work is None:
-            return False
-        beating, process = threading.Event(), AggregationProcess()
-        with self._lock:
-            self._taken_rounds[work.round.id] = (work, process)
+        work = self._take(lambda _: True)
+        if work is not None:
+            self._carry_out(work)
+        return work is not None
+
+    def _carry_out(self, work: _Work) -> None:
+        beating = threading.Event()
         heart = threading.Thread(
-            target=self._heartbeat,
-            args=(work, process, beating),
-            name="fedclust-heartbeat",
-            daemon=True,
+            target=self._heartbeat, args=(work, beating), name="fedclust-heartbeat", daemon=True
         )
         heart.start()
         try:
             with structlog.contextvars.bound_contextvars(**_log_fields(work)):
-                self._finish(work, self._aggregate(work, process))
+                self._finish(work, self._aggregate(work))
         except ProcessLost:
             if self._stopping.is_set():
                 self._give_back(work)
             # As if this driver had died: the lease runs out, and another driver takes over.
-            elif not process.ended:
+            elif work.pooled is not None and not work.pooled.ended:
                 log.warning(
                     "aggregation_process_lost", session=work.session.name, round=work.round.number
                 )
@@ -201,19 +236,16 @@ class Driver(BackgroundThread):
             heart.join()
             with self._lock:
                 self._taken_rounds.pop(work.round.id, None)
-        return True
 
-    def _take(self) -> _Work | None:
+    def _take(self, has_place: Callable[[Candidate], bool]) -> _Work | None:
         if self._co.clock.fault is ClockFault.DATABASE:
             # Other drivers would compare the lease with another time.
             return None
         if StoreFault.DAMAGED in self._co.store.faults:
             # The result could not be written.
             return None
-        now = self._co.clock.now()
-        waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.aggregating())
-        for each in waiting:
-            if each.lease is not None and each.lease.expires_at > now:
+        for each in self._waiting.in_order(self._co.clock.now()):
+            if not has_place(each):
                 continue
             with self._lock:
                 if each.id in self._taken_rounds:
@@ -229,14 +261,16 @@ class Driver(BackgroundThread):
                     "driver_error", round_id=each.id, error=type(error).__name__, exc_info=error
                 )
             finally:
-                if work is None:
-                    with self._lock:
+                with self._lock:
+                    if work is None:
                         self._taken_rounds.pop(each.id, None)
+                    else:
+                        self._taken_rounds[each.id] = work
             if work is not None:
                 return work
         return None
 
-    def _lease(self, seen: Round, uow: UnitOfWork) -> _Work | None:
+    def _lease(self, seen: Candidate, uow: UnitOfWork) -> _Work | None:
         tx, limits = uow.tx, self._co.limits
         session = tx.sessions.lock_by_id(seen.session_id)
         current = tx.rounds.get_by_id(seen.id)
@@ -262,16 +296,16 @@ class Driver(BackgroundThread):
                 round=current.number,
                 attempt=current.attempts + 1,
             )
-        return _Work(session, current, lease, uow.now)
+        pooled = PooledAggregation(self._pool) if seen.pooled else None
+        return _Work(session, current, lease, uow.now, pooled)
 
-    def _aggregate(self, work: _Work, process: AggregationProcess) -> _Outcome:
+    def _aggregate(self, work: _Work) -> _Outcome:
         """Compute; whatever goes wrong is an outcome, except StoreError and ProcessLost."""
-        most = self._co.limits.aggregation_process_bytes
         try:
             plan = plan_for(work.session)
-            job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work, most))
+            job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work))
             began = time.perf_counter()
-            computed = self._compute(plan, work, job, stored, process)
+            computed = self._compute(plan, work, job, stored)
         except DefinitionError:
             return _Outcome(_failure(FailureReason.METHOD_VERSION_UNSUPPORTED), {}, 0.0)
         except DataDamaged as damage:
@@ -288,21 +322,19 @@ class Driver(BackgroundThread):
             what = _failure(FailureReason.AGGREGATION_ERROR)
         return _Outcome(what, computed.metrics, seconds)
 
-    def _compute(
-        self, plan: Plan, work: _Work, job: Job, stored: _Stored, process: AggregationProcess
-    ) -> AggregationOutcome:
-        """Compute a small round here and a large one in a process; the bytes are the same."""
+    def _compute(self, plan: Plan, work: _Work, job: Job, stored: _Stored) -> AggregationOutcome:
+        """Compute a short round here and a long one in a process; the bytes are the same."""
         full = stored.answers
-        if stored.large:
+        if work.pooled is not None:
             try:
-                return process.run(job, len(stored.answers), self._one_by_one(work, stored))
+                return work.pooled.run(job, len(full), self._one_by_one(work, stored))
             except NotStarted:
                 log.warning("aggregation_process_not_started", session=job.session)
             full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
         return aggregate_round(plan, job, [stored.answer(each) for each in full])
 
     def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[StoredAnswer]:
-        """Yield the answers of a large round, with a pause after each for other requests.
+        """Yield the answers of a long round, with a pause after each for other requests.
 
         Reading holds the interpreter's lock. A pause lets waiting threads wake up; releasing the
         lock for a moment does not.
@@ -350,7 +382,7 @@ class Driver(BackgroundThread):
 
     # --- the lease --------------------------------------------------------------------------------
 
-    def _heartbeat(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
+    def _heartbeat(self, work: _Work, done: threading.Event) -> None:
         """Renew the lease until the work is ``done`` or has taken too long."""
         structlog.contextvars.bind_contextvars(**_log_fields(work))
         limits = self._co.limits
@@ -362,30 +394,40 @@ class Driver(BackgroundThread):
             try:
                 if now >= until:
                     commit(self._co, "driver.time_out", lambda uow: _time_out(uow, work))
-                    process.end()
-                    self._replace_worker()
+                    self._end(work)
                     return
                 renew = functools.partial(_renew, work, now + timedelta(seconds=limits.lease_s))
                 if not self._co.store.run_tx("driver.renew", renew):
                     # Cancelled, failed, or another driver's by now: nothing could be written.
-                    process.end()
+                    self._end(work)
                     return
             except StoreError as error:
                 # The next beat tries again. The lease holds as long as its token is stored.
                 log.warning("lease_not_renewed", error=type(error).__name__)
 
-    def _replace_worker(self) -> None:
-        """Start a new thread, so that other sessions continue while this one is stuck."""
-        if self._thread is not None and not self._stopping.is_set():
-            super().start()
+    def _end(self, work: _Work) -> None:
+        """End a computation that is not wanted any more, if it has a process of its own."""
+        if work.pooled is not None:
+            work.pooled.end()
+
+
+@contextlib.contextmanager
+def _survived() -> Iterator[None]:
+    """Log what goes wrong: the thread survives every defect; the round does not."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning("driver_store_error", error=type(error).__name__)
+    except Exception as error:
+        log.error("driver_error", error=type(error).__name__, exc_info=error)
 
 
 def _log_fields(work: _Work) -> dict[str, Any]:
     return {"session": work.session.name, "round": work.round.number}
 
 
-def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
-    """Read a round; the answers of one of ``most`` bytes or more are read later, one by one."""
+def _load(tx: Tx, plan: Plan, work: _Work) -> tuple[Job, _Stored]:
+    """Read a round; for a process the answers are read later, one by one."""
     check_tasks(work.round, tx.rounds.addressees(work.round.id))
     participations = tx.participations.list(work.session.id)
     state = tx.states.get(work.session.id, work.round.number - 1)
@@ -400,9 +442,8 @@ def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
     )
     smallest = plan.policy.min_group_size
     ps = {each.site: smallest_p(smallest, each) for each in participations}
-    large = len(job.state or b"") + tx.submissions.size(work.round.id) >= most
-    read = tx.submissions.summaries if large else tx.submissions.list
-    return job, _Stored(read(round_id=work.round.id), ps, large)
+    read = tx.submissions.list if work.pooled is None else tx.submissions.summaries
+    return job, _Stored(read(round_id=work.round.id), ps)
 
 
 def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:

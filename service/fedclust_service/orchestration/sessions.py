@@ -14,6 +14,7 @@ from datetime import datetime
 
 from fedclust import engine
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
+from fedclust.engine import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.wire import codec
 from fedclust.wire.models import (
@@ -41,6 +42,7 @@ from fedclust_service.orchestration.access_queries import (
     session_for,
 )
 from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
 from fedclust_service.orchestration.round_lifecycle import end_session, update_round
@@ -149,7 +151,8 @@ def _definition(
     study, wanted = completed(co, actor, body)
     try:
         definition = freeze(wanted, seed)
-        engine.check_installed(plan_of(definition), "coordinator")
+        plan = plan_of(definition)
+        engine.check_installed(plan, "coordinator")
     except DefinitionError as error:
         left_out = "" if study is None else " The study gave what the request left out."
         raise Refusal(
@@ -160,7 +163,24 @@ def _definition(
     except RuleViolation as violation:
         lacking = FieldError(pointer="/algorithm", rule=violation.rule, message=violation.message)
         raise Refusal("invalid", "This coordinator cannot run the method.", [lacking]) from None
+    _check_workload(co.limits, plan, len(definition.sites))
     return study, definition
+
+
+def _check_workload(limits: Limits, plan: Plan, n_sites: int, pointer: str | None = None) -> None:
+    """Refuse a session whose longest round would take longer than the coordinator allows.
+
+    The refusal is about the session's options, or about what ``pointer`` names.
+    """
+    try:
+        engine.check_workload(plan, n_sites, limits.aggregation_timeout_s)
+    except RuleViolation as violation:
+        error = FieldError(
+            pointer=pointer or f"/config{violation.pointer}",
+            rule=violation.rule,
+            message=violation.message,
+        )
+        raise Refusal("invalid", "Its closing round would take too long.", [error]) from None
 
 
 def _first_version(tx: Tx, name: str) -> int:
@@ -226,7 +246,7 @@ def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) 
     def work(uow: UnitOfWork) -> SessionInfo:
         session, _ = session_for(uow.tx, actor, name, lock=True)
         if body.invite:
-            _invite(uow, actor, session, body.invite)
+            _invite(co.limits, uow, actor, session, body.invite)
         if body.deadline is not None:
             _move_deadline(uow, actor, session, body.deadline)
         return _session_info(uow.tx, _reloaded(uow.tx, session), uow.now)
@@ -234,7 +254,9 @@ def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) 
     return commit(co, "session.change", work)
 
 
-def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
+def _invite(
+    limits: Limits, uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]
+) -> None:
     tx = uow.tx
     require_registered(tx, sites, "/invite")
     new = [site for site in dict.fromkeys(sites) if tx.participations.get(session.id, site) is None]
@@ -254,6 +276,9 @@ def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, .
                 "late-joining-refused",
                 "Invite sites before the start, or after completion as readers of the result.",
             )
+        gone = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
+        there = [each for each in tx.participations.list(session.id) if each.state not in gone]
+        _check_workload(limits, plan_or_refuse(session), len(there) + len(new), "/invite")
     for site in new:
         tx.participations.add(_invitation(session, site, uow.now))
         uow.audit(actor, "site.invited", session.name, site=site)

@@ -25,7 +25,7 @@ from fedclust_service.store.errors import (
 )
 from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult, StoredState
-from fedclust_service.store.rounds import RoundChanges, RoundView
+from fedclust_service.store.rounds import RoundChanges, RoundView, WaitingRound
 from fedclust_service.store.site_views import SiteView
 from fedclust_service.store.store import Store, TxMetrics
 from fedclust_service.store.submissions import StoredReceipt
@@ -58,4 +58,5 @@ __all__ = [
     "TxMetrics",
     "Unwritable",
     "UrlRefused",
+    "WaitingRound",
 ]

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from fedclust_service.domain.round import Addressee, Lease, Round, RoundState, Turnout
-from fedclust_service.domain.session import ParticipationState
+from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, Row, names
@@ -58,6 +58,15 @@ class RoundCounts(NamedTuple):
     by_state: dict[RoundState, int]
     overdue: int
     leased: int
+
+
+class WaitingRound(NamedTuple):
+    """A round that waits to be aggregated, and how often it was taken before."""
+
+    id: int
+    session_id: int
+    phase: str
+    attempts: int
 
 
 class Rounds(Repository):
@@ -135,6 +144,14 @@ class Rounds(Repository):
     def aggregating(self) -> Sequence[Round]:
         """Return the rounds to aggregate, leased or not, oldest first, without damaged ones."""
         return self._readable("round", _AGGREGATING, self.get_by_id)
+
+    def waiting(self, now: datetime) -> Sequence[WaitingRound]:
+        """Return the rounds of running sessions that are to be aggregated and that nobody holds."""
+        return [WaitingRound(*row) for row in self._all(_WAITING, _now=now)]
+
+    def last_seconds(self, session_id: int, phase: str) -> float | None:
+        """Return how long the session's last aggregation of a phase took."""
+        return self._all(_LAST_SECONDS, session_id=session_id, phase=phase).scalar_one_or_none()
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
         """Move the deadline of a collecting round."""
@@ -239,6 +256,20 @@ _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
 _FREE = or_(_R.lease_token.is_(None), _R.lease_expires_at <= bindparam("_now"))
+_WAITING = (
+    select(_R.id, _R.session_id, _R.phase, _R.attempts)
+    .join(tables.sessions, tables.sessions.c.id == _R.session_id)
+    .where(_R.state == _AGGREGATES, _FREE)
+    .where(tables.sessions.c.state == SessionState.RUNNING.value)
+    .order_by(_R.id)
+)
+_LAST_SECONDS = (
+    select(_R.aggregation_s)
+    .where(_R.session_id == bindparam("session_id"), _R.phase == bindparam("phase"))
+    .where(_R.aggregation_s.is_not(None))
+    .order_by(_R.number.desc())
+    .limit(1)
+)
 _TAKE = _IN_STATE.where(_FREE).values(attempts=_R.attempts + 1)
 
 

@@ -30,7 +30,7 @@ _RECEIPTS = (
     .where(_S.session_id == bindparam("session_id"), _S.site == bindparam("site"))
     .order_by(_R.number)
 )
-_SIZE = select(func.coalesce(func.sum(_S.size), 0)).where(_IN_ROUND)
+_SIZE = select(func.count(), func.coalesce(func.sum(_S.size), 0)).where(_IN_ROUND)
 
 
 class StoredReceipt(NamedTuple):
@@ -70,9 +70,10 @@ class Submissions(Repository):
         """Return a round's answers with their payloads, sorted by site. Raises as `get`."""
         return [_intact(row) for row in self._rows(_OF_ROUND, round_id=round_id)]
 
-    def size(self, round_id: int) -> int:
-        """Return how many bytes the bodies of a round's answers had."""
-        return int(self._all(_SIZE, round_id=round_id).scalar_one())
+    def size(self, round_id: int) -> tuple[int, int]:
+        """Return how many answers a round has, and how many bytes their bodies had."""
+        count, total = self._all(_SIZE, round_id=round_id).one()
+        return int(count), int(total)
 
     def summaries(
         self, *, session_id: int | None = None, round_id: int | None = None

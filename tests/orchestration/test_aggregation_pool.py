@@ -1,4 +1,4 @@
-"""Large rounds in a process: the same bytes, and what becomes of a round whose process dies."""
+"""Long rounds in processes: the same bytes, others go on, and what becomes of a round that dies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from fedclust.definition import canonical, freeze, plan_of
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
 from fedclust.wire.submissions import payload_bytes
-from fedclust_service.orchestration import aggregation_process as module
-from fedclust_service.orchestration import driver, sessions
+from fedclust_service.orchestration import aggregation_pool as module
+from fedclust_service.orchestration import driver, sessions, waiting_rounds
 from fedclust_service.orchestration.aggregation import (
     AggregationOutcome,
     Finished,
@@ -31,7 +32,11 @@ from fedclust_service.orchestration.aggregation import (
     StoredAnswer,
     aggregate_round,
 )
-from fedclust_service.orchestration.aggregation_process import AggregationProcess, ProcessLost
+from fedclust_service.orchestration.aggregation_pool import (
+    AggregationPool,
+    PooledAggregation,
+    ProcessLost,
+)
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
@@ -43,20 +48,20 @@ from support.purpose import PURPOSE
 from support.store_rows import latest_state
 from support.timeouts import TIMEOUT_S, eventually
 
-ALWAYS = Limits(aggregation_process_bytes=0, heartbeat_s=0.01, driver_poll_s=0.01)
+ALWAYS = Limits(pooled_above_s=-1, heartbeat_s=0.01, driver_poll_s=0.01)
 #: The process as it is, to which the method of the tests was added; a hook as in `counting_method`.
 WITH_TALLY = """
 import sys, threading
 sys.path.insert(0, {tests!r})
 from fedclust.schema.errors import MethodFailure
 from fedclust.methods.registry import METHODS
-from fedclust_service.orchestration import aggregation_process
+from fedclust_service.orchestration import aggregation_pool
 from orchestration import counting_method
 METHODS[counting_method.NAME] = counting_method.method()
 def hook():
     {hook}
 counting_method.HOOK.append(hook)
-aggregation_process.main()
+aggregation_pool.main()
 """
 HANG = "threading.Event().wait()"
 
@@ -75,7 +80,7 @@ def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Return the processes that were started; none may outlive its test."""
+    """Return the processes that were started."""
     started: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
 
@@ -88,10 +93,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[byt
 
     monkeypatch.setattr(module.subprocess, "Popen", start)
     yield started
-    left = [each for each in started if each.poll() is None]
-    for each in left:
+    for each in started:
         each.kill()
-    assert left == []
 
 
 # --- the same bytes -------------------------------------------------------------------------------
@@ -114,7 +117,7 @@ def both_ways(
     }
     definition = freeze(SessionCreate.model_validate_json(json.dumps(request)), 7)
     plan = plan_of(definition)
-    found = []
+    found, pool = [], AggregationPool(ManualClock().now)
     for each in rounds.drive(plan, sites).rounds:
         job = Job(
             session="heart",
@@ -129,7 +132,8 @@ def both_ways(
             StoredAnswer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
         ]
         here = aggregate_round(plan, job, list(answers))
-        found.append((here, AggregationProcess().run(job, len(answers), answers)))
+        found.append((here, PooledAggregation(pool).run(job, len(answers), answers)))
+    pool.end_idle(timedelta(0))
     return found
 
 
@@ -141,7 +145,9 @@ def test_a_process_computes_the_same_bytes(
     begun: list[Any], algorithm: str, config: dict[str, Any], rounds_at_least: int
 ) -> None:
     pairs = both_ways(algorithm, config)
-    assert len(begun) == len(pairs) >= rounds_at_least
+    assert len(begun) == 1, "a process aggregates one round after the other"
+    assert begun[0].poll() is not None
+    assert len(pairs) >= rounds_at_least
     for here, there in pairs:
         assert there == here
     assert all(isinstance(here.what, Opening) for here, _ in pairs[:-1])
@@ -166,7 +172,7 @@ def test_the_database_holds_the_same_bytes(
                 tx.results.get(row.id).result,
             ),
         )
-        assert len(begun) == (0 if name == "near" else 2), "small rounds need no process"
+        assert len(begun) == (0 if name == "near" else 1), "short rounds need no process"
     assert stored["near"] == stored["heart"]
 
 
@@ -210,10 +216,12 @@ def test_what_raises_inside_fails_the_session_without_its_text(
 
 
 def test_what_fails_before_it_has_read_everything_still_says_so() -> None:
-    """The parent is then writing into a pipe that nobody reads any more."""
-    job = a_job(phase="no such phase")
+    """Its process reads on, and is there for the next round."""
+    pool = AggregationPool(ManualClock().now)
     answers = [StoredAnswer(f"s{i}", 5, bytes(2**20)) for i in range(8)]
-    assert isinstance(AggregationProcess().run(job, 8, answers).what, Raised)
+    for phase in ("no such phase", "no such phase either"):
+        assert isinstance(PooledAggregation(pool).run(a_job(phase=phase), 8, answers).what, Raised)
+    pool.end_idle(timedelta(0))
 
 
 def a_job(**changes: Any) -> Job:
@@ -238,6 +246,63 @@ def a_job(**changes: Any) -> Job:
         "masks": {},
     }
     return Job(**{**fields, **changes})
+
+
+# --- several at a time ----------------------------------------------------------------------------
+
+
+def test_a_long_aggregation_holds_up_no_short_one(
+    direct_on_both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct = direct_on_both
+    process_runs(monkeypatch, HANG)
+    expected = {"heart": 60.0, "liver": 60.0, "spine": 60.0, "lung": 0.01}
+
+    def seconds(plan: Any, *_: Any) -> float:
+        return expected[names[plan.options.width]]
+
+    monkeypatch.setattr(engine, "aggregation_seconds", seconds)
+    direct.co.limits = Limits(driver_poll_s=0.01)
+    names = {}
+    for width, name in enumerate(expected, 3):
+        names[width] = name
+        direct.session(name, rounds=2, width=width)
+    direct.co.start()
+    for name in ("heart", "liver", "spine"):
+        direct.answer_all(name)
+    eventually(lambda: len(begun) == 2)
+    for _ in range(2):
+        direct.answer_all("lung")
+        eventually(lambda: not direct.store.read("t", lambda tx: tx.rounds.aggregating()[3:]))
+    assert direct.info("lung").state == "completed"
+    assert {direct.info(name).round for name in ("heart", "liver", "spine")} == {1}
+    assert len(begun) == 2, "the third long one waits"
+    direct.co.stop(TIMEOUT_S)
+    left = direct.store.read("t", lambda tx: tx.rounds.aggregating())
+    assert [each.lease for each in left] == [None] * 3
+
+
+def test_the_shortest_is_taken_first_and_none_waits_for_ever(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "aggregation_seconds", lambda plan, *_: float(plan.options.width))
+    waiting = waiting_rounds.WaitingRounds(direct.co)
+    ids = {}
+
+    def order() -> list[str]:
+        return [ids[each.session_id] for each in waiting.in_order(clock.now())]
+
+    def collected(name: str, width: int) -> None:
+        direct.session(name, rounds=2, width=width)
+        ids[direct.row(name).id] = name
+        direct.answer_all(name)
+
+    collected("long", 30)
+    collected("short", 10)
+    assert order() == ["short", "long"]
+    clock.advance(21)
+    collected("new", 10)
+    assert order() == ["short", "long", "new"]
 
 
 # --- deaths ---------------------------------------------------------------------------------------
@@ -369,12 +434,12 @@ def test_a_database_that_fails_on_the_way_ends_the_process(
     healed(direct, monkeypatch, direct.co)
 
 
-def test_a_process_that_was_ended_is_not_started(begun: list[Any]) -> None:
-    process = AggregationProcess()
-    process.end()
+def test_an_aggregation_that_was_ended_does_not_begin(begun: list[Any]) -> None:
+    pooled = PooledAggregation(AggregationPool(ManualClock().now))
+    pooled.end()
     with pytest.raises(ProcessLost):
-        process.run(a_job(), 0, [])
-    assert begun == []
+        pooled.run(a_job(), 0, [])
+    assert all(each.poll() is not None for each in begun)
 
 
 def test_it_does_not_outlive_a_coordinator_that_is_killed(
