@@ -14,6 +14,7 @@ from fedclust.protection.columns import (
     encode_levels,
     round_means,
 )
+from fedclust.protection.table import form_table
 
 FloatArray = NDArray[np.float64]
 
@@ -124,6 +125,22 @@ def test_nested_columns_are_one_ordinal_column() -> None:
     values = {source.name: source.values for source in sources}
     codes = encode_levels(column, [values[name] for name in column.names])
     assert codes.tolist() == [0, 1, 2, 3, 0, 1, 3, 3, 0]
+
+
+def test_columns_that_nobody_can_have_both_are_not_joined() -> None:
+    rng = np.random.default_rng(0)
+    died = np.repeat([1.0, 0.0], [236, 764])
+    readmitted = np.where(died == 1.0, np.nan, rng.integers(0, 2, 1_000))
+    male = rng.permutation(died)
+    pregnant = np.where(male == 1.0, np.nan, rng.integers(0, 2, 1_000))
+    values = {"died": died, "readmitted": readmitted, "male": male, "pregnant": pregnant}
+
+    table = form_table([SourceColumn(name, each) for name, each in values.items()], 5)
+
+    for name in ("died", "male"):
+        released = table.values(name)
+        assert not np.isnan(released).any()
+        assert table.sizes @ released == pytest.approx(236)
 
 
 def test_a_person_who_fits_no_level_has_none() -> None:

@@ -246,16 +246,21 @@ def collect_distinct(found: FloatArray, values: FloatArray) -> FloatArray:
 def _join_yes_no(sources: Sequence[SourceColumn]) -> list[LevelColumn]:
     """Join yes/no columns of which no person has two (exclusive), or which imply others (nested).
 
-    Counts of the single columns could be subtracted from one another.
+    Counts of the single columns could be subtracted from one another. Among the persons who have
+    both columns, each must take both values: else a column that is known for survivors alone would
+    be exclusive with death, and the joined column would lose every death.
     """
     # The larger number is yes.
     pairs = {each.name: np.unique(each.values[~np.isnan(each.values)]) for each in sources}
     yes = {each.name: each.values == pairs[each.name][1] for each in sources}
     present = {each.name: ~np.isnan(each.values) for each in sources}
 
-    def occurs(first: str, second: str, one: bool, other: bool) -> bool:
+    def may_occur(first: str, second: str, one: bool, other: bool) -> bool:
         both = present[first] & present[second]
-        return bool(np.any(both & (yes[first] == one) & (yes[second] == other)))
+        of_first, of_second = yes[first][both], yes[second][both]
+        if not all(each.any() and not each.all() for each in (of_first, of_second)):
+            return True
+        return bool(np.any((of_first == one) & (of_second == other)))
 
     remaining = [each.name for each in sources]
     joined: list[LevelColumn] = []
@@ -263,10 +268,10 @@ def _join_yes_no(sources: Sequence[SourceColumn]) -> list[LevelColumn]:
         first = remaining.pop(0)
         exclusive, nested = [first], [first]
         for other in remaining:
-            if all(not occurs(each, other, True, True) for each in exclusive):
+            if all(not may_occur(each, other, True, True) for each in exclusive):
                 exclusive.append(other)
             if all(
-                not occurs(each, other, False, True) or not occurs(each, other, True, False)
+                not may_occur(each, other, False, True) or not may_occur(each, other, True, False)
                 for each in nested
             ):
                 nested.append(other)
