@@ -3,7 +3,8 @@
 The cost is the inertia of all rows with the centroids found on the tables, over that of central
 k-means on the rows; both use 20 starts. The second table gives the CPU time of forming one table
 and of one pass of scikit-learn's k-means: medians of three, taken in turns. Its cost is that of one
-run of k-means from given centroids.
+run of k-means from given centroids. The third table gives the CPU time of forming a table where
+values are missing at random.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def main() -> None:
     write("protected_table", rows, note=f"p = {P}; {options.seeds} splits into sites.")
     speed = [_speed(n, 32) for n in (50_000, 1_000_000)]
     write("protected_table_speed", speed, note="CPU seconds. 16 clusters, 32 columns.")
+    missing = [_missing_speed(n, 24) for n in (8_000, 16_000, 32_000)]
+    write("protected_table_missing", missing, note="CPU seconds by share of missing values.")
 
 
 def _sources(rows: FloatArray) -> list[SourceColumn]:
@@ -109,6 +112,16 @@ def _speed(n: int, d: int) -> dict[str, object]:
         "variance within groups": 1.0 - between / (n * float(X.var(axis=0).sum())),
         "cost": float((nearest**2).sum()) / float(central.inertia_),
     }
+
+
+def _missing_speed(n: int, d: int) -> dict[str, object]:
+    row: dict[str, object] = {"persons": n}
+    for share in (0.0, 0.02, 0.1, 0.3):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(8, d))[rng.integers(0, 8, n)] * 1.5 + rng.normal(size=(n, d))
+        X[rng.random(X.shape) < share] = np.nan
+        row[f"{share:.0%}"] = _seconds(lambda X: form_table(_sources(X), P), X)
+    return row
 
 
 def _seconds(compute: Callable[[FloatArray], object], X: FloatArray) -> float:

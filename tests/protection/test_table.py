@@ -99,6 +99,22 @@ def test_a_common_pattern_of_missing_values_has_groups_of_its_own() -> None:
         assert len(set(np.isnan(lacking[groups == group]))) == 1
 
 
+def test_many_patterns_give_one_table_in_any_order_of_persons() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(2_500, 24))
+    values[rng.random(values.shape) < 0.3] = np.nan
+    assert len(np.unique(np.isnan(values), axis=0)) > 2_000
+
+    first, second = (
+        form_table([SourceColumn(f"x{j}", each) for j, each in enumerate(rows.T)], 5)
+        for rows in (values, rng.permutation(values))
+    )
+
+    assert first.sizes.min() >= 5
+    for one, other in zip(first.released, second.released, strict=True):
+        np.testing.assert_array_equal(np.sort(one), np.sort(other))
+
+
 @pytest.mark.parametrize("p", [7, 20, 60])
 def test_a_larger_p_unites_whole_groups(p: int) -> None:
     sources = [*_numbers(300, 3), SourceColumn("sex", np.arange(300) % 2.0)]

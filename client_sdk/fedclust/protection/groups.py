@@ -97,6 +97,11 @@ def form_groups(points: FloatArray, least: int, sizes: IntArray | None = None) -
     return labels
 
 
+def cut_into_blocks(points: FloatArray, least: int) -> IntArray:
+    """Return a block (n,) for points sorted by value, each of at least ``least`` similar ones."""
+    return _halve(_to_integers(points), least, _BLOCK)
+
+
 def _value_order(points: FloatArray) -> IntArray:
     """Return the order (n,) of points (n, d) by their first coordinate, then by the next."""
     order, tied = np.arange(len(points)), np.arange(len(points))

@@ -22,7 +22,7 @@ from fedclust.protection.columns import (
     encode_levels,
     source_names,
 )
-from fedclust.protection.groups import form_groups, least_group_size
+from fedclust.protection.groups import cut_into_blocks, form_groups, least_group_size
 from fedclust.protection.records import GroupSums, Spread, release_counts
 
 #: Groups of 2p release counts, groups of p only the commonest level. All columns pay for larger
@@ -235,12 +235,11 @@ def group_persons(
     if not missing.any() and not others:
         return form_groups(points, least)
     patterns = _missing_patterns(missing, p)
+    # Equal points keep this order, which does not depend on the order of persons.
+    order = np.lexsort([*missing, *others, patterns])
     groups = np.empty(n, dtype=np.int64)
     first = 0
-    for pattern in range(int(patterns.max()) + 1):
-        members = np.flatnonzero(patterns == pattern)
-        # Equal points keep this order, which does not depend on the order of persons.
-        members = members[np.lexsort([*missing[:, members], *(each[members] for each in others)])]
+    for members in np.split(order, np.cumsum(np.bincount(patterns))[:-1]):
         labels = form_groups(points[members], least)
         groups[members] = first + labels
         first += int(labels.max()) + 1
@@ -316,27 +315,44 @@ def _standardize(
 def _missing_patterns(missing: BoolArray, p: int) -> IntArray:
     """Return a class (n,) for persons with the same missing columns, from ``missing`` (columns, n).
 
-    A pattern of fewer than ``p`` persons joins the one that differs in the fewest columns.
+    A pattern of fewer than ``p`` persons joins the one that differs in the fewest columns. Many
+    patterns are first cut into blocks, which makes the time linear in their number.
     """
     labels = np.zeros(missing.shape[1], dtype=np.int64)
     for eight_columns in np.packbits(missing, axis=0):
         labels = np.unique(labels * 256 + eight_columns, return_inverse=True)[1]
     _, first, counts = np.unique(labels, return_index=True, return_counts=True)
-    masks = missing[:, first].T.copy()
-    parent = np.arange(len(masks))
-    while True:
-        roots = np.flatnonzero(parent == np.arange(len(masks)))
-        small = roots[counts[roots] < p]
-        if not len(small) or len(roots) == 1:
+    masks = missing[:, first].T.astype(np.float64)
+    blocks = cut_into_blocks(masks, p)
+    order = np.argsort(blocks, kind="stable")
+    parent = np.empty(len(masks), dtype=np.int64)
+    for block in np.split(order, np.cumsum(np.bincount(blocks))[:-1]):
+        parent[block] = block[_join_small(masks[block], counts[block], p)]
+    return np.unique(parent[labels], return_inverse=True)[1].astype(np.int64)
+
+
+def _join_small(masks: FloatArray, counts: IntArray, p: int) -> IntArray:
+    """Return the pattern (m,) that each one joins, until none that is left has fewer than ``p``.
+
+    The smallest pattern joins the one that differs in the fewest columns, or the largest of these,
+    which then lacks the columns of both. ``masks`` (m, columns) hold 0 and 1.
+    """
+    parent, persons = np.arange(len(masks)), counts.sum()
+    # A pattern that has joined another has no persons.
+    counts, masks = counts.copy(), masks.copy()
+    for _ in range(len(masks) - 1):
+        joining = int(np.where(counts > 0, counts, persons + 1).argmin())
+        if counts[joining] >= p:
             break
-        joining = int(small[counts[small].argmin()])
-        others = roots[roots != joining]
-        n_different = (masks[others] != masks[joining]).sum(axis=1)
-        into = int(others[np.lexsort((-counts[others], n_different))[0]])
+        n_different = np.abs(masks - masks[joining]).sum(axis=1)
+        distances = np.where(counts > 0, n_different * (persons + 1) - counts, np.inf)
+        distances[joining] = np.inf
+        into = int(distances.argmin())
         parent[parent == joining] = into
         counts[into] += counts[joining]
-        masks[into] |= masks[joining]
-    return np.unique(parent[labels], return_inverse=True)[1].astype(np.int64)
+        counts[joining] = 0
+        masks[into] = np.maximum(masks[into], masks[joining])
+    return parent
 
 
 def release_blocks(
