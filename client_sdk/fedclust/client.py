@@ -18,6 +18,7 @@ from fedclust._http import ConnectionOptions, Http, Reply, Take
 from fedclust.errors import ProtocolError
 from fedclust.schema.display import Listing
 from fedclust.schema.model import Model
+from fedclust.schema.states import SessionState
 from fedclust.session_request import read_session, read_study
 from fedclust.session_result import SessionResult, read_result
 from fedclust.study import StudyCreate, StudyInfo
@@ -249,7 +250,7 @@ class Client:
         return self._send(models.SessionInfo, "POST", _path("sessions"), body)
 
     def sessions(
-        self, state: models.SessionState | None = None, study: str | None = None
+        self, state: SessionState | None = None, study: str | None = None
     ) -> Listing[models.SessionEntry]:
         """Return the sessions that the token may see.
 
@@ -483,14 +484,12 @@ def _read_reply(model: type[M], reply: Reply) -> M:
 
 def _parse_body(model: type[M], body: bytes, media: str) -> M:
     try:
-        if media == BINARY:
-            return codec.decode_model(model, body)
-        return model.model_validate_json(body)
+        return models.read_reply(model, body, media)
     except (ValidationError, codec.CodecError):
         # Not chained: pydantic repeats the input.
         raise ProtocolError(
-            f"the answer is not a {model.__name__} of protocol {models.PROTOCOL_VERSION}: "
-            "the coordinator may be of another version, or something else answers there"
+            f"the answer is not a {model.__name__} of protocol {models.PROTOCOL_VERSION}: a later "
+            "coordinator (pip install --upgrade fedclust), or something else answers there"
         ) from None
 
 

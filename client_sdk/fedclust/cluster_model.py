@@ -355,7 +355,7 @@ def model_of_result(document: ResultDocument, definition: Definition) -> Cluster
     UsageError
         The method labels new rows by something else than the result alone.
     """
-    result = Result.model_validate(document.result)
+    result = document.clustering()
     if not has_model(result, definition):
         raise UsageError(
             f"a result of {definition.algorithm} with these options has no model file: its "

@@ -56,7 +56,7 @@ class ResultFile(Model):
         try:
             file = codec.decode_model(cls, read_sealed(Path(path)))
             plan_of(file.definition)
-            result = Result.model_validate(file.document.result)
+            result = file.document.clustering()
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from None
         except FileDamaged as error:
@@ -98,7 +98,7 @@ class SessionResult(HasModel, ResultAttributes):
     result_: Result = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "result_", Result.model_validate(self.document.result))
+        object.__setattr__(self, "result_", self.document.clustering())
 
     def _facts(self) -> Facts:
         return facts_of_document(self.document, self.definition)
@@ -388,7 +388,7 @@ def simulated_document(result: Result, definition: Definition) -> ResultDocument
 def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
     """Return a sweep's result for one K; UsageError names every K there is."""
     try:
-        found = Result.model_validate(document.result).at(n_clusters)
+        found = document.clustering().at(n_clusters)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return document.model_copy(update={"result": codec.to_tree(found)})

@@ -12,8 +12,9 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model, Slug
 from fedclust.schema.policy import Policy
+from fedclust.schema.times import Timestamp
 from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import PURPOSE_CHARACTERS, Line, Purpose, SessionCreate, Timestamp
+from fedclust.wire.models import PURPOSE_CHARACTERS, Line, Purpose, SessionCreate
 from fedclust.wire.problems import FieldError
 
 

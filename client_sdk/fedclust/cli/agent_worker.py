@@ -16,12 +16,13 @@ from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.durable_files import FileLock, LockHeld, private_directory
 from fedclust.live_line import SLOW_S, rows_read
 from fedclust.schema.model import Model
+from fedclust.schema.times import Timestamp
 from fedclust.site import Progress, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
 from fedclust.site.journal import state_errors
 from fedclust.site.state_file import StateFile
-from fedclust.wire.models import Sha256, Timestamp
+from fedclust.wire.models import Sha256
 
 _FILE = "agent.json"
 _RUNNING = "agent-running.lock"

@@ -34,6 +34,7 @@ from fedclust.errors import (
     UsageError,
     VersionUnsupported,
 )
+from fedclust.schema.states import ENDED
 from fedclust.site import Site
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan, count_usable, require_packages
@@ -219,7 +220,7 @@ class _StudyCheck:
         return [self._check(client.session(name)) for name in client.study(study).sessions]
 
     def _check(self, info: SessionInfo) -> _OfStudy:
-        if info.state not in ("recruiting", "running"):
+        if info.state in ENDED:
             return _OfStudy(info)
         try:
             # Before reading, so that a package that one method lacks is no other session's fault.

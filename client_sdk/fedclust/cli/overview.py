@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pydantic import ConfigDict
-
 from fedclust.client import Client
 from fedclust.schema.model import Model
-from fedclust.wire.models import SessionEntry, SessionInfo, Timestamp
+from fedclust.schema.times import Timestamp
+from fedclust.wire.models import SessionEntry, SessionInfo
 
 
-class _Readable(Model):
-    """Fields that a newer coordinator adds are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class AdminSiteView(_Readable):
+class AdminSiteView(Model):
     """What the command shows of an ``AdminSite``: a site in a session, as operators read it."""
 
     name: str
@@ -29,7 +22,7 @@ class AdminSiteView(_Readable):
     bytes_out: int
 
 
-class AdminSessionView(_Readable):
+class AdminSessionView(Model):
     """What the command shows of an ``AdminSession``: a session, as operators read it."""
 
     name: str

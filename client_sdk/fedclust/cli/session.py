@@ -39,15 +39,11 @@ from fedclust.field_names import FieldNames
 from fedclust.report.ro_crate import check_license
 from fedclust.report.tables import centroid_table
 from fedclust.schema.feature import clustered
-from fedclust.schema.result import Result
+from fedclust.schema.states import SessionState
 from fedclust.session_result import SessionResult, document_at, read_result
 from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
-from fedclust.wire.models import (
-    Definition,
-    SessionPatch,
-    SessionState,
-)
+from fedclust.wire.models import Definition, SessionPatch
 from fedclust.wire.problems import problem
 
 app = typer.Typer(
@@ -360,7 +356,7 @@ def result(
                 _output(written_up(found, path).encode(), path)
                 return
     if shape == "table":
-        show_result(Result.model_validate(document.result), document.features)
+        show_result(document.clustering(), document.features)
         return
     if shape == "csv":
         content = centroid_table(document)

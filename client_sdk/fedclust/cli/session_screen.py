@@ -30,7 +30,7 @@ def session_row(info: SessionEntry, overview: AdminSessionView | None) -> list[o
     late = ", ".join(site.name for site in info.sites if site.late)
     return [
         info.name,
-        info.definition.algorithm if info.definition else "(damaged)",
+        info.definition.algorithm if info.definition else "(unreadable)",
         info.state,
         info.round,
         f"{joined} of {len(info.sites)}",

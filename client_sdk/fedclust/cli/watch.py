@@ -13,9 +13,9 @@ from typing import Any
 from fedclust import errors
 from fedclust.cli.console import flush_out, out, print_json, show, timestamp
 from fedclust.client import Client
+from fedclust.schema.states import ENDED
 from fedclust.wire.models import RoundInfo, SessionInfo
 
-_ENDED = ("completed", "failed", "cancelled")
 _LONGEST_LINE = 2**20
 
 
@@ -72,7 +72,7 @@ class Watcher:
         """Print every change; return the session once it has ended."""
         while True:
             info = self._look()
-            if info.state in _ENDED:
+            if info.state in ENDED:
                 return info
             known = self._last_event
             self._listen()
@@ -93,7 +93,7 @@ class Watcher:
             newest = max(numbers.feed(part), default=0)
             if newest > (self._last_event or 0):
                 self._last_event = newest
-                if self._look().state in _ENDED:
+                if self._look().state in ENDED:
                     raise _Over
 
         try:
@@ -107,7 +107,7 @@ class Watcher:
             if site.state != "invited" and (site.name, site.state) not in self._shown:
                 self._shown.add((site.name, site.state))
                 yield {"event": f"site.{site.state}", "site": site.name}
-        if info.state != self._state and info.state not in _ENDED:
+        if info.state != self._state and info.state not in ENDED:
             waiting = [site.name for site in info.sites if site.state == "invited"]
             self._state = info.state
             since = info.started_at or info.created_at
@@ -125,7 +125,7 @@ class Watcher:
                 self._number = number
                 break
             self._number = number + 1
-        if info.state in _ENDED and info.state != self._state:
+        if info.state in ENDED and info.state != self._state:
             self._state = info.state
             reason = info.failure or info.stopped_because
             yield {"event": f"session.{info.state}", "why": reason, "time": info.ended_at}

@@ -203,7 +203,7 @@ class Facts:
 
 def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
     """Return the facts of a result document."""
-    result = Result.model_validate(document.result)
+    result = document.clustering()
     return Facts(result, definition, document.provenance, document.completed_at)
 
 

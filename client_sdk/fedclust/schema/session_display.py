@@ -15,7 +15,7 @@ def session_row(session: Any) -> dict[str, Any]:
     return {
         "session": session.name,
         "study": session.study,
-        "method": "(damaged)" if frozen is None else frozen.algorithm,
+        "method": "(unreadable)" if frozen is None else frozen.algorithm,
         "K": None if n_clusters is None else brief(n_clusters),
         "state": session.state,
         "round": session.round,

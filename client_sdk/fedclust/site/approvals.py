@@ -17,12 +17,12 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from fedclust.errors import ApprovalNeeded, JournalDamaged, UsageError
 from fedclust.report.session_terms import feature_text
+from fedclust.schema.times import write_time
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import recorded_answers, state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.wire.codec import sha256
-from fedclust.wire.models import write_time
 
 if sys.platform == "win32":
     import getpass

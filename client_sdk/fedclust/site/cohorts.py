@@ -38,10 +38,10 @@ from fedclust.durable_files import (
 from fedclust.protection.cohort import Cohort, CohortRefused
 from fedclust.protection.recognition import PersonBlocks, PersonSource, find_cohort
 from fedclust.protection.update import Change, two_cohorts, update_cohort
+from fedclust.schema.times import write_time
 from fedclust.site.cohort_file import RESTORE, decode_cohort, encode_cohort, key_check
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
-from fedclust.wire.models import write_time
 
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.

@@ -40,11 +40,12 @@ from fedclust.errors import (
     OtherData,
 )
 from fedclust.schema.model import Memory, Model, Tree
+from fedclust.schema.times import Timestamp
 from fedclust.site.ledger import LedgerDamaged
 from fedclust.site.other_data import other_data_text
 from fedclust.site.paths import coordinator_directory
 from fedclust.wire import codec
-from fedclust.wire.models import Participation, Receipt, Sha256, Timestamp
+from fedclust.wire.models import Participation, Receipt, Sha256
 
 _ROUND = re.compile(r"round-(\d{5})")
 M = TypeVar("M", bound=Model)

@@ -23,8 +23,10 @@ from fedclust.client import Client
 from fedclust.durable_files import private_directory, write_atomically
 from fedclust.errors import FedclustError, NotFound
 from fedclust.schema.model import Model
+from fedclust.schema.states import SessionState
+from fedclust.schema.times import Timestamp
 from fedclust.site.journal import state_errors
-from fedclust.wire.models import SessionEntry, SessionState, Timestamp, WhoAmI
+from fedclust.wire.models import SessionEntry, WhoAmI
 
 _FILE = "agent-notified.json"
 #: Time between two looks, s.

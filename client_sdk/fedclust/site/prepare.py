@@ -35,6 +35,7 @@ from fedclust.protection.size_bands import size_band
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
+from fedclust.schema.states import ENDED
 from fedclust.site.cohorts import CohortStore, Draft, cohort_refusals
 from fedclust.site.compute import count_usable
 from fedclust.site.consent import ConsentRequest
@@ -220,7 +221,7 @@ def consent_request(
         warnings=prepared.warnings,
         separate_groups=_separate_groups(prepared, given, joined),
     )
-    if info.state in ("recruiting", "running"):
+    if info.state not in ENDED:
         read_settings().refuse_smaller_groups(info.name, request.p, exact=request.protection_none)
     return request
 

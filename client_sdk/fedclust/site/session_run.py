@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
+from fedclust.schema.states import ENDED
 from fedclust.site.approvals import Approvals
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute_answer, first_task, refuse_foreign
@@ -111,7 +112,7 @@ class SessionRun:
         for answer in self.journal.unsettled():
             self.approvals.require(self.request)
             self.send(answer, again=True)
-        if self.info.state in ("recruiting", "running"):
+        if self.info.state not in ENDED:
             self.join(consent)
             self.keep_table()
         task, etag = self.client.task(self.session)
@@ -196,9 +197,8 @@ class SessionRun:
             info = self.client.session(self.session)
             if task.session_state == "cancelled":
                 raise errors.SessionCancelled(self.session, "cancelled", info.stopped_because)
-            raise errors.SessionFailed(
-                self.session, f"failed: {info.failure or info.stopped_because}", info.failure
-            )
+            why = f"{task.session_state}: {info.failure or info.stopped_because}"
+            raise errors.SessionFailed(self.session, why, info.failure)
         document = self.client.result_document(self.session)
         if document.provenance.definition_sha256 != self.request.definition_sha256:
             raise errors.ProtocolError("the result is of another definition")

@@ -1,46 +1,35 @@
-"""Strict models of every request and response body of protocol version 1."""
+"""Models of every request and response body of protocol version 1.
+
+Each refuses unknown fields, as requests need it. ``fedclust.client`` reads answers with
+:func:`read_reply`, which ignores fields and keeps states that a later coordinator has added.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints, model_serializer
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+)
 
+from fedclust.schema import states
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible
 from fedclust.schema.policy import Policy
+from fedclust.schema.result import Result
 from fedclust.schema.session_display import session_fields, session_row
 from fedclust.schema.task import Disclosure
+from fedclust.schema.times import Timestamp
+from fedclust.wire.codec import CONTENT_TYPE, canonical_json, decode
 
 PROTOCOL_VERSION = 1
+M = TypeVar("M", bound=Model)
 MAX_SEED = 2**53 - 1
 
-
-def _read_time(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        time = datetime.fromisoformat(value)
-        if time.tzinfo is not None:
-            return time.astimezone(UTC)
-    except (ValueError, OverflowError):  # not a time, or out of range in UTC
-        pass
-    raise PydanticCustomError("time", "a time must be RFC 3339 with a UTC offset")
-
-
-def write_time(value: datetime) -> str:
-    """Return a time as the wire and the ledger write it: UTC, milliseconds, Z."""
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-#: RFC 3339 in UTC on the wire.
-Timestamp = Annotated[
-    datetime,
-    BeforeValidator(_read_time),
-    PlainSerializer(write_time, return_type=str),
-]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 #: One line of text: PostgreSQL texts cannot contain NUL, and logs are written by line.
 _LINE = StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
@@ -57,10 +46,6 @@ TableId = Annotated[
     str, StringConstraints(pattern=r"^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$")
 ]
 Role = Literal["operator", "analyst", "site"]
-SessionState = Literal["recruiting", "running", "completed", "failed", "cancelled"]
-RoundState = Literal["collecting", "aggregating", "closed", "failed"]
-ParticipationState = Literal["invited", "joined", "left", "excluded"]
-TaskStatus = Literal["invited", "waiting", "work", "answered", "left", "ended"]
 
 
 # --- principals -----------------------------------------------------------------------------------
@@ -225,11 +210,24 @@ class Definition(SessionCreate):
     method_version: int
 
 
+def _read_definition(value: Any) -> Any:
+    # By itself, so that an unknown field is refused also in an answer: the hash covers it.
+    read = Definition.model_validate_json
+    return read(canonical_json(value)) if isinstance(value, dict) else value
+
+
+def _read_if_known(value: Any) -> Any:
+    try:
+        return _read_definition(value)
+    except ValidationError:
+        return None
+
+
 class SitePresence(Model):
     """What others see of a site: its name, and whether it takes part and has answered."""
 
     name: Slug
-    state: ParticipationState
+    state: states.AnyParticipationState
     answered: bool | None = None
     late: bool | None = None
 
@@ -237,13 +235,13 @@ class SitePresence(Model):
 class SessionEntry(Model):
     """A session in a list, or after it was cancelled.
 
-    ``definition`` is null if the stored one is damaged. ``cannot_start`` says why the method cannot
-    serve the sites that have joined, and what to change; only analysts and operators who read a
-    single recruiting session see it.
+    ``definition`` is null if the stored one is damaged; the SDK also shows null where another
+    version wrote it. ``cannot_start`` says why the method cannot serve the sites that have joined,
+    and what to change; only analysts and operators who read a single recruiting session see it.
     """
 
     name: Slug
-    state: SessionState
+    state: states.AnySessionState
     created_by: str
     created_at: Timestamp
     started_at: Timestamp | None = None
@@ -253,7 +251,7 @@ class SessionEntry(Model):
     cannot_start: str | None = None
     round: int | None = None
     study: Slug | None = None
-    definition: Definition | None
+    definition: Annotated[Definition | None, BeforeValidator(_read_if_known)]
     definition_sha256: Sha256
     sites: tuple[SitePresence, ...]
 
@@ -267,7 +265,7 @@ class SessionEntry(Model):
 class SessionInfo(SessionEntry):
     """A session, for its analyst, its sites and operators."""
 
-    definition: Definition
+    definition: Annotated[Definition, BeforeValidator(_read_definition)]
 
 
 class SessionPatch(Model):
@@ -311,7 +309,7 @@ class ParticipationInfo(Model):
 
     session: Slug
     site: Slug
-    state: ParticipationState
+    state: states.AnyParticipationState
     joined_at: Timestamp | None = None
     min_group_size: int | None = None
     size_band: str | None = None
@@ -341,8 +339,8 @@ class RoundProgress(Model):
 class TaskResponse(Model):
     """What a site has to do now in a session."""
 
-    session_state: SessionState
-    status: TaskStatus
+    session_state: states.AnySessionState
+    status: states.AnyTaskStatus
     round: int | None = None
     deadline: Timestamp | None = None
     task: TaskDocument | None = None
@@ -396,7 +394,7 @@ class RoundInfo(Model):
     session: Slug
     number: int
     phase: str
-    state: RoundState
+    state: states.AnyRoundState
     overdue: bool
     needs_all: bool
     opened_at: Timestamp
@@ -452,3 +450,19 @@ class ResultDocument(Model):
     features: tuple[Feature, ...]
     result: dict[str, Tree]
     provenance: Provenance
+
+    def clustering(self) -> Result:
+        """Return the result without what a later coordinator has added; ValidationError."""
+        return Result.model_validate(self.result, extra="ignore")
+
+
+def read_reply(model: type[M], body: bytes, media: str) -> M:
+    """Read an answer in either form; CodecError or ValidationError.
+
+    Unknown fields are ignored at every level. Only what a hash covers is read strictly, for nobody
+    consented to a field of it that is not understood: the definition, and a task, which stays a
+    tree until its digest is recomputed.
+    """
+    if media == CONTENT_TYPE:
+        return model.model_validate(decode(body), extra="ignore")
+    return model.model_validate_json(body, extra="ignore")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedclust.schema.field_names import UnknownField, field_errors
 from fedclust.schema.model import Model
@@ -28,10 +28,6 @@ class SubmissionError(ValueError):
         self.errors = errors
 
 
-class _LenientHead(SubmissionHead):
-    model_config = ConfigDict(extra="ignore")
-
-
 class Submission(SubmissionHead, Generic[P]):
     """A site's answer to one round; ``payload`` null is an empty answer."""
 
@@ -46,8 +42,7 @@ def submission_model(payload: type[Model]) -> type[BaseModel]:
 
 def read_submission_head(body: bytes, media: str) -> SubmissionHead:
     """Read only the phase and the task that a body answers; SubmissionError."""
-    head = read_body(_LenientHead, body, media)
-    return SubmissionHead(phase=head.phase, task_digest=head.task_digest)
+    return read_body(SubmissionHead, body, media, extra="ignore")
 
 
 def read_submission(phase: Phase, body: bytes, media: str) -> tuple[SubmissionHead, Model | None]:
@@ -57,15 +52,21 @@ def read_submission(phase: Phase, body: bytes, media: str) -> tuple[SubmissionHe
     return submission, payload
 
 
-def read_body(model: type[M], body: bytes, media: str, unknown: UnknownField = None) -> M:
+def read_body(
+    model: type[M],
+    body: bytes,
+    media: str,
+    unknown: UnknownField = None,
+    extra: Literal["forbid", "ignore"] = "forbid",
+) -> M:
     """Read a body in either form strictly; SubmissionError.
 
     ``unknown`` is that of :func:`fedclust.schema.field_names.field_errors`.
     """
     try:
         if media == BINARY:
-            return model.model_validate(codec.decode(body))
-        return model.model_validate_json(body)
+            return model.model_validate(codec.decode(body), extra=extra)
+        return model.model_validate_json(body, extra=extra)
     except codec.CodecError as error:
         raise SubmissionError(
             [FieldError(pointer="", rule="binary-form", message=str(error))]

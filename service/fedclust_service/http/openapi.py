@@ -99,6 +99,7 @@ def build_description(app: FastAPI) -> dict[str, Any]:
         }
         for name, method in sorted((name, METHODS[name]) for name in BUILT_IN)
     ]
+    _open_answers(document)
     for methods in document["paths"].values():
         for operation in methods.values():
             for parameter in operation.get("parameters", ()):
@@ -108,6 +109,34 @@ def build_description(app: FastAPI) -> dict[str, Any]:
     parts["examples"] = problem_examples()
     examples.add_examples(document)
     return document
+
+
+def _open_answers(document: dict[str, Any]) -> None:
+    """Let answers have further fields, which clients ignore; not what is sent or has a hash."""
+    schemas = document["components"]["schemas"]
+    waiting: list[Any] = [
+        [
+            one["requestBody"]
+            for each in document["paths"].values()
+            for one in each.values()
+            if "requestBody" in one
+        ],
+        document["x-fedclust-methods"],
+        [_PREFIX + "Definition", _PREFIX + "TaskDocument"],
+    ]
+    closed: set[str] = set()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict | list):
+            waiting += part.values() if isinstance(part, dict) else part
+            continue
+        name = str(part).removeprefix(_PREFIX)
+        if name != part and name in schemas.keys() - closed:
+            closed.add(name)
+            waiting.append(schemas[name])
+    for name, schema in schemas.items():
+        if name not in closed and schema.get("additionalProperties") is False:
+            del schema["additionalProperties"]
 
 
 class _Schemas(GenerateJsonSchema):

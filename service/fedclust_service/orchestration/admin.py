@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from fedclust.schema.model import Model
-from fedclust.wire.models import Page, Timestamp
+from fedclust.schema.times import Timestamp
+from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
 from fedclust_service.domain.overview import SessionOverview, SiteOverview
 from fedclust_service.domain.round import RoundState

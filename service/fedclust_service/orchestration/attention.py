@@ -8,7 +8,7 @@ from typing import Literal
 
 from fedclust.definition import DefinitionError
 from fedclust.schema.model import Model
-from fedclust.wire.models import Timestamp
+from fedclust.schema.times import Timestamp
 from fedclust_service.domain.access import AuditEntry, AuditSearch
 from fedclust_service.domain.overview import Concern
 from fedclust_service.domain.refusal import Refusal

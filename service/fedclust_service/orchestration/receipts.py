@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedclust.schema.model import Model
-from fedclust.wire.models import Page, Timestamp
+from fedclust.schema.times import Timestamp
+from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, require
 from fedclust_service.orchestration.access_queries import own_session
 from fedclust_service.orchestration.coordinator import Coordinator

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from fedclust.wire.models import Timestamp
+from fedclust.schema.times import Timestamp
 from fedclust_service.domain.access import SLUG, AuditSearch
 from fedclust_service.http.bodies import reply
 from fedclust_service.http.dependencies import (

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from starlette.responses import Response
 
 from fedclust.methods.registry import METHODS
-from fedclust.wire.models import PrincipalInfo, SessionPatch, write_time
+from fedclust.schema.times import write_time
+from fedclust.wire.models import PrincipalInfo, SessionPatch
 from fedclust_service.domain.access import Role, absent, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.filled_form import checked
