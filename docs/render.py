@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedclust.engine import EVIDENCE_PHASES, all_phases
 from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.task import Phase
 
 DOCS = Path(__file__).parent
@@ -69,6 +70,12 @@ def phase_tables(phases: Iterable[Phase]) -> str:
     return "\n\n".join(parts)
 
 
+def task_rules() -> str:
+    """Return the rules that a task can break."""
+    rows = ((f"`{rule}`", text) for rule, text in TASK_RULES.items())
+    return markdown_table(("rule", "the coordinator asks for"), rows)
+
+
 def blocks() -> dict[tuple[str, str], Callable[[], str]]:
     """Return what renders each block, by page and block name."""
     found: dict[tuple[str, str], Callable[[], str]] = {
@@ -82,6 +89,7 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/problems.md", "list"): problem_list,
         ("reference/problems.md", "problems"): problems,
         ("reference/audit-actions.md", "actions"): audit_actions,
+        ("protocol.md", "task rules"): task_rules,
         ("evidence.md", "disclosures"): lambda: phase_tables(EVIDENCE_PHASES),
     }
     for part, model in DEFINITIONS.items():

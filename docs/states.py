@@ -40,7 +40,8 @@ its name can be used again.
 """
 
 _PARTICIPATION = """\
-A site that has left or was excluded cannot join again. Its stored submissions still count.
+A site that has left, was excluded or has [refused a task](protocol.md#refusing-a-task) cannot join
+again. Its stored submissions still count.
 """
 
 _ROUND = """\
@@ -54,15 +55,18 @@ change of the deadline, and at regular intervals. The first rule that applies de
 
 1. A site of the round leaves without an answer, in a phase whose method then completes with what
    it has found (`dual`): the round is aggregated, `site_left`.
-2. No site is pending, and there are at least `min_sites` non-empty submissions: the round is
+2. A site has refused a task of the session. Fewer than `min_sites` of the round's sites still take
+   part, and there cannot be `min_sites` non-empty submissions any more: round and session fail,
+   `task_refused`.
+3. No site is pending, and there are at least `min_sites` non-empty submissions: the round is
    aggregated, `all_answered`.
-3. No site is pending, there are fewer non-empty submissions, and at least `min_sites` of the
+4. No site is pending, there are fewer non-empty submissions, and at least `min_sites` of the
    round's sites still take part: round and session fail, `too_few_contributors`.
-4. The deadline has passed, and the quorum of non-empty submissions is stored: the round is
+5. The deadline has passed, and the quorum of non-empty submissions is stored: the round is
    aggregated, `quorum_at_deadline`.
-5. The analyst or an operator closes the round before the deadline, and the quorum of non-empty
+6. The analyst or an operator closes the round before the deadline, and the quorum of non-empty
    submissions is stored: the round is aggregated, `operator`.
-6. The round has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
+7. The round has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
 
 A phase that needs all sites closes only by `all_answered` or `site_left`.
 
@@ -72,9 +76,10 @@ An aggregating round and its session fail if the method fails, or because of `ag
 
 **Optional rounds** never fail a session. These are the closing evaluation, and rounds that improve
 a clustering (`overlap`). An optional round is aggregated when no site is pending (`all_answered`),
-or when it has been overdue for `fail_after_s` (`fail_after`). If it has fewer than `min_sites`
-non-empty submissions, it is not used: the session completes with the previous clustering, and a
-warning says so. Without an evaluation its sizes and quality are null.
+when refused tasks leave too few sites (`task_refused`), or when it has been overdue for
+`fail_after_s` (`fail_after`). If it has fewer than `min_sites` non-empty submissions, it is not
+used: the session completes with the previous clustering, and a warning says so. Without an
+evaluation its sizes and quality are null.
 """
 
 
@@ -89,7 +94,7 @@ _TITLES = {
     "round": "States of a round",
 }
 #: States that stand left or right of the middle.
-_COLUMNS = {"cancelled": -1, "failed": 1, "left": -1, "excluded": 1}
+_COLUMNS = {"cancelled": -1, "failed": 1, "left": -1, "excluded": 1, "refused": 0}
 
 
 def draw(name: str) -> Figure:

@@ -94,6 +94,10 @@ class _Recorder:
         assert api.finish(SESSION, SITES) == "completed"
         self._do("close_round", "ada")
         self._read_all()
+        api.define("ada", "distrusted", list(SITES))
+        for site in SITES:
+            api.join(site, "distrusted")
+        self._do("refuse_task", "north", {"rule": "task-rounds"}, session="distrusted")
         api.define("ada", "given-up", list(SITES))
         self._do("cancel_session", "ada", session="given-up")
         api.define("ada", "mistaken", list(SITES))

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from fedclust._http import ConnectionOptions, Http, Reply, Take
 from fedclust.errors import ProtocolError
 from fedclust.schema.display import Listing
+from fedclust.schema.errors import TaskRule
 from fedclust.schema.model import Model
 from fedclust.schema.states import SessionState
 from fedclust.session_request import read_session, read_study
@@ -50,9 +51,9 @@ class Client:
     -----
     Methods name what they act on in the same way: ``kind`` is ``"sites"``, ``"analysts"`` or
     ``"operators"``, ``name`` an account of that kind, a study or a session, ``session`` the name of
-    a session, ``site`` that of a site, ``number`` that of a round. Every method raises
-    :class:`fedclust.errors.CoordinatorError` if the coordinator refuses, and
-    :class:`fedclust.errors.TransportError` if no usable answer comes.
+    a session, ``site`` that of a site, ``number`` that of a round, ``rule`` the one that a task
+    breaks. Every method raises :class:`fedclust.errors.CoordinatorError` if the coordinator
+    refuses, and :class:`fedclust.errors.TransportError` if no usable answer comes.
 
     Examples
     --------
@@ -419,14 +420,13 @@ class Client:
         self.audit_head = read_audit_head(reply.headers) or self.audit_head
         return _read_reply(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
 
-    def audit_head_at(self, number: int) -> models.AuditHead:
-        """Return the present hash of an entry of the coordinator's audit trail.
+    def refuse(self, session: str, number: int, rule: TaskRule) -> models.ParticipationInfo:
+        """Refuse the task of a round, and leave the session with it."""
+        path = _path("sessions", session, "rounds", str(number), "refusal")
+        return self._send(models.ParticipationInfo, "PUT", path, models.TaskRefusal(rule=rule))
 
-        Parameters
-        ----------
-        number : int
-            The number of the entry.
-        """
+    def audit_head_at(self, number: int) -> models.AuditHead:
+        """Return the present hash of the entry ``number`` of the coordinator's audit trail."""
         return self._get(models.AuditHead, _path("audit", "heads", str(number)))
 
     # --- below ------------------------------------------------------------------------------------
@@ -457,9 +457,8 @@ class Client:
     ) -> M:
         # Only fields that were set: the coordinator fills in the defaults of the others.
         data = None if body is None else body.model_dump_json(exclude_unset=True).encode()
-        return _read_reply(
-            model, self._http.request(method, path, body=data, repeatable=repeatable)
-        )
+        reply = self._http.request(method, path, body=data, repeatable=repeatable)
+        return _read_reply(model, reply)
 
     def _pages(self, model: type[M], path: str, **query: str | None) -> Iterator[M]:
         params: dict[str, str | int] = {k: v for k, v in query.items() if v is not None}
@@ -477,9 +476,8 @@ def _path(*parts: str) -> str:
 
 
 def _read_reply(model: type[M], reply: Reply) -> M:
-    return _parse_body(
-        model, reply.body, reply.headers.get("Content-Type", "").split(";")[0].strip()
-    )
+    media = reply.headers.get("Content-Type", "").split(";")[0].strip()
+    return _parse_body(model, reply.body, media)
 
 
 def _parse_body(model: type[M], body: bytes, media: str) -> M:

@@ -23,7 +23,8 @@
     +-- SessionError                    the session ended without a result for this site
     |   +-- SessionFailed
     |   +-- SessionCancelled
-    |   +-- SiteLeft                    this site left, or was excluded
+    |   +-- SiteLeft                    this site left, was excluded, or had refused a task
+    |   +-- TaskRefused                 this site refuses a task, and leaves the session with it
     +-- TransportError                  no usable answer came
     |   +-- CoordinatorUnreachable      tried until the time to give up
     |   +-- TLSError                    a certificate or handshake was refused; never retried
@@ -42,6 +43,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
+from fedclust.schema.errors import TaskRule
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem
 
 
@@ -194,7 +196,19 @@ class SessionCancelled(SessionError):
 
 
 class SiteLeft(SessionError):
-    """This site left the session, or was excluded from it."""
+    """This site left the session, was excluded from it, or had refused one of its tasks."""
+
+
+class TaskRefused(SessionError):
+    """This site refuses a task, which ends its part in the session; nothing was sent for it.
+
+    ``reason`` is the rule that the task breaks, one of ``fedclust.schema.errors.TASK_RULES``. The
+    coordinator learns this rule and nothing else.
+    """
+
+    def __init__(self, session: str, rule: TaskRule, message: str) -> None:
+        super().__init__(session, f"this site refuses a task: {message} ({rule})", rule)
+        self.rule = rule
 
 
 # --- on the way -----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def decide(
     past: bool = False,
     overdue_for: timedelta | None = None,
     asked: bool = False,
+    refused: bool = False,
 ) -> Wait | Aggregate | Fail:
     return decide_round(
         Turnout(
@@ -57,6 +58,7 @@ def decide(
         overdue_since=None if overdue_for is None else NOW - overdue_for,
         now=NOW,
         asked=asked,
+        refused=refused,
     )
 
 
@@ -96,6 +98,26 @@ def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> 
     just_before = WEEK - timedelta(seconds=1)
     assert decide(0, 2, 2, overdue_for=just_before) == Wait(overdue=True)
     assert decide(0, 2, 2, overdue_for=WEEK) == Fail(FailureReason.QUORUM_NOT_REACHED)
+
+
+def test_too_few_sites_after_a_refused_task_end_the_round_at_once() -> None:
+    lost = Fail(FailureReason.TASK_REFUSED)
+    assert decide(0, 2, 2, refused=True) == lost
+    assert decide(1, 1, 2, refused=True) == lost
+    assert decide(0, 0, 0, refused=True) == lost
+    # Answers of sites that have left since, and sites that can still answer.
+    assert decide(0, 3, 2, refused=True) == Aggregate(CollectedReason.ALL_ANSWERED)
+    assert decide(1, 2, 2, refused=True) == Wait(overdue=True)
+    assert decide(1, 2, 3, refused=True) == Wait(overdue=False)
+    # All that are left have answered: the refusal is not the reason.
+    assert decide(0, 2, 3, refused=True) == Fail(FailureReason.TOO_FEW_CONTRIBUTORS)
+
+
+def test_a_round_that_is_optional_does_not_wait_after_a_refused_task() -> None:
+    done = Aggregate(CollectedReason.TASK_REFUSED)
+    assert decide(1, 1, 2, optional=True, refused=True) == done
+    assert decide(0, 0, 0, optional=True, refused=True) == done
+    assert decide(1, 2, 3, optional=True, refused=True) == Wait(overdue=False)
 
 
 @pytest.mark.parametrize(("nonempty", "joined"), [(2, 4), (2, 2), (0, 0)])
@@ -205,6 +227,7 @@ RUN = SessionState.RUNNING
         (RUN, J, RoundState.AGGREGATING, True, False, "waiting"),
         (RUN, ParticipationState.LEFT, RoundState.COLLECTING, True, True, "left"),
         (RUN, ParticipationState.EXCLUDED, RoundState.COLLECTING, False, False, "left"),
+        (RUN, ParticipationState.REFUSED, RoundState.COLLECTING, False, False, "left"),
         (SessionState.COMPLETED, J, RoundState.CLOSED, True, True, "ended"),
         (SessionState.FAILED, ParticipationState.LEFT, RoundState.FAILED, True, False, "ended"),
         (SessionState.CANCELLED, ParticipationState.INVITED, None, False, False, "ended"),

@@ -176,7 +176,7 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
             with Site(server.base_url, token=token, journal_dir=journals / name) as site:
                 try:
                     site.participate(SESSION, three[name], consent=True)
-                except errors.ProtocolError as error:
+                except errors.TaskRefused as error:
                     refusals.append(error)
 
         threads = [threading.Thread(target=take_part, args=(name,), daemon=True) for name in three]

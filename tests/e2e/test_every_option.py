@@ -1,4 +1,4 @@
-"""Every method with all its options over HTTP, with the fewest rounds that give a result."""
+"""Sessions over HTTP end: every method with all its options, and those whose tasks are refused."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedclust.definition import plan_of
 from fedclust.engine.evidence import assigns_by_centroids
 from fedclust.methods.common.options import select_variant_model
 from fedclust.methods.registry import METHODS
+from fedclust.site.session_run import SessionRun
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.method_variants import ALL, IDS, TRIED
@@ -89,3 +90,53 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
     for own in [each.result for each in result.sweep or ()] or [result]:
         assert (own.stability is not None) == ("stability" in config)
         assert (own.transfer is not None) == ("transfer" in config)
+
+
+def refuse_round(monkeypatch: pytest.MonkeyPatch, number: int, site: str) -> None:
+    """Let a site refuse the task of a round, as if it asked for more than was consented to."""
+    checked = SessionRun.answer_round
+
+    def answer_round(run: SessionRun, asked: int, document: Any) -> Any:
+        if (asked, run.request.site) == (number, site):
+            raise errors.TaskRefused(run.session, "task-rounds", "it is beyond what is allowed")
+        return checked(run, asked, document)
+
+    monkeypatch.setattr(SessionRun, "answer_round", answer_round)
+
+
+def test_a_session_ends_at_once_when_too_few_sites_are_left_that_do_not_refuse(
+    consortium: Consortium, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_round(monkeypatch, 2, "west")
+    consortium.create("refused", 2, algorithm="lloyd", config={"n_clusters": 2}, features=FEATURES)
+    # Each site ends, though the round would wait for a week.
+    with pytest.raises((errors.TaskRefused, errors.SessionFailed)):
+        consortium.run("refused", DATA, place)
+    with consortium.analyst() as analyst:
+        ended = analyst.session("refused")
+    assert (ended.state, ended.stopped_because) == ("failed", "task_refused")
+    assert ended.failure is not None
+    assert ended.failure.endswith("Refused: task-rounds (west).")
+    assert {each.name: (each.state, each.refused_task) for each in ended.sites} == {
+        "north": ("joined", None),
+        "south": ("joined", None),
+        "west": ("refused", "task-rounds"),
+    }
+
+
+def test_a_closing_round_that_sites_refuse_costs_only_what_it_measures(
+    consortium: Consortium, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_round(monkeypatch, 4, "west")
+    consortium.create(
+        *("unmeasured", 2),
+        algorithm="lloyd",
+        config={"n_clusters": 2, "stability": 20},
+        features=FEATURES,
+        policy={"max_rounds": 1},
+    )
+    with pytest.raises(errors.TaskRefused):
+        consortium.run("unmeasured", DATA, place)
+    found = consortium.result("unmeasured").result
+    assert found["stability"] is None
+    assert any("could compare the clusters" in warning for warning in found["warnings"])

@@ -92,6 +92,7 @@ EXPECTED: dict[str, Access | str] = {
     "exclude_site": _MANAGED,
     "get_task": _SITES_OWN,
     "put_submission": _SITES_OWN,
+    "refuse_task": _SITES_OWN,
     "list_rounds": _SEEN,
     "get_round": _SEEN,
     "close_round": _MANAGED,
@@ -121,6 +122,7 @@ BODIES: dict[str, Any] = {
         "methods": {},
     },
     "put_submission": {},
+    "refuse_task": {"rule": "task"},
 }
 #: Whom routes about people are asked about: nobody whose token another test needs.
 _OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}
@@ -229,7 +231,7 @@ def test_every_route_has_an_expectation() -> None:
 
 
 # The routes that change most come last: what they leave must not change who may do what.
-_LAST = ["leave_session", "exclude_site", "cancel_session"]
+_LAST = ["refuse_task", "leave_session", "exclude_site", "cancel_session"]
 _ORDER = [name for name in EXPECTED if name not in _LAST] + _LAST
 CASES = [
     (operation, role, which)
@@ -355,6 +357,7 @@ def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> N
         "state",
         "answered",
         "late",
+        "refused_task",
     }
     rounds = populated.api.ok("GET", "/v1/sessions/of-bob/rounds", "lima")
     for site in rounds["items"][0]["sites"]:

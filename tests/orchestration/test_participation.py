@@ -1,4 +1,4 @@
-"""Joining with consent, coming back, coming late, leaving, being excluded."""
+"""Joining with consent, coming back, coming late, leaving, being excluded, refusing a task."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from fedclust.methods.registry import METHODS
-from fedclust.wire.models import Consents
+from fedclust.wire.models import Consents, ParticipationInfo, TaskRefusal
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, sessions
+from fedclust_service.orchestration.attention import find_attention
+from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.store import Tx
 from orchestration import counting_method
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site, unlike
 from support.clock import ManualClock
@@ -301,3 +304,90 @@ def test_too_few_sites_left_is_overdue_at_once(direct: DirectApi) -> None:
     info = rounds.get_round(direct.co, ANALYST, "heart", 1)
     assert (info.state, info.overdue) == ("collecting", True)
     assert direct.info("heart").state == "running"
+
+
+# --- refusing a task ------------------------------------------------------------------------------
+
+RULE = TaskRefusal(rule="task-rounds")
+
+
+def refuse_task(direct: DirectApi, who: str, co: Coordinator | None = None) -> ParticipationInfo:
+    number = direct.info("heart").round or 1
+    return participation.refuse(co or direct.co, site(who), "heart", number, RULE)
+
+
+def test_a_round_does_not_wait_for_a_site_that_refused_its_task(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    direct.session(sites=("a", "b", "c", "d"), rounds=2)
+    before = direct.view("heart", "d")
+    assert refuse_task(direct, "d").state == "refused"
+    # The answer was lost: repeated, also at another worker, it changes nothing.
+    assert refuse_task(direct, "d", direct.another()).state == "refused"
+    found = [("site:d", "site.refused", {"site": "d", "round": 1, "reason": "task-rounds"})]
+    assert direct.audit(action="site.refused") == found
+    after = direct.view("heart", "d")
+    assert (after.response.status, after.version > before.version) == ("left", True)
+    shown = direct.info("heart").sites[3]
+    assert (shown.state, shown.refused_task, shown.late) == ("refused", "task-rounds", None)
+    concerns = direct.store.read("test.attention", lambda tx: attention(tx, direct))
+    assert concerns == [("task-refused", "heart", "task-rounds (d)")]
+
+    assert direct.finish("heart").state == "completed"
+    addressed = [each.name for each in rounds.get_round(direct.co, ANALYST, "heart", 2).sites]
+    assert addressed == ["a", "b", "c"]
+    assert direct.store.read("test.attention", lambda tx: attention(tx, direct)) == []
+
+
+def attention(tx: Tx, direct: DirectApi) -> list[tuple[str, str, str | None]]:
+    found = find_attention(tx, direct.clock.now(), 2**40, backups=False)
+    return [(each.kind, each.subject, each.detail) for each in found]
+
+
+def test_too_few_sites_after_a_refusal_end_the_session_with_the_reason(
+    direct_on_both: DirectApi,
+) -> None:
+    direct = direct_on_both
+    direct.session()
+    direct.answer("heart", "north")
+    refuse_task(direct, "west")
+    ended = direct.info("heart")
+    assert (ended.state, ended.stopped_because) == ("failed", "task_refused")
+    assert ended.failure is not None
+    assert ended.failure.endswith("Refused: task-rounds (west).")
+    assert rounds.get_round(direct.co, ANALYST, "heart", 1).close_reason == "task_refused"
+    assert refuse_task(direct, "west").state == "refused"
+
+
+def test_a_session_whose_next_round_has_too_few_sites_after_a_refusal_ends_at_once(
+    direct: DirectApi,
+) -> None:
+    direct.session(sites=("a", "b", "c", "d"), rounds=3)
+    direct.answer("heart", "a")
+    participation.leave(direct.co, site("a"), "heart")
+    refuse_task(direct, "d")
+    direct.answer_all("heart")
+    direct.drive()
+    assert direct.info("heart").round == 2
+    assert direct.info("heart").stopped_because == "task_refused"
+
+
+def test_what_a_site_sent_before_it_refused_counts(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"), rounds=2)
+    direct.answer("heart", "d")
+    refuse_task(direct, "d")
+    direct.answer_all("heart")
+    direct.drive()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1, 1]
+
+
+def test_who_cannot_refuse_a_task(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"), rounds=1)
+    participation.leave(direct.co, site("d"), "heart")
+    for who, number, slug in (("d", 1, "wrong-state"), ("a", 2, "not-found")):
+        with pytest.raises(Refusal) as caught:
+            participation.refuse(direct.co, site(who), "heart", number, RULE)
+        assert caught.value.slug == slug
+    assert direct.finish("heart").state == "completed"
+    with pytest.raises(Refusal) as caught:
+        refuse_task(direct, "a")
+    assert caught.value.slug == "wrong-state"

@@ -200,8 +200,10 @@ def test_what_was_not_consented_to_is_not_answered_real_record(tmp_path: Path, c
 
     hostile.ask(tmp_path, patients())
 
-    assert isinstance(hostile.ended, (errors.ProtocolError, errors.DisclosureError))
+    assert isinstance(hostile.ended, errors.TaskRefused)
     assert [number for number, _ in hostile.puts] == list(range(1, len(answered) + 1))
+    # The coordinator learns at once which rule it broke.
+    assert hostile.refused == [(len(answered) + 1, hostile.ended.rule)]
 
 
 def test_a_round_after_the_last_possible_one_is_refused() -> None:
@@ -209,7 +211,7 @@ def test_a_round_after_the_last_possible_one_is_refused() -> None:
     plan = HostileCoordinator([], **DEFINITION | {"config": config}).plan
     most = POLICY["max_rounds"] + 2
     refuse_foreign(plan, "heart", most, STEP.document(most))
-    with pytest.raises(errors.ProtocolError, match="beyond what was consented to"):
+    with pytest.raises(errors.TaskRefused, match="beyond what was consented to"):
         refuse_foreign(plan, "heart", most + 1, STEP.document(most + 1))
 
 

@@ -318,32 +318,100 @@ def changed_common(view: TaskResponse, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "rule"),
     [
-        lambda v: with_document(v, rehash=False, common=changed_common(v, phase="lloyd")),
-        lambda v: with_document(v, rehash=False, digest="0" * 64),
-        lambda v: with_document(v, rehash=True, common=changed_common(v, session="other")),
-        lambda v: with_document(v, rehash=True, common=changed_common(v, round=1)),
-        lambda v: with_document(v, rehash=True, common=changed_common(v, phase="lloyd")),
-        lambda v: with_document(
-            v, rehash=True, phase="rows", common=changed_common(v, phase="rows")
+        (
+            lambda v: with_document(v, rehash=False, common=changed_common(v, phase="lloyd")),
+            "task-digest",
         ),
-        lambda v: with_document(v, rehash=True, common=changed_common(v, parameters={"x": 1})),
-        lambda v: v.model_copy(update={"task": None}),
-        lambda v: with_document(
-            v.model_copy(update={"round": 99}), rehash=True, common=changed_common(v, round=99)
+        (lambda v: with_document(v, rehash=False, digest="0" * 64), "task-digest"),
+        (
+            lambda v: with_document(v, rehash=True, common=changed_common(v, session="other")),
+            "task-place",
+        ),
+        (lambda v: with_document(v, rehash=True, common=changed_common(v, round=1)), "task-place"),
+        (
+            lambda v: with_document(v, rehash=True, common=changed_common(v, phase="lloyd")),
+            "task-place",
+        ),
+        (
+            lambda v: with_document(
+                v, rehash=True, phase="rows", common=changed_common(v, phase="rows")
+            ),
+            "task-phase",
+        ),
+        (
+            lambda v: with_document(v, rehash=True, common=changed_common(v, parameters={"x": 1})),
+            "task",
+        ),
+        (lambda v: v.model_copy(update={"task": None}), "task"),
+        (
+            lambda v: with_document(
+                v.model_copy(update={"round": 99}), rehash=True, common=changed_common(v, round=99)
+            ),
+            "task-rounds",
         ),
     ],
 )
-def test_a_task_that_is_not_what_was_consented_to_is_not_answered(
-    tmp_path: Path, change: Any
+def test_a_task_that_is_not_what_was_consented_to_is_refused(
+    tmp_path: Path, change: Any, rule: str
 ) -> None:
     fake = coordinator()
     tampered(fake, change)
-    with pytest.raises(errors.ProtocolError):
+    with pytest.raises(errors.TaskRefused) as refused:
         fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert [number for number, _ in fake.puts] == [1]
     assert list(journal(fake, tmp_path).answers) == [1]
+    # The coordinator gets the rule and nothing else; the site takes no part from then on.
+    assert refused.value.rule == rule
+    assert [each for _, each in fake.refused] == [rule]
+    with pytest.raises(errors.SiteLeft, match=f"refused a task .{rule}."):
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    assert len(fake.puts) == len(fake.refused) == 1
+
+
+def test_a_refusal_whose_answer_is_lost_is_repeated(tmp_path: Path) -> None:
+    fake = coordinator()
+    tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
+    lost: list[str] = []
+
+    def lose(request: httpx.Request) -> None:
+        if request.url.path.endswith("/refusal") and not lost:
+            lost.append(request.url.path)
+            raise httpx.ReadError("lost", request=request)
+
+    fake.after = lose
+    with pytest.raises(errors.TaskRefused):
+        fake.site(tmp_path, give_up_after_s=60.0).participate("heart", MINE, consent=True)
+    assert [rule for _, rule in fake.refused] == ["task-digest", "task-digest"]
+
+
+def test_a_site_whose_refusal_does_not_arrive_can_refuse_later(tmp_path: Path) -> None:
+    fake = coordinator()
+    tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
+
+    def cut(request: httpx.Request) -> None:
+        if request.url.path.endswith("/refusal"):
+            raise httpx.ConnectError("down", request=request)
+
+    fake.before = cut
+    with pytest.raises(errors.CoordinatorUnreachable):
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    fake.before = lambda _request: None
+    with pytest.raises(errors.TaskRefused):
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    assert len(fake.refused) == len(fake.puts) == 1
+
+
+def test_a_preview_refuses_nothing(tmp_path: Path) -> None:
+    fake = coordinator()
+    tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
+    fake.state, fake.presence = "running", "joined"
+    fake._open(engine.start(fake.plan, fake.roster))
+    fake.round = 2
+    with pytest.raises(errors.TaskRefused):
+        fake.site(tmp_path).preview("heart", MINE)
+    assert fake.refused == []
 
 
 def test_a_round_is_never_answered_twice_differently(tmp_path: Path) -> None:
@@ -352,7 +420,7 @@ def test_a_round_is_never_answered_twice_differently(tmp_path: Path) -> None:
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     second = FakeCoordinator({"alpha": OTHERS["alpha"] + 1, "beta": OTHERS["beta"]})
     assert second.sha256 == fake.sha256
-    with pytest.raises(errors.ProtocolError, match="something else"):
+    with pytest.raises(errors.TaskRefused, match="something else"):
         second.site(tmp_path).participate("heart", MINE, consent=True)
     # Round 1 asks the same of everybody, and gets the same bytes; round 2 would differ.
     assert [body for _, body in second.puts] == [fake.accepted[1]]
@@ -361,7 +429,7 @@ def test_a_round_is_never_answered_twice_differently(tmp_path: Path) -> None:
 def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path) -> None:
     fake = coordinator()
     fake.close_round = lambda: None  # type: ignore[method-assign]
-    with pytest.raises(errors.ProtocolError, match="asks again"):
+    with pytest.raises(errors.TaskRefused, match="asks again"):
         fake.site(tmp_path).participate("heart", MINE, consent=True)
     # A coordinator restored from a backup is given the same bytes again.
     assert len(fake.puts) == 4

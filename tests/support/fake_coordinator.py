@@ -40,6 +40,8 @@ class FakeCoordinator(httpx.BaseTransport):
     ----------
     puts : list of (round, body)
         Every submission that arrived, whatever became of it.
+    refused : list of (round, rule)
+        The tasks that were refused.
     requests : list of str
         ``"PUT /v1/..."``, every request.
     before, after : callable
@@ -77,6 +79,7 @@ class FakeCoordinator(httpx.BaseTransport):
         self.accepted: dict[int, bytes] = {}
         self.receipts: dict[int, models.Receipt] = {}
         self.puts: list[tuple[int, bytes]] = []
+        self.refused: list[tuple[int, str]] = []
         self.requests: list[str] = []
         self.before: Handler = lambda _request: None
         self.after: Callable[[httpx.Request], None] = lambda _request: None
@@ -131,6 +134,8 @@ class FakeCoordinator(httpx.BaseTransport):
                 return self._task(request)
             case ("PUT", "rounds", number, "submission"):
                 return self._submit(int(number), request)
+            case ("PUT", "rounds", number, "refusal"):
+                return self._refuse(int(number), request)
             case ("GET", "result"):
                 return _binary(self._result())
         return refusal("not-found")
@@ -146,7 +151,14 @@ class FakeCoordinator(httpx.BaseTransport):
             round=self.round or None,
             definition=self.definition,
             definition_sha256=self.sha256,
-            sites=tuple(models.SitePresence(name=n, state=s) for n, s in presence.items()),
+            sites=tuple(
+                models.SitePresence(
+                    name=name,
+                    state=state,
+                    refused_task=self.refused[-1][1] if state == "refused" else None,
+                )
+                for name, state in presence.items()
+            ),
         )
 
     def _round(self, number: int) -> models.RoundInfo:
@@ -180,7 +192,7 @@ class FakeCoordinator(httpx.BaseTransport):
         """Return what the site under test is asked now."""
         if self.state in ("completed", "failed", "cancelled"):
             return models.TaskResponse(session_state=self.state, status="ended")
-        if self.presence in ("left", "excluded"):
+        if self.presence in ("left", "excluded", "refused"):
             return models.TaskResponse(session_state=self.state, status="left")
         if self.step is None:
             return models.TaskResponse(session_state=self.state, status="invited")
@@ -237,6 +249,12 @@ class FakeCoordinator(httpx.BaseTransport):
         )
         self.close_round()
         return in_json(self.receipts[number], status=201, **{"Fedclust-Task-ETag": '"answered"'})
+
+    def _refuse(self, number: int, request: httpx.Request) -> httpx.Response:
+        rule = models.TaskRefusal.model_validate_json(request.content).rule
+        self.refused.append((number, rule))
+        self.presence = "refused"
+        return in_json(models.ParticipationInfo(session="heart", site=self.me, state=self.presence))
 
     # --- rounds -----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from fedclust.wire.models import (
     RoundInfo,
     SessionEntry,
     SessionInfo,
+    SitePresence,
 )
 
 
@@ -121,7 +122,7 @@ def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
         show_table(
             ["site", "takes part", "answered", "late"],
             [
-                (site.name, site.state, _yes_or_no(site.answered), _yes_or_no(site.late))
+                (site.name, _standing(site), _yes_or_no(site.answered), _yes_or_no(site.late))
                 for site in info.sites
             ],
         )
@@ -142,7 +143,7 @@ def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
         [
             (
                 each.name,
-                shown[each.name].state,
+                _standing(shown[each.name]),
                 _yes_or_no(shown[each.name].answered),
                 ago(each.late_since, now),
                 f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
@@ -155,6 +156,11 @@ def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
             if each.name in shown  # others were invited between the two requests
         ],
     )
+
+
+def _standing(site: SitePresence) -> str:
+    """Return whether a site takes part, and which rule a task broke that it refused."""
+    return site.state if site.refused_task is None else f"{site.state} ({site.refused_task})"
 
 
 def _yes_or_no(answer: bool | None) -> str:

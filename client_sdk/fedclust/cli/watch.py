@@ -106,7 +106,8 @@ class Watcher:
         for site in info.sites:
             if site.state != "invited" and (site.name, site.state) not in self._shown:
                 self._shown.add((site.name, site.state))
-                yield {"event": f"site.{site.state}", "site": site.name}
+                why = site.refused_task
+                yield {"event": f"site.{site.state}", "site": site.name, "why": why}
         if info.state != self._state and info.state not in ENDED:
             waiting = [site.name for site in info.sites if site.state == "invited"]
             self._state = info.state

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
 from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
-from fedclust.schema.errors import RuleViolation
+from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
@@ -20,23 +20,31 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
     """Refuse a task that the definition does not provide for; remember how far the session is.
 
     A phase that comes once comes before all that are listed after it, and the method's rounds are
-    no more than the definition allows.
+    no more than the definition allows. The rule of every violation is one of ``TASK_RULES``.
     """
+    try:
+        return _checked(plan, task, config, memory)
+    except RuleViolation as broken:
+        rule = broken_task_rule(broken) or "task"
+        raise RuleViolation(rule, broken.message, broken.pointer) from None
+
+
+def _checked(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
     before = memory.get("progress", {"phase": -1, "rounds": 0})
     if task.phase not in {each.name for each in possible_phases(plan)}:
         message = f"the definition provides for no phase {task.phase!r}"
-        raise RuleViolation("task", message, "/phase")
+        raise RuleViolation("task-phase", message, "/phase")
     phases = all_phases(plan.method)
     place = next(i for i, each in enumerate(phases) if each.name == task.phase)
     closing = 1 + len(plan.method.phases)
     of_method = 0 < place < closing
     if before["phase"] >= (place if phases[place].once else closing):
-        raise RuleViolation("task", f"the phase {task.phase!r} is over in this session", "/phase")
+        message = f"the phase {task.phase!r} is over in this session"
+        raise RuleViolation("task-phase", message, "/phase")
     rounds = before["rounds"] + of_method
     if rounds > max_rounds(plan):
-        raise RuleViolation(
-            "task", f"the definition allows {max_rounds(plan)} rounds of the method", "/phase"
-        )
+        message = f"the definition allows {max_rounds(plan)} rounds of the method"
+        raise RuleViolation("task-rounds", message, "/phase")
     _refuse_no_centroids(task.common)
     if of_method:
         plan.method.check_task(task, config)
@@ -69,7 +77,7 @@ def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> s
         other |= not np.array_equal(space.center, declared.center)
         other |= not np.array_equal(space.scale, declared.scale)
     if other:
-        raise RuleViolation("task", "the session has another scaled space", "/space")
+        raise RuleViolation("task-space", "the session has another scaled space", "/space")
     return found
 
 

@@ -16,8 +16,7 @@ What it computes
     features, a squared distance is d times the mean over the features that point and centroid
     share.
 
-It is the last round of a session with ``evaluate`` that ends in centroids, and does not count for
-``max_rounds``.
+It is the last round of a session with ``evaluate`` that ends in centroids.
 """
 
 from __future__ import annotations
@@ -208,6 +207,12 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -
         raise RuleViolation("task", message, "/parameters/prototypes")
     if (asked.soft is None) != (config.assign is None):
         raise RuleViolation("task", message, "/parameters/soft")
+    of = asked.prototype_centroids
+    if asked.prototypes is not None and of is not None:
+        check_shape(asked.prototypes, (len(of), len(config.columns)), "/parameters/prototypes")
+        if len(of) and not 0 <= of.min() <= of.max() < len(asked.centroids):
+            message = "a prototype belongs to one of the centroids"
+            raise RuleViolation("task", message, "/parameters/prototype_centroids")
 
 
 # --- Local step -----------------------------------------------------------------------------------
@@ -253,13 +258,8 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
 def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> IntArray:
     """Return the centroid (m,) of each point; -1 where it shares no feature with any."""
     if common.prototypes is not None and common.prototype_centroids is not None:
-        shape = (len(common.prototype_centroids), points.X.shape[1])
-        check_shape(common.prototypes, shape, "/parameters/prototypes")
-        of = common.prototype_centroids
-        if len(of) and not 0 <= of.min() <= of.max() < len(common.centroids):
-            at = "/parameters/prototype_centroids"
-            raise RuleViolation("prototypes", "a prototype belongs to one of the centroids", at)
-        return np.asarray(of[nearest_centroid(points.X, common.prototypes)])
+        nearest = nearest_centroid(points.X, common.prototypes)
+        return np.asarray(common.prototype_centroids[nearest])
     if config.policy.dissimilarity == "gower":
         return nearest_by_gower(points.X, common.centroids)
     if common.soft is not None and config.assign is not None:

@@ -107,7 +107,11 @@ def _assigner(method: AnyMethod, memory: Memory) -> Assign | None:
         return None
 
     def assign(result: Result, X: NDArray[np.float64]) -> NDArray[np.int64]:
-        return tolerant_argmax(probabilities(result, X, memory)).astype(np.int64)
+        try:
+            found = probabilities(result, X, memory)
+        except RuleViolation as broken:  # what describes the clusters came with the task
+            raise RuleViolation("task", broken.message, f"/parameters{broken.pointer}") from None
+        return tolerant_argmax(found).astype(np.int64)
 
     return assign
 

@@ -45,12 +45,13 @@ def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:
     except KeyError:
         known = ", ".join(each.name for each in plan.method.phases)
         message = f"{plan.method.name} has no phase {envelope.phase!r}; it has: {known}"
-        raise RuleViolation("task", message, "/phase") from None
+        raise RuleViolation("task-phase", message, "/phase") from None
     except ValidationError:
         raise RuleViolation("task", "the task does not have its phase's form") from None
     space = None if envelope.space is None else _read_space(plan, envelope.space)
     if (space is None) != (envelope.phase == preparation.NAME):
-        raise RuleViolation("task", "every task but the preparation's names the space", "/space")
+        message = "every task but the preparation's names the space"
+        raise RuleViolation("task-space", message, "/space")
     return SiteTask(phase=envelope.phase, common=parameters, site=part, space=space)
 
 
@@ -82,9 +83,10 @@ def _read_space(plan: Plan, tree: TaskSpace) -> Space:
     vectors += [tree.center, tree.scale]
     positive = (tree.scale > 0).all() and (tree.limit is None or (tree.limit > 0).all())
     if any(vector.shape != (d,) for vector in vectors) or not positive:
-        raise RuleViolation("task", "the space does not fit the session's features", "/space")
+        raise RuleViolation("task-space", "the space does not fit the session's features", "/space")
     if (tree.impute is not None) != (plan.policy.missing != "drop"):
-        raise RuleViolation("task", "values are imputed as the definition says", "/space/impute")
+        message = "values are imputed as the definition says"
+        raise RuleViolation("task-space", message, "/space/impute")
     if (tree.limit is not None) != (plan.policy.scaling == "standard"):
-        raise RuleViolation("task", "scaling: standard alone has a limit", "/space/limit")
+        raise RuleViolation("task-space", "scaling: standard alone has a limit", "/space/limit")
     return Space(tree.center, tree.scale, tree.impute, tree.limit)

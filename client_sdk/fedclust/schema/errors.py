@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["MethodFailure"]
+from typing import Literal
+
+__all__ = ["TASK_RULES", "MethodFailure", "TaskRule"]
+
+#: Why a site refuses a task: the rules that a task of the coordinator can break. A site sends this
+#: name to the coordinator, and nothing else about its refusal.
+TaskRule = Literal[
+    "task", "task-answered", "task-digest", "task-place", "task-phase", "task-rounds", "task-space"
+]
+#: What a task asks that breaks each rule.
+TASK_RULES: dict[TaskRule, str] = {
+    "task": "contents that the definition does not provide for, or that cannot be read",
+    "task-answered": "another answer to a round that the site has answered, or the same too often",
+    "task-digest": "a task without the digest that it names",
+    "task-place": "a task of another session or round",
+    "task-phase": "a phase that the definition does not provide for, or that is over",
+    "task-rounds": "more rounds than the definition allows",
+    "task-space": "another scaled space than the session's",
+}
 
 
 class RuleViolation(ValueError):
@@ -26,6 +44,11 @@ class RuleViolation(ValueError):
 
     def __reduce__(self) -> tuple[type[RuleViolation], tuple[str, str, str]]:
         return type(self), (self.rule, self.message, self.pointer)
+
+
+def broken_task_rule(violation: RuleViolation) -> TaskRule | None:
+    """Return the rule that a task breaks; None if something else breaks one."""
+    return next((rule for rule in TASK_RULES if rule == violation.rule), None)
 
 
 class MethodFailure(RuntimeError):

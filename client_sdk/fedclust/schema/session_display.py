@@ -28,7 +28,8 @@ def session_fields(session: Any) -> list[tuple[str, Any]]:
     """Return what a notebook shows of a ``SessionEntry``: names and values."""
     by_state: dict[str, list[str]] = {}
     for site in session.sites:
-        by_state.setdefault(site.state, []).append(site.name)
+        why = f" ({site.refused_task})" if site.refused_task else ""
+        by_state.setdefault(f"{site.state}{why}", []).append(site.name)
     shown = session_row(session)
     shown["sites"] = "; ".join(f"{state}: {', '.join(names)}" for state, names in by_state.items())
     shown["cannot start"] = session.cannot_start

@@ -8,7 +8,7 @@ from pydantic import StringConstraints, WithJsonSchema
 
 SessionState = Literal["recruiting", "running", "completed", "failed", "cancelled"]
 RoundState = Literal["collecting", "aggregating", "closed", "failed"]
-ParticipationState = Literal["invited", "joined", "left", "excluded"]
+ParticipationState = Literal["invited", "joined", "left", "excluded", "refused"]
 TaskStatus = Literal["invited", "waiting", "work", "answered", "left", "ended"]
 #: Session states that are final. A client waits in every other, also in one that it does not know.
 ENDED = ("completed", "failed", "cancelled")

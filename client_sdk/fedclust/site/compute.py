@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from fedclust import engine
 from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
 from fedclust.engine import Plan
-from fedclust.errors import DisclosureError, ProtocolError, VersionUnsupported
-from fedclust.schema.errors import RuleViolation
+from fedclust.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
+from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.site.consent import ConsentRequest
@@ -63,15 +62,18 @@ def accepted_plan(session: str, info: SessionInfo) -> Plan:
 
 
 def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument) -> None:
-    """Raise ProtocolError unless a task matches its digest, round and session."""
+    """Raise TaskRefused unless a task matches its digest, round and session."""
     common = document.common
     named = (common.get("session"), common.get("round"), common.get("phase"))
     if codec.task_digest(common, document.site) != document.digest:
-        raise ProtocolError(f"the task of round {number} does not have the digest it claims")
+        message = f"that of round {number} does not have the digest it claims"
+        raise TaskRefused(session, "task-digest", message)
     if named != (session, number, document.phase):
-        raise ProtocolError(f"the task of round {number} belongs to another round or session")
+        message = f"that of round {number} belongs to another round or session"
+        raise TaskRefused(session, "task-place", message)
     if not 1 <= number <= engine.most_rounds(plan):
-        raise ProtocolError(f"round {number} is beyond what was consented to")
+        message = f"round {number} is beyond what was consented to"
+        raise TaskRefused(session, "task-rounds", message)
 
 
 def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
@@ -114,16 +116,12 @@ def compute_answer(
     ------
     DisclosureError
         The answer would break a rule.
-    ProtocolError
-        The task is not one of the session's method.
+    TaskRefused
+        The task breaks one.
     """
     plan, p, band = request.plan, request.p, request.size_band
     try:
-        phase = engine.phase(plan, document.phase)
         task = engine.read_task(plan, document.common, document.site)
-    except (KeyError, RuleViolation, ValidationError):
-        raise ProtocolError(f"the task of round {number} is not one of this method") from None
-    try:
         payload, after = engine.local_step(
             plan,
             task,
@@ -136,9 +134,12 @@ def compute_answer(
             mask=request.mask,
         )
     except RuleViolation as error:
+        rule = broken_task_rule(error)
+        if rule is not None:
+            raise TaskRefused(request.session, rule, error.message) from None
         raise DisclosureError(error.rule, error.message) from None
-    body = write_submission(phase.name, document.digest, payload, media)
-    return ComputedAnswer(phase.name, body, *summary(payload), after)
+    body = write_submission(task.phase, document.digest, payload, media)
+    return ComputedAnswer(task.phase, body, *summary(payload), after)
 
 
 def summary(payload: Any) -> tuple[dict[str, str], int | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -136,7 +136,7 @@ class SessionRun:
         """Consent, record it and join, except for steps that an earlier run has done."""
         record, wanted = self.journal.record, self.participation
         state = next((s.state for s in self.info.sites if s.name == self.request.site), "invited")
-        if state in ("left", "excluded"):
+        if state in ("left", "excluded", "refused"):
             raise self.left()
         approval = self.approvals.require(self.request)
         invited = state == "invited"
@@ -188,8 +188,11 @@ class SessionRun:
 
     def left(self) -> errors.SiteLeft:
         info = self.client.session(self.session)
-        state = next((s.state for s in info.sites if s.name == self.request.site), "left")
+        own = next((s for s in info.sites if s.name == self.request.site), None)
+        state = "left" if own is None else own.state
         message = "an analyst or operator excluded this site" if state == "excluded" else "left"
+        if own is not None and own.refused_task is not None:
+            message = f"this site refused a task ({own.refused_task})"
         return errors.SiteLeft(self.session, message, state)
 
     def result(self, task: TaskResponse) -> SiteResult:
@@ -212,12 +215,23 @@ class SessionRun:
     # --- one round --------------------------------------------------------------------------------
 
     def answer(self, task: TaskResponse) -> str | None:
-        """Answer a task, and return the ETag to wait with."""
-        if task.task is None or task.round is None:
-            raise errors.ProtocolError("the coordinator asks for work without a task")
-        number, document = task.round, task.task
-        refuse_foreign(self.plan, self.session, number, document)
+        """Answer a task, or refuse it; return the ETag to wait with."""
+        if task.round is None:
+            raise errors.ProtocolError("the coordinator asks for work without a round")
         self.approvals.require(self.request)
+        try:
+            return self.answer_round(task.round, task.task)
+        except errors.TaskRefused as refused:
+            # Otherwise the round would wait for this site. A session that ended does not.
+            with suppress(errors.CoordinatorError):
+                self.client.refuse(self.session, task.round, refused.rule)
+            raise
+
+    def answer_round(self, number: int, document: TaskDocument | None) -> str | None:
+        """Answer the task of a round; TaskRefused where it breaks a rule."""
+        if document is None:
+            raise errors.TaskRefused(self.session, "task", f"round {number} has none")
+        refuse_foreign(self.plan, self.session, number, document)
         answer = self.journal.answers.get(number)
         if answer is None:
             if number - 1 > max(self.journal.answers, default=0):
@@ -232,12 +246,14 @@ class SessionRun:
             self.approvals.require(self.request)
             self.journal.commit(answer)
         elif answer.task_digest != document.digest:
-            raise errors.ProtocolError(
+            message = (
                 f"round {number} asks something else than what this site answered; a site never "
                 "answers one round twice"
             )
+            raise errors.TaskRefused(self.session, "task-answered", message)
         elif self.n_sent[number] > _RESENDS:
-            raise errors.ProtocolError(f"the coordinator asks again for round {number}")
+            message = f"the coordinator asks again for round {number}"
+            raise errors.TaskRefused(self.session, "task-answered", message)
         return self.send(answer, again=number in self.journal.outcomes)
 
     def compute(self, number: int, document: TaskDocument) -> WrittenAnswer:

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from fedclust.schema import states
+from fedclust.schema.errors import TaskRule
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible
 from fedclust.schema.policy import Policy
@@ -224,12 +225,16 @@ def _read_if_known(value: Any) -> Any:
 
 
 class SitePresence(Model):
-    """What others see of a site: its name, and whether it takes part and has answered."""
+    """What others see of a site: its name, and whether it takes part and has answered.
+
+    ``refused_task`` is the rule that a task broke, if the site refused it.
+    """
 
     name: Slug
     state: states.AnyParticipationState
     answered: bool | None = None
     late: bool | None = None
+    refused_task: str | None = None
 
 
 class SessionEntry(Model):
@@ -345,6 +350,12 @@ class TaskResponse(Model):
     deadline: Timestamp | None = None
     task: TaskDocument | None = None
     progress: RoundProgress | None = None
+
+
+class TaskRefusal(Model):
+    """A site refuses a task: the rule that it breaks, and nothing else."""
+
+    rule: TaskRule
 
 
 class SubmissionHead(Model):

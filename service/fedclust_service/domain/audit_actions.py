@@ -17,6 +17,8 @@ AUDIT_ACTIONS: dict[str, str] = {
     "site.joined": "A site joined with its consent to the definition whose hash is named.",
     "site.left": "A site left the session, or declined the invitation.",
     "site.excluded": "The analyst or an operator excluded a site.",
+    "site.refused": "A site refused the task of a round, and left the session with it; ``reason`` "
+    "is [the rule that the task breaks](../protocol.md#refusing-a-task).",
     "round.opened": "A round began to collect submissions.",
     "round.deadline_moved": "Somebody moved the deadline of the open round.",
     "round.overdue": "The round has passed its deadline without its quorum.",

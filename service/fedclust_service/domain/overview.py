@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, Session
+
+#: The most sites that are named at once.
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class SiteOverview:
 
     site: str
     state: ParticipationState
+    refused_task: str | None
     sdk_version: str | None
     table_id: str | None
     separate_groups: bool
@@ -49,6 +54,7 @@ class Presence:
 
     site: str
     state: ParticipationState
+    refused_task: str | None
     asked: bool
     answered: bool
 
@@ -92,3 +98,18 @@ class Concern:
     at: datetime
     round: int | None = None
     detail: str | None = None
+
+
+def named(sites: Sequence[str]) -> str | None:
+    """Return names of sites for people, of many the first; None for no site."""
+    more = len(sites) - _MOST_NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{', '.join(sites[:_MOST_NAMED])}{rest}" if sites else None
+
+
+def refusals_in_words(refusals: Mapping[str, str]) -> str:
+    """Return which sites have refused a task, by the rule that it broke."""
+    rules: dict[str, list[str]] = {}
+    for site, rule in refusals.items():
+        rules.setdefault(rule, []).append(site)
+    return "; ".join(f"{rule} ({named(sites)})" for rule, sites in sorted(rules.items()))

@@ -38,6 +38,7 @@ class CollectedReason(StrEnum):
     OPERATOR = "operator"
     FAIL_AFTER = "fail_after"
     SITE_LEFT = "site_left"
+    TASK_REFUSED = "task_refused"
 
 
 class FailureReason(StrEnum):
@@ -45,6 +46,7 @@ class FailureReason(StrEnum):
 
     TOO_FEW_CONTRIBUTORS = "too_few_contributors"
     QUORUM_NOT_REACHED = "quorum_not_reached"
+    TASK_REFUSED = "task_refused"
     AGGREGATION_ERROR = "aggregation_error"
     AGGREGATION_TIMEOUT = "aggregation_timeout"
     AGGREGATION_ABANDONED = "aggregation_abandoned"
@@ -87,7 +89,7 @@ class Round:
 class Addressee:
     """A site that a round addresses, with its part of the task.
 
-    ``released`` is set when the site left or was excluded without an answer.
+    ``released`` is set when the site left, was excluded or refused the task without an answer.
     """
 
     round_id: int
@@ -144,9 +146,13 @@ class Rules:
         left = min(turnout.joined, turnout.nonempty + turnout.pending) - self.needed
         return max(0, min(left, turnout.pending))
 
+    def lacks_sites(self, turnout: Turnout) -> bool:
+        """Whether fewer than ``min_sites`` sites are left that can answer with contents."""
+        return turnout.nonempty + turnout.pending < self.min_sites
+
     def cannot_close(self, turnout: Turnout) -> bool:
         """Whether too few sites are left for the round to be aggregated."""
-        return turnout.nonempty + turnout.pending < self.min_sites and not self.optional
+        return self.lacks_sites(turnout) and not self.optional
 
 
 @dataclass(frozen=True)
@@ -178,14 +184,21 @@ def decide_round(
     overdue_since: datetime | None,
     now: datetime,
     asked: bool = False,
+    refused: bool = False,
 ) -> Wait | Aggregate | Fail:
     """Decide whether a collecting round waits, is aggregated or fails.
 
     Call it after everything that can change the outcome: an answer, a departure, a moved deadline,
-    an operator's request (``asked``), the passing of time.
+    an operator's request (``asked``), the passing of time. ``refused``: whether a site has refused
+    a task of the session.
     """
     if rules.ends_with_site and turnout.gone:
         return Aggregate(CollectedReason.SITE_LEFT)
+    if refused and turnout.joined < rules.min_sites and rules.lacks_sites(turnout):
+        # Waiting changes nothing: a site that has refused a task does not come back.
+        if rules.optional:
+            return Aggregate(CollectedReason.TASK_REFUSED)
+        return Fail(FailureReason.TASK_REFUSED)
     if turnout.pending == 0:
         if turnout.nonempty >= rules.min_sites or rules.optional:
             return Aggregate(CollectedReason.ALL_ANSWERED)
@@ -232,7 +245,7 @@ def status_of(
     """
     if session.ended:
         return TaskStatus.ENDED
-    if participation in (ParticipationState.LEFT, ParticipationState.EXCLUDED):
+    if participation.gone:
         return TaskStatus.LEFT
     if participation is ParticipationState.INVITED:
         return TaskStatus.INVITED

@@ -26,6 +26,12 @@ class ParticipationState(StrEnum):
     JOINED = "joined"
     LEFT = "left"
     EXCLUDED = "excluded"
+    REFUSED = "refused"
+
+    @property
+    def gone(self) -> bool:
+        """Whether the site takes part no more, which cannot be undone."""
+        return self in (self.LEFT, self.EXCLUDED, self.REFUSED)
 
 
 SESSION_TRANSITIONS = (
@@ -45,6 +51,7 @@ PARTICIPATION_TRANSITIONS = (
     Transition(ParticipationState.INVITED, ParticipationState.EXCLUDED, "excluded"),
     Transition(ParticipationState.JOINED, ParticipationState.LEFT, "leaves"),
     Transition(ParticipationState.JOINED, ParticipationState.EXCLUDED, "excluded"),
+    Transition(ParticipationState.JOINED, ParticipationState.REFUSED, "refuses a task"),
 )
 
 
@@ -79,6 +86,7 @@ class Session:
 class Participation:
     """One site in one session, with its declarations.
 
+    ``refused_task`` is the rule that a task broke which the site refused: one of `TASK_RULES`.
     ``table_id`` names the protected table that it answers from. ``separate_groups`` is set if the
     site accepted that this is another table than before.
     """
@@ -98,3 +106,4 @@ class Participation:
     sdk_version: str | None = None
     joined_at: datetime | None = None
     left_at: datetime | None = None
+    refused_task: str | None = None

@@ -31,7 +31,8 @@ class AdminSite(Model):
     """One site in one session. Byte counts are of bodies, without HTTP headers."""
 
     name: str
-    state: Literal["invited", "joined", "left", "excluded"]
+    state: Literal["invited", "joined", "left", "excluded", "refused"]
+    refused_task: str | None
     answered: bool | None
     late_since: Timestamp | None
     last_seen_at: Timestamp | None

@@ -34,6 +34,7 @@ class Attention(Model):
         "round-late",
         "round-stuck",
         "cannot-start",
+        "task-refused",
         "session-failed",
         "token-expiring",
         "notifications-waiting",

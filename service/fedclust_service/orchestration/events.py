@@ -26,6 +26,7 @@ FOR_SITES = END | {
     "site.joined",
     "site.left",
     "site.excluded",
+    "site.refused",
     "round.opened",
     "round.deadline_moved",
     "round.overdue",

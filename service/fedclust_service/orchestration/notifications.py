@@ -127,8 +127,7 @@ def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> 
         text, own_text = texts.failed(name), sdk_texts.site_failed(name)
     elif session.state is SessionState.CANCELLED:
         text = own_text = sdk_texts.cancelled(name)
-    gone = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
-    sites = [each.site for each in uow.tx.participations.list(session.id) if each.state not in gone]
+    sites = [each.site for each in uow.tx.participations.list(session.id) if not each.state.gone]
     _write_event(
         uow,
         _Event(

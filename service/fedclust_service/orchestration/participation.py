@@ -1,4 +1,4 @@
-"""Sites join and leave sessions, and are excluded from them."""
+"""Sites join and leave sessions, refuse their tasks, and are excluded from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedclust.protection.size_bands import band_limits
 from fedclust.schema.errors import RuleViolation
-from fedclust.wire.models import Definition, ParticipationInfo
+from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, absent, require
@@ -23,20 +23,24 @@ from fedclust_service.domain.session import (
     SessionState,
 )
 from fedclust_service.domain.transition import next_state
-from fedclust_service.orchestration.access_queries import is_slug, own_session, session_for
+from fedclust_service.orchestration.access_queries import (
+    is_slug,
+    own_session,
+    round_numbered,
+    session_for,
+)
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.orchestration.round_lifecycle import update_round
 from fedclust_service.orchestration.session_start import Start, start_if_complete, with_start
-from fedclust_service.orchestration.unit_of_work import UnitOfWork
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import DataDamaged, Tx
 
 _FIND_TABLE = (
     "Join from the machine and state directory that hold the site's store of groups, or restore "
     "the store from its backup."
 )
-_GONE = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
 
 
 # --- joining --------------------------------------------------------------------------------------
@@ -122,11 +126,11 @@ def _rejoin(
 
 
 def _check_state(session: Session, own: Participation, now: datetime) -> None:
-    if own.state in _GONE:
+    if own.state.gone:
         raise Refusal(
             "wrong-state",
-            "This site has left the session or was excluded from it, which cannot be undone. Ask "
-            "the analyst for a new session.",
+            "This site has left the session, was excluded from it or has refused one of its tasks, "
+            "which cannot be undone. Ask the analyst for a new session.",
         )
     if session.state.ended:
         raise Refusal("wrong-state", "The session has ended. Its result, if any, can be read.")
@@ -282,6 +286,32 @@ def exclude(co: Coordinator, actor: Actor, session: str, site: str) -> None:
     with_start(co, "participation.exclude", work)
 
 
+def refuse(
+    co: Coordinator, actor: Actor, session: str, number: int, body: TaskRefusal
+) -> ParticipationInfo:
+    """Refuse the task of a round, and leave the session with it (sites). Idempotent.
+
+    What the site sent before still counts. It does not matter whether the round still collects: a
+    site that refuses a task answers no other one.
+    """
+    require(actor, "submission.put")
+
+    def work(uow: UnitOfWork) -> ParticipationInfo:
+        found, own = own_session(uow.tx, actor, session, lock=True)
+        if round_numbered(uow.tx, found, number) is None:
+            raise absent("round")
+        if own.state is ParticipationState.REFUSED:
+            return _participation_info(found, own)
+        if own.state is not ParticipationState.JOINED:
+            raise Refusal("wrong-state", "This site takes no part in the session: stop.")
+        refused = dataclasses.replace(own, refused_task=body.rule)
+        details: dict[str, str | int] = {"round": number, "reason": body.rule}
+        gone = _depart(uow, actor, found, refused, ParticipationState.REFUSED, None, **details)
+        return _participation_info(found, gone)
+
+    return commit(co, "participation.refuse", work)
+
+
 def _depart(
     uow: UnitOfWork,
     actor: Actor,
@@ -289,11 +319,12 @@ def _depart(
     own: Participation,
     target: ParticipationState,
     start: Start | None,
-) -> None:
+    **details: str | int,
+) -> Participation:
     """Remove a site, which may end the collecting of its round or start the session."""
     tx = uow.tx
-    if own.state in _GONE:
-        return
+    if own.state.gone:
+        return own
     if session.state.ended:
         raise Refusal("wrong-state", "The session has ended: a site cannot leave it any more.")
     gone = dataclasses.replace(
@@ -301,7 +332,7 @@ def _depart(
     )
     tx.participations.update(gone)
     tx.sessions.touch(session.id)
-    uow.audit(actor, f"site.{target.value}", session.name, site=own.site)
+    uow.audit(actor, f"site.{target.value}", session.name, site=own.site, **details)
     current = tx.rounds.latest(session.id)
     if current is not None and current.state is RoundState.COLLECTING:
         if tx.submissions.summary(current.id, own.site) is None:
@@ -310,3 +341,4 @@ def _depart(
     # A session with a damaged definition never starts, but its sites may leave.
     with contextlib.suppress(DataDamaged):
         start_if_complete(uow, session, actor, start)
+    return gone

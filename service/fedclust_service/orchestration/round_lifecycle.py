@@ -13,6 +13,7 @@ from fedclust import engine
 from fedclust.definition import DefinitionError
 from fedclust.schema.task import Phase
 from fedclust_service.domain.access import Actor
+from fedclust_service.domain.overview import refusals_in_words
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
     Addressee,
@@ -45,6 +46,11 @@ FAILURE_MESSAGES = {
         "Too few sites answered the round, also in the time that fail_after_s gives after its "
         "deadline. Create a new session with the sites that can answer, or with a longer "
         "round_timeout_s."
+    ),
+    FailureReason.TASK_REFUSED: (
+        "Sites have refused a task, and fewer than min_sites are left. This happens when fedclust "
+        "at the sites and at the coordinator differ, or when the coordinator asks for more than "
+        "the definition says. Install the same version everywhere and create the session again."
     ),
     FailureReason.AGGREGATION_ERROR: (
         "The coordinator could not aggregate the round. Its log names the kind of error."
@@ -140,13 +146,15 @@ def decide_stored_round(
     tx: Tx, session: Session, current: Round, now: datetime, *, asked: bool = False
 ) -> Wait | Aggregate | Fail:
     """Decide whether a stored round that collects waits, is aggregated or fails."""
+    turnout, rules = tx.rounds.turnout(current.id), rules_of(session, current)
     return decide_round(
-        tx.rounds.turnout(current.id),
-        rules_of(session, current),
+        turnout,
+        rules,
         deadline=current.deadline,
         overdue_since=current.overdue_since,
         now=now,
         asked=asked,
+        refused=rules.lacks_sites(turnout) and bool(tx.participations.refusals(session.id)),
     )
 
 
@@ -212,9 +220,10 @@ def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDam
 
 def fail_session(uow: UnitOfWork, session: Session, reason: FailureReason) -> None:
     """Fail a session and its open round for a reason of the coordinator's own."""
-    end_session(
-        uow, session, SessionState.FAILED, reason=reason.value, failure=FAILURE_MESSAGES[reason]
-    )
+    failure = FAILURE_MESSAGES[reason]
+    if reason is FailureReason.TASK_REFUSED:
+        failure += f" Refused: {refusals_in_words(uow.tx.participations.refusals(session.id))}."
+    end_session(uow, session, SessionState.FAILED, reason=reason.value, failure=failure)
 
 
 def end_session(

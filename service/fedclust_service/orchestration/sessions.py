@@ -430,6 +430,7 @@ def session_entry(session: Session, known: Attendance, now: datetime) -> Session
                 state=each.state.value,
                 answered=each.answered if each.asked or each.answered else None,
                 late=past and not each.answered if each.asked or each.answered else None,
+                refused_task=each.refused_task,
             )
             for each in known.sites
         ),

@@ -21,6 +21,8 @@ from fedclust_service.domain.overview import (
     RoundOverview,
     SessionOverview,
     SiteOverview,
+    named,
+    refusals_in_words,
 )
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
@@ -29,8 +31,7 @@ from fedclust_service.store._sql import Repository
 from fedclust_service.store.sessions import to_session
 
 REFUSED = "submission.refused"
-#: The most late sites of a round that are named.
-_MOST_NAMED = 20
+_P = tables.participations.c
 _SESSION = [c for c in tables.sessions.c if c.name not in {"definition", "scrubbed_at"}]
 _NO_DEFINITION = literal(b"").label("definition")
 _AT = ("id", "number", "phase", "state", "opened_at", "deadline", "overdue_since")
@@ -50,12 +51,12 @@ def _latest_rounds() -> Select[*tuple[Any, ...]]:
     )
 
 
-def _who_is_there() -> Select[int, str, str, bool, str]:
+def _who_is_there() -> Select[int, str, str, str | None, bool, str]:
     p, r = tables.participations, tables.rounds
     a, s = tables.addressees, tables.submissions
     # The rounds are named in each join: PostgreSQL would read whole tables instead of an index.
     return (
-        select(p.c.session_id, p.c.site, p.c.state, a.c.released, s.c.site)
+        select(p.c.session_id, p.c.site, p.c.state, p.c.refused_task, a.c.released, s.c.site)
         .outerjoin(r, (r.c.session_id == p.c.session_id) & r.c.id.in_(_ROUNDS))
         .outerjoin(a, a.c.round_id.in_(_ROUNDS) & (a.c.round_id == r.c.id) & (a.c.site == p.c.site))
         .outerjoin(s, s.c.round_id.in_(_ROUNDS) & (s.c.round_id == r.c.id) & (s.c.site == p.c.site))
@@ -106,8 +107,11 @@ class OverviewQueries(Repository):
         rounds = self._latest(ids)
         latest = [each.id for each in rounds.values()]
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
-        for session, site, state, released, answer in self._all(_PRESENT, ids=ids, rounds=latest):
-            there = Presence(site, ParticipationState(state), released is False, answer is not None)
+        for row in self._all(_PRESENT, ids=ids, rounds=latest):
+            session, site, state, refused, released, answer = row
+            there = Presence(
+                site, ParticipationState(state), refused, released is False, answer is not None
+            )
             sites[session].append(there)
         return {each: Attendance(rounds.get(each), tuple(sites[each])) for each in ids}
 
@@ -127,7 +131,7 @@ class OverviewQueries(Repository):
         p = tables.participations
         query = (
             select(
-                *(p.c.session_id, p.c.site, p.c.state),
+                *(p.c.session_id, p.c.site, p.c.state, p.c.refused_task),
                 *(p.c.sdk_version, p.c.table_id, p.c.separate_groups),
                 *(answers.c.bytes_in, answers.c.answered_in, tasks.c.bytes_out, tasks.c.asked_in),
             )
@@ -146,6 +150,7 @@ class OverviewQueries(Repository):
                 SiteOverview(
                     site=row.site,
                     state=ParticipationState(row.state),
+                    refused_task=row.refused_task,
                     sdk_version=row.sdk_version,
                     table_id=row.table_id,
                     separate_groups=row.separate_groups,
@@ -194,17 +199,30 @@ class OverviewQueries(Repository):
             .where(s.c.state == SessionState.FAILED.value, s.c.ended_at >= failed_since)
             .order_by(s.c.ended_at.desc())
         )
+        refused = (
+            select(s.c.name, s.c.id, func.min(_P.left_at).label("since"))
+            .join(s, s.c.id == _P.session_id)
+            .where(s.c.state == SessionState.RUNNING.value, _P.refused_task.is_not(None))
+            .group_by(s.c.name, s.c.id)
+            .order_by("since", s.c.id)
+        )
         run = self._all
         overdue = run(late.order_by(r.c.deadline).limit(limit)).all()
         awaited = self._awaited([row.id for row in overdue])
+        without = run(refused.limit(limit)).all()
+        refusals = self._refused_tasks([row.id for row in without])
         return [
             *(
-                Concern("round-late", row.name, row.deadline, row.number, _named(awaited[row.id]))
+                Concern("round-late", row.name, row.deadline, row.number, named(awaited[row.id]))
                 for row in overdue
             ),
             *(
                 Concern("round-stuck", row.name, row.lease_expires_at, row.number)
                 for row in run(stuck.order_by(r.c.lease_expires_at).limit(limit))
+            ),
+            *(
+                Concern("task-refused", row.name, row.since, detail=refusals[row.id])
+                for row in without
             ),
             *(
                 Concern("session-failed", row.name, row.ended_at, detail=row.failure)
@@ -237,6 +255,18 @@ class OverviewQueries(Repository):
         for row in self._all(query):
             found[row.round_id].append(row.site)
         return found
+
+    def _refused_tasks(self, session_ids: Sequence[int]) -> dict[int, str]:
+        """Return which sites of each session have refused a task, in words."""
+        query = (
+            select(_P.session_id, _P.site, _P.refused_task)
+            .where(_P.session_id.in_(session_ids), _P.refused_task.is_not(None))
+            .order_by(_P.site)
+        )
+        found: dict[int, dict[str, str]] = {each: {} for each in session_ids}
+        for row in self._all(query):
+            found[row.session_id][row.site] = row.refused_task
+        return {each: refusals_in_words(refusals) for each, refusals in found.items()}
 
     def sdk_versions(self) -> dict[str, int]:
         """Return for each SDK version how many sites use it in the newest session they joined.
@@ -301,13 +331,6 @@ def _select_tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
         .where(r.c.session_id.in_(ids))
         .group_by(r.c.session_id, a.c.site)
     )
-
-
-def _named(sites: Sequence[str]) -> str | None:
-    """Return names of sites for people; None for no site, such as one that left meanwhile."""
-    more = len(sites) - _MOST_NAMED
-    rest = f" and {more} more" if more > 0 else ""
-    return f"{', '.join(sites[:_MOST_NAMED])}{rest}" if sites else None
 
 
 def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:

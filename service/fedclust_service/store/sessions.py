@@ -26,6 +26,11 @@ _VERSION = select(_S.name, _S.version).where(_S.id == bindparam("id"))
 _OF_SESSION = select(tables.participations).where(_P.session_id == bindparam("session_id"))
 _PARTICIPATIONS = _OF_SESSION.order_by(_P.site)
 _PARTICIPATION = _OF_SESSION.where(_P.site == bindparam("site"))
+_REFUSALS = (
+    select(_P.site, _P.refused_task)
+    .where(_P.session_id == bindparam("session_id"), _P.refused_task.is_not(None))
+    .order_by(_P.site)
+)
 _LOCK_SITE = (
     select(_U.id)
     .where(_U.role == Role.SITE.value, _U.name == bindparam("site"))
@@ -199,6 +204,10 @@ class Participations(Repository):
     def list(self, session_id: int) -> Sequence[Participation]:
         """Return all participations of a session, sorted by site."""
         return [to_participation(row) for row in self._rows(_PARTICIPATIONS, session_id=session_id)]
+
+    def refusals(self, session_id: int) -> dict[str, str]:
+        """Return the sites that have refused a task, with the rule that it broke."""
+        return {row.site: row.refused_task for row in self._all(_REFUSALS, session_id=session_id)}
 
     def tables_of(self, site: str) -> frozenset[str]:
         """Return the ids of the protected tables with which a site has joined sessions.

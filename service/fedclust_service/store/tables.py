@@ -28,6 +28,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     false,
+    text,
 )
 from sqlalchemy.types import TypeEngine
 from sqlmodel import Field, SQLModel
@@ -38,7 +39,7 @@ from fedclust_service.domain.notification import Channel, DeliveryState, Notific
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0007"
+SCHEMA_REVISION = "0008"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -243,6 +244,12 @@ class ParticipationRow(Row, table=True):
         _one_of("state", ParticipationState),
         Index(None, "site", "session_id"),
         Index(None, "site", "table_id"),
+        Index(
+            "ix_participations_refused_task",
+            "session_id",
+            sqlite_where=text("refused_task IS NOT NULL"),
+            postgresql_where=text("refused_task IS NOT NULL"),
+        ),
     )
 
     session_id: int = Field(primary_key=True, sa_type=Whole)
@@ -260,6 +267,7 @@ class ParticipationRow(Row, table=True):
     left_at: datetime | None = Field(sa_type=UtcDateTime)
     table_id: str | None = Field(sa_type=Word)
     separate_groups: bool = Field(sa_column_kwargs={"server_default": false()})
+    refused_task: str | None = Field(sa_type=Word)
 
 
 class RoundRow(Row, table=True):

@@ -181,6 +181,23 @@ def test_excluding_says_how_many_sites_are_left(place: Place) -> None:
     assert "no site" in place.open("ada", "/smaller/sites/x/exclude", status=404)
 
 
+def test_a_refused_task_is_shown_with_its_reason(place: Place) -> None:
+    place.running("distrusted", "south")
+    path = "/v1/sessions/distrusted/rounds/1/refusal"
+    place.api.ok("PUT", path, "north", json={"rule": "task-rounds"})
+    for reader in ("ada", "operator"):
+        shown = place.open(reader, "/distrusted")
+        assert '<span class="badge refused">' in shown
+        assert "more rounds than the definition allows" in shown
+    assert "Refused: task-rounds (north)." in place.open("ada", "/distrusted")
+    own = place.open("north", "/distrusted")
+    assert "This site refused a task" in own
+    assert "takes no part" in place.open("north", "/distrusted/consent")
+    wrong = place.api.request("PUT", path, "north", json={"rule": "43 patients"})
+    assert wrong.status_code == 422
+    assert "43" not in wrong.text
+
+
 def test_inviting_cancelling_and_deleting(place: Place) -> None:
     place.api.define("ada", "short", SITES)
     assert 'value="east"' in place.open("ada", "/short/invite")

@@ -1,4 +1,4 @@
-"""A site answers a round."""
+"""A site answers a round, or refuses its task."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from fedclust.wire.models import Receipt
+from fedclust.wire.models import ParticipationInfo, Receipt, TaskRefusal
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, either_body, reply, with_audit_head
+from fedclust_service.domain.access import Actor
+from fedclust_service.http.bodies import (
+    AUDIT_HEAD_HEADER,
+    JsonBody,
+    either_body,
+    parse,
+    reply,
+    with_audit_head,
+)
 from fedclust_service.http.body_limits import check_repeated_keys
 from fedclust_service.http.dependencies import (
+    CoordinatorOf,
     RoundNumber,
     SessionName,
+    allowed,
     bearer,
     bearer_token,
     for_site,
@@ -22,7 +32,7 @@ from fedclust_service.http.dependencies import (
 )
 from fedclust_service.http.describe import BINARY_CONTENT, described, ref
 from fedclust_service.http.request_context import context_of
-from fedclust_service.orchestration import submissions
+from fedclust_service.orchestration import participation, submissions
 
 TASK_ETAG = "Fedclust-Task-ETag"
 
@@ -73,3 +83,28 @@ async def put_submission(
     submitted = await asyncio.shield(asyncio.wrap_future(stored))
     headers = {} if submitted.task_etag is None else {TASK_ETAG: submitted.task_etag}
     return reply(submitted.receipt, 201 if submitted.created else 200, with_audit_head(co, headers))
+
+
+@router.put(
+    "/v1/sessions/{session}/rounds/{number}/refusal",
+    operation_id="refuse_task",
+    summary="Refuse a round's task",
+    description="Sites. The task breaks a rule of the protocol or asks for something that the "
+    "definition does not provide for. The site leaves the session with it; what was stored still "
+    "counts. Repeating it changes nothing.",
+    **described(
+        {200: ("Refused.", ref(ParticipationInfo))},
+        "forbidden",
+        "not-found",
+        "wrong-state",
+        body=ref(TaskRefusal),
+    ),
+)
+def refuse_task(
+    actor: Annotated[Actor, allowed("submission.put")],
+    co: CoordinatorOf,
+    session: SessionName,
+    number: RoundNumber,
+    body: JsonBody,
+) -> Response:
+    return reply(participation.refuse(co, actor, session, number, parse(TaskRefusal, body)))

@@ -93,6 +93,20 @@ def _cannot_start(each: Attention) -> Matter:
     )
 
 
+def _task_refused(each: Attention) -> Matter:
+    return Matter(
+        "late",
+        "task refused",
+        f"Sites of session {each.subject} have refused a task; it continues without them.",
+        "Compare the versions of fedclust at the sites and here. If they are the same, tell the "
+        "developers: the coordinator asked for something that the definition does not provide for.",
+        at=each.at,
+        detail=each.detail,
+        where=_session(each),
+        link="Open session",
+    )
+
+
 def _backup_old(each: Attention) -> Matter:
     return Matter(
         "late",
@@ -179,6 +193,7 @@ _WORDS: dict[str, Callable[[Attention], Matter]] = {
     "round-late": _round_late,
     "round-stuck": _round_stuck,
     "cannot-start": _cannot_start,
+    "task-refused": _task_refused,
     "session-failed": _session_failed,
     "token-expiring": _token_expiring,
     "notifications-waiting": _notifications_waiting,

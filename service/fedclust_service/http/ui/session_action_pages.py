@@ -191,7 +191,7 @@ def _show_exclude(page: PageRequest, refused: Refusal | None = None) -> Response
         raise absent("site in this session")
     if refused is None and view.ended:
         refused = Refusal("wrong-state", "The session has ended: a site cannot leave it any more.")
-    if refused is None and site.state in ("left", "excluded"):
+    if refused is None and site.state in ("left", "excluded", "refused"):
         refused = Refusal("wrong-state", "This site takes no part in the session any more.")
     left = [name for name in view.names("joined") if name != site.name]
     return _confirm(page, "exclude", view, refused, site=site, left=left)

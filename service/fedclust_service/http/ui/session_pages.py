@@ -10,6 +10,7 @@ from starlette.responses import Response
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
 from fedclust.report.wording import value_text
+from fedclust.schema.errors import TASK_RULES
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.session_view import closed_because, listed, load_view
@@ -92,6 +93,7 @@ def _session(page: PageRequest) -> Response:
         value_text=value_text,
         listed=listed,
         closed_because=closed_because,
+        task_rules=TASK_RULES,
     )
 
 
@@ -102,6 +104,7 @@ def _live(page: PageRequest) -> Response:
         partial=True,
         listed=listed,
         closed_because=closed_because,
+        task_rules=TASK_RULES,
     )
 
 

@@ -29,6 +29,7 @@ _CLOSED = {
     "operator": "closed by hand",
     "fail_after": "overdue too long",
     "site_left": "a site left",
+    "task_refused": "sites refused the task",
 }
 _SCALING = {
     "none": "Features are not scaled.",
