@@ -388,6 +388,10 @@ class ResultNotReady(CoordinatorError):
     slug = "result-not-ready"
 
 
+class PreconditionFailed(CoordinatorError):
+    slug = "precondition-failed"
+
+
 class RoundClosed(CoordinatorError):
     slug = "round-closed"
 

@@ -71,7 +71,7 @@ def test_the_etag_covers_all_but_progress(live: Running) -> None:
 
 def test_a_matching_etag_gives_304_after_the_wait(live: Running) -> None:
     etag = get(live, "north").headers["ETag"]
-    for known in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+    for known in (etag, etag.removeprefix("W/"), f'"other", {etag}', "*"):
         response = get(live, "north", known)
         assert (response.status_code, response.content) == (304, b"")
         assert response.headers["ETag"] == etag
@@ -118,7 +118,6 @@ def test_json_and_binary_say_the_same(live: Running) -> None:
     as_binary = live.api.request("GET", TASK, "north", headers={"Accept": BINARY})
     assert as_json.headers["Content-Type"] == JSON
     assert as_binary.headers["Content-Type"] == BINARY
-    assert as_json.headers["ETag"] == as_binary.headers["ETag"]
     assert json.loads(codec.to_json(codec.decode(as_binary.content))) == as_json.json()
 
 

@@ -145,7 +145,7 @@ def test_all_answered_but_too_few_with_contents_fails(direct: DirectApi) -> None
     assert (info.state, info.stopped_because) == ("failed", "too_few_contributors")
     assert done.created
     # The site has yet to hear of it: nothing to wait with.
-    assert done.task_etag is None
+    assert done.task_digest is None
     assert look(direct).state == "failed"
 
 

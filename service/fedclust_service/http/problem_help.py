@@ -131,6 +131,10 @@ PROBLEM_HELP: dict[str, ProblemHelp] = {
         "A submission arrives for a round that does not collect any more.",
         "Read the task again, and answer the round that `current_round` names, if there is one.",
     ),
+    "precondition-failed": ProblemHelp(
+        "A change has an `If-Match` that is not the present ETag: somebody else changed it first.",
+        "Read it again, decide whether the change still fits, and send it with the new ETag.",
+    ),
     "body-too-large": ProblemHelp(
         "The body has more bytes than the setting `FEDCLUST_BODY_LIMIT` allows, or too many "
         "values.",

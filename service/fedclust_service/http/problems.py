@@ -92,7 +92,7 @@ def _refuse_parameters(request: Request, error: RequestValidationError) -> Refus
         return not_found()
     errors = [
         problems.FieldError(
-            pointer="/" + "/".join(str(part) for part in item["loc"][1:]),
+            pointer="".join(f"/{part}" for part in item["loc"][1:]),
             rule=str(item["type"]),
             message=str(item["msg"]),
         )

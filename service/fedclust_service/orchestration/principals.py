@@ -323,17 +323,25 @@ def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> Princ
 
 
 def patch_principal(
-    co: Coordinator, actor: Actor, role: Role, name: str, body: PrincipalPatch
+    co: Coordinator,
+    actor: Actor,
+    role: Role,
+    name: str,
+    body: PrincipalPatch,
+    check: Callable[[PrincipalInfo], None] | None = None,
 ) -> PrincipalInfo:
     """Change a title or an e-mail address, disable or enable (operators).
 
-    The last operator with a valid token cannot be disabled: Refusal ``last-operator-token``.
+    ``check`` gets the account before the change and may raise Refusal. The last operator with a
+    valid token cannot be disabled: Refusal ``last-operator-token``.
     """
     require(actor, "principal.change")
 
     def work(uow: UnitOfWork) -> PrincipalInfo:
         _lock(uow.tx, role)
         before = _principal_named(uow.tx, role, name)
+        if check is not None:
+            check(_principal_info(uow.tx, actor, before))
         after = dataclasses.replace(
             before,
             title=before.title if body.title is None else body.title,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from fedclust import engine
@@ -225,17 +225,30 @@ def get_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
 
     def work(tx: Tx) -> SessionInfo:
         session, _ = session_for(tx, actor, name)
-        info = _session_info(tx, session, now)
-        if actor.role is Role.SITE:
-            return info
-        why = unsuitable(session, tx.participations.list(session.id))
-        return info.model_copy(update={"cannot_start": why})
+        return _info_for(tx, actor, session, now)
 
     return co.store.read("session.get", work)
 
 
-def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) -> SessionInfo:
-    """Move the open round's deadline, or invite sites (its analyst, operators)."""
+def _info_for(tx: Tx, actor: Actor, session: Session, now: datetime) -> SessionInfo:
+    info = _session_info(tx, session, now)
+    if actor.role is Role.SITE:
+        return info
+    why = unsuitable(session, tx.participations.list(session.id))
+    return info.model_copy(update={"cannot_start": why})
+
+
+def patch_session(
+    co: Coordinator,
+    actor: Actor,
+    name: str,
+    body: SessionPatch,
+    check: Callable[[SessionInfo], None] | None = None,
+) -> SessionInfo:
+    """Move the open round's deadline, or invite sites (its analyst, operators).
+
+    ``check`` gets the session before the change and may raise Refusal.
+    """
     require(actor, "session.manage")
     if body.deadline is not None and body.deadline.tzinfo is None:
         error = FieldError(
@@ -245,11 +258,13 @@ def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) 
 
     def work(uow: UnitOfWork) -> SessionInfo:
         session, _ = session_for(uow.tx, actor, name, lock=True)
+        if check is not None:
+            check(_info_for(uow.tx, actor, session, uow.now))
         if body.invite:
             _invite(co.limits, uow, actor, session, body.invite)
         if body.deadline is not None:
             _move_deadline(uow, actor, session, body.deadline)
-        return _session_info(uow.tx, _reloaded(uow.tx, session), uow.now)
+        return _info_for(uow.tx, actor, _reloaded(uow.tx, session), uow.now)
 
     return commit(co, "session.change", work)
 

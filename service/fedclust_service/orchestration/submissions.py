@@ -49,13 +49,13 @@ class Body:
 class Submitted:
     """A stored submission. ``created`` is False if these bytes were stored before (200, not 201).
 
-    ``task_etag`` is the ETag of "answered, in this round". None if the site's view has changed
-    since: with that ETag the site would wait for something that is there already.
+    ``task_digest`` is the digest of the view "answered, in this round". None if the site's view has
+    changed since: with that digest the site would wait for something that is there already.
     """
 
     receipt: Receipt
     created: bool
-    task_etag: str | None
+    task_digest: str | None
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _submitted(
         size=stored.size,
         received_at=stored.received_at,
     )
-    etag = None
+    digest = None
     if view is not None and view.response.round == answered.number:
-        etag = view.etag if view.response.status == TaskStatus.ANSWERED.value else None
-    return Submitted(receipt, created, etag)
+        digest = view.digest if view.response.status == TaskStatus.ANSWERED.value else None
+    return Submitted(receipt, created, digest)

@@ -21,12 +21,12 @@ from fedclust_service.store import RoundView, SiteView, Tx
 class TaskView:
     """A site's view of its session.
 
-    ``etag`` is strong and quoted; it covers all of ``response`` but ``progress``. ``version`` is
-    the session's, for :meth:`Notifier.wait`.
+    ``digest`` covers all of ``response`` but ``progress``. ``version`` is the session's, for
+    :meth:`Notifier.wait`.
     """
 
     response: TaskResponse
-    etag: str
+    digest: str
     version: int
 
 
@@ -55,12 +55,13 @@ def current_task(
 def task_view(tx: Tx, actor: Actor, seen: SiteView | None, known: Collection[str] = ()) -> TaskView:
     """Return what a site should do now in its own session.
 
-    ``known`` are the ETags that the site has. A view with one of them has no task and no progress.
+    ``known`` are the digests of views that the site has. A view with one of them has no task and no
+    progress.
     """
     require(actor, "task.read")
     session, own = own_view(seen)
     view = view_without_task(session, own, seen.round if seen else None)
-    if view.etag in known or seen is None or seen.round is None:
+    if view.digest in known or seen is None or seen.round is None:
         return view
     current, addressee, _ = seen.round
     more: dict[str, object] = {"progress": _progress(tx, current)}
@@ -88,7 +89,7 @@ def own_view(seen: SiteView | None) -> tuple[Session, Participation]:
 
 
 def view_without_task(session: Session, own: Participation, seen: RoundView | None) -> TaskView:
-    """Return a site's view with its ETag, but without task and progress."""
+    """Return a site's view with its digest, but without task and progress."""
     current, addressee, answer = seen or (None, None, None)
     status = status_of(
         session.state,
@@ -109,7 +110,7 @@ def view_without_task(session: Session, own: Participation, seen: RoundView | No
     digest = None
     if status is TaskStatus.WORK and addressee is not None:
         digest = addressee.task_digest
-    return TaskView(response, _etag(response, digest), session.version)
+    return TaskView(response, _digest(response, digest), session.version)
 
 
 def _document(current: Round, addressee: Addressee) -> TaskDocument:
@@ -133,8 +134,8 @@ def _progress(tx: Tx, current: Round) -> RoundProgress | None:
     )
 
 
-def _etag(response: TaskResponse, digest: str | None) -> str:
-    """Return a strong ETag of all but the progress; the digest stands for the task."""
+def _digest(response: TaskResponse, digest: str | None) -> str:
+    """Return a SHA-256 of all but the progress; the digest stands for the task."""
     shown = {
         "session_state": response.session_state,
         "status": response.status,
@@ -142,4 +143,4 @@ def _etag(response: TaskResponse, digest: str | None) -> str:
         "deadline": None if response.deadline is None else response.deadline.isoformat(),
         "task": digest,
     }
-    return f'"{codec.sha256(codec.canonical_json(shown))}"'
+    return codec.sha256(codec.canonical_json(shown))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from starlette.responses import Response
 
 from fedclust import engine
@@ -18,12 +18,13 @@ from fedclust_service.http.dependencies import (
     CoordinatorOf,
     CursorOf,
     LimitOf,
+    api_router,
 )
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.http.problems import not_found
 from fedclust_service.orchestration import principals
 
-router = APIRouter(tags=["about"])
+router = api_router(tags=["about"])
 
 
 @router.get(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from fedclust.schema.times import Timestamp
@@ -17,12 +17,13 @@ from fedclust_service.http.dependencies import (
     CursorOf,
     LimitOf,
     StateOf,
+    api_router,
     service_of,
 )
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.orchestration import admin
 
-router = APIRouter(prefix="/v1/admin", tags=["admin"])
+router = api_router(prefix="/v1/admin", tags=["admin"])
 NameOf = Annotated[str | None, Query(pattern=NAME, description="Only this session.")]
 WhoOf = Annotated[
     str | None,

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Request
+from fastapi import Header, Path, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.responses import Response, StreamingResponse
@@ -17,7 +17,13 @@ from fedclust.wire.models import AuditHead
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName, bearer_token
+from fedclust_service.http.dependencies import (
+    ActorOf,
+    CoordinatorOf,
+    SessionName,
+    api_router,
+    bearer_token,
+)
 from fedclust_service.http.describe import described, ref
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration.audit import trail
@@ -25,7 +31,7 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.events import Event, EventBatch, read_events
 from fedclust_service.orchestration.principals import authenticate_again
 
-router = APIRouter(tags=["events"])
+router = api_router(tags=["events"])
 STREAM = "text/event-stream"
 #: Proxies and firewalls close connections that are silent for longer.
 KEEP_ALIVE_SECONDS = 15.0

@@ -6,7 +6,7 @@ import asyncio
 import re
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -15,14 +15,14 @@ from fedclust_service.addresses import is_loopback
 from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import bearer, bearer_token, service_of
+from fedclust_service.http.dependencies import api_router, bearer, bearer_token, service_of
 from fedclust_service.http.describe import described, ref
 from fedclust_service.http.readiness import REASONS, faults
 from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import CONTENT_TYPE
 from fedclust_service.orchestration import principals
 
-router = APIRouter(tags=["health"])
+router = api_router(tags=["health"])
 _CHECK_SECONDS = 5.0
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 #: Headers that proxies add. A request with one of them began on another machine.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from fedclust.wire.models import Participation, ParticipationInfo
@@ -16,11 +15,12 @@ from fedclust_service.http.dependencies import (
     SessionName,
     SiteName,
     allowed,
+    api_router,
 )
 from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration import participation
 
-router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["participation"])
+router = api_router(prefix="/v1/sessions/{session}/participation", tags=["participation"])
 
 
 @router.put(

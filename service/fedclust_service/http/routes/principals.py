@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import (
@@ -24,8 +24,10 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     TokenId,
     allowed,
+    api_router,
 )
 from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.etags import TAG_HEADER, IfMatch, IfNoneMatch, tagged, unchanged
 from fedclust_service.orchestration import principals
 
 PrincipalName = Annotated[str, Path(pattern=NAME, description="The name it was registered with.")]
@@ -38,7 +40,7 @@ def _router(role: Role, readers: str) -> APIRouter:
     # At least one operator must keep a valid token.
     last = ["last-operator-token"] if role is Role.OPERATOR else []
     kept = " The last valid operator token stays." if last else ""
-    router = APIRouter(prefix=f"/v1/{many}", tags=[many])
+    router = api_router(prefix=f"/v1/{many}", tags=[many])
 
     @router.post(
         "",
@@ -82,10 +84,21 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"get_{one}",
         summary=f"Read one {one}",
         description=f"{readers}. Tokens' ids and dates are shown to operators only.",
-        **described({200: (f"The {one}.", ref(PrincipalInfo))}, "forbidden", "not-found"),
+        **described(
+            {200: (f"The {one}.", ref(PrincipalInfo)), 304: ("The client has it.", None)},
+            "forbidden",
+            "not-found",
+            headers=TAG_HEADER,
+        ),
     )
-    def read(actor: ActorOf, co: CoordinatorOf, name: PrincipalName) -> Response:
-        return reply(principals.get_principal(co, actor, role, name))
+    def read(
+        request: Request,
+        actor: ActorOf,
+        co: CoordinatorOf,
+        name: PrincipalName,
+        _known: IfNoneMatch = None,
+    ) -> Response:
+        return tagged(request, reply(principals.get_principal(co, actor, role, name)))
 
     @router.patch(
         "/{name}",
@@ -96,6 +109,7 @@ def _router(role: Role, readers: str) -> APIRouter:
             {200: ("Changed.", ref(PrincipalInfo))},
             "forbidden",
             "not-found",
+            "precondition-failed",
             *last,
             body=ref(PrincipalPatch),
         ),
@@ -104,10 +118,12 @@ def _router(role: Role, readers: str) -> APIRouter:
         actor: Annotated[Actor, allowed("principal.change")],
         co: CoordinatorOf,
         name: PrincipalName,
+        request: Request,
         body: JsonBody,
+        _expected: IfMatch = None,
     ) -> Response:
-        request = parse(PrincipalPatch, body)
-        return reply(principals.patch_principal(co, actor, role, name, request))
+        patch, check = parse(PrincipalPatch, body), unchanged(request)
+        return reply(principals.patch_principal(co, actor, role, name, patch, check))
 
     @router.post(
         "/{name}/tokens",

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from fedclust.report.tables import centroid_table
 from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.http.bodies import CSV, negotiate, reply_as
-from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
+from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName, api_router
 from fedclust_service.http.describe import BINARY_CONTENT, described, ref
+from fedclust_service.http.etags import TAG_HEADER, IfNoneMatch, tagged
 from fedclust_service.orchestration import results
 
-router = APIRouter(tags=["results"])
+router = api_router(tags=["results"])
 _TEXT = {"schema": {"type": "string"}}
 
 
@@ -33,7 +34,8 @@ _TEXT = {"schema": {"type": "string"}}
             200: (
                 "The result.",
                 {JSON: {"schema": ref(ResultDocument)}, BINARY: BINARY_CONTENT, CSV: _TEXT},
-            )
+            ),
+            304: ("The client has it.", None),
         },
         "forbidden",
         "not-found",
@@ -42,6 +44,7 @@ _TEXT = {"schema": {"type": "string"}}
         "invalid",
         "stored-data-damaged",
         "version-unsupported",
+        headers=TAG_HEADER,
     ),
 )
 def get_result(
@@ -57,13 +60,14 @@ def get_result(
             description="For a sweep: the number of clusters of the result to read.",
         ),
     ] = None,
+    _known: IfNoneMatch = None,
 ) -> Response:
     media = negotiate(request, [JSON, BINARY, CSV])
     document = results.get_result(co, actor, session, k)
     if media != CSV:
-        return reply_as(media, document)
+        return tagged(request, reply_as(media, document))
     headers = {
         "Vary": "Accept",
         "Content-Disposition": f'attachment; filename="{document.session}.csv"',
     }
-    return Response(centroid_table(document), headers=headers, media_type=CSV)
+    return tagged(request, Response(centroid_table(document), headers=headers, media_type=CSV))

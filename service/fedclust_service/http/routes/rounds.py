@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from fedclust.wire.models import RoundInfo
@@ -14,11 +13,12 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     RoundNumber,
     SessionName,
+    api_router,
 )
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.orchestration import rounds
 
-router = APIRouter(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
+router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
 
 
 @router.get(

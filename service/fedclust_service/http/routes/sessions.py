@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import Request
 from starlette.responses import Response
 
 from fedclust.study import SessionOfStudy, SessionRequest
@@ -20,11 +20,13 @@ from fedclust_service.http.dependencies import (
     StateOf,
     StudyOf,
     allowed,
+    api_router,
 )
 from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.etags import TAG_HEADER, IfMatch, IfNoneMatch, tagged, unchanged
 from fedclust_service.orchestration import sessions
 
-router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+router = api_router(prefix="/v1/sessions", tags=["sessions"])
 
 
 @router.post(
@@ -81,14 +83,21 @@ def index(
     summary="Read a session",
     description="State, definition and its SHA-256, and the sites' names and states.",
     **described(
-        {200: ("The session.", ref(SessionInfo))},
+        {200: ("The session.", ref(SessionInfo)), 304: ("The client has it.", None)},
         "not-found",
         "stored-data-damaged",
         "version-unsupported",
+        headers=TAG_HEADER,
     ),
 )
-def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
-    return reply(sessions.get_session(co, actor, session))
+def read(
+    request: Request,
+    actor: ActorOf,
+    co: CoordinatorOf,
+    session: SessionName,
+    _known: IfNoneMatch = None,
+) -> Response:
+    return tagged(request, reply(sessions.get_session(co, actor, session)))
 
 
 @router.patch(
@@ -103,18 +112,22 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
         "not-found",
         "wrong-state",
         "late-joining-refused",
+        "precondition-failed",
         "stored-data-damaged",
         "version-unsupported",
         body=ref(SessionPatch),
     ),
 )
 def change(
+    request: Request,
     actor: Annotated[Actor, allowed("session.manage")],
     co: CoordinatorOf,
     session: SessionName,
     body: JsonBody,
+    _expected: IfMatch = None,
 ) -> Response:
-    return reply(sessions.patch_session(co, actor, session, parse(SessionPatch, body)))
+    patch, check = parse(SessionPatch, body), unchanged(request)
+    return reply(sessions.patch_session(co, actor, session, patch, check))
 
 
 @router.delete(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from fedclust.study import StudyCreate, StudyInfo
@@ -17,11 +16,12 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     StudyName,
     allowed,
+    api_router,
 )
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.orchestration import studies
 
-router = APIRouter(prefix="/v1/studies", tags=["studies"])
+router = api_router(prefix="/v1/studies", tags=["studies"])
 
 
 @router.post(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import ParticipationInfo, Receipt, TaskRefusal
@@ -25,18 +25,20 @@ from fedclust_service.http.dependencies import (
     RoundNumber,
     SessionName,
     allowed,
+    api_router,
     bearer,
     bearer_token,
     for_site,
     service_of,
 )
 from fedclust_service.http.describe import BINARY_CONTENT, described, ref
+from fedclust_service.http.etags import task_tags
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration import participation, submissions
 
 TASK_ETAG = "Fedclust-Task-ETag"
 
-router = APIRouter(tags=["submissions"])
+router = api_router(tags=["submissions"])
 
 
 @router.put(
@@ -59,7 +61,8 @@ router = APIRouter(tags=["submissions"])
         "stored-data-damaged",
         body={JSON: {"schema": ref("Submission")}, BINARY: BINARY_CONTENT},
         headers={
-            TASK_ETAG: "The task's new ETag, with which to wait for the next task. Absent if "
+            TASK_ETAG: "The task's new ETags, one for each representation: send them as "
+            "If-None-Match to wait for the next task. Absent if "
             "the task has changed again already.",
             **AUDIT_HEAD_HEADER,
         },
@@ -81,7 +84,8 @@ async def put_submission(
     )
     # The answer is stored even if its sender has gone.
     submitted = await asyncio.shield(asyncio.wrap_future(stored))
-    headers = {} if submitted.task_etag is None else {TASK_ETAG: submitted.task_etag}
+    digest = submitted.task_digest
+    headers = {} if digest is None else {TASK_ETAG: task_tags(digest)}
     return reply(submitted.receipt, 201 if submitted.created else 200, with_audit_head(co, headers))
 
 

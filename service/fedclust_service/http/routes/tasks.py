@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import TaskResponse
@@ -14,18 +14,20 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, negotiate, reply_as, with_audit_head
 from fedclust_service.http.dependencies import (
     SessionName,
+    api_router,
     bearer,
     bearer_token,
     for_site,
     service_of,
 )
 from fedclust_service.http.describe import BINARY_CONTENT, described, ref
+from fedclust_service.http.etags import IfNoneMatch, known_tasks, task_tags
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration import tasks
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.tasks import TaskView
 
-router = APIRouter(tags=["tasks"])
+router = api_router(tags=["tasks"])
 WaitOf = Annotated[
     float,
     Query(
@@ -35,10 +37,6 @@ WaitOf = Annotated[
         description="Seconds to wait for a change, if `If-None-Match` matches.",
     ),
 ]
-#: Only for the API's description: `_etags` reads the header, which may come more than once.
-KnownOf = Annotated[
-    str | None, Header(alias="If-None-Match", description="The last ETag; `*` stands for any.")
-]
 
 
 @router.get(
@@ -46,7 +44,8 @@ KnownOf = Annotated[
     operation_id="get_task",
     summary="What this site should do now",
     description="Sites. Without an If-None-Match that matches it answers at once; with one it "
-    "waits at most `wait` seconds for a change and gives 304. The ETag covers all but `progress`.",
+    "waits at most `wait` seconds for a change and gives 304. The ETag belongs to one "
+    "representation, JSON or binary, and covers all but `progress`.",
     **described(
         {
             200: (
@@ -69,12 +68,12 @@ async def get_task(
     _: Annotated[object, Depends(bearer)],
     session: SessionName,
     wait: WaitOf = 0.0,
-    _known: KnownOf = None,
+    _known: IfNoneMatch = None,
 ) -> Response:
     service = service_of(request)
     co = service.coordinator
     token, media = bearer_token(request), negotiate(request, [JSON, BINARY])
-    known = _etags(request)
+    known = known_tasks(request, media)
     ends = time.monotonic() + min(wait, service.settings.long_poll_max)
     asking = (co, token, session, known, context_of(request).identify)
 
@@ -86,7 +85,8 @@ async def get_task(
     while response is None:
         left = ends - time.monotonic()
         if left <= 0:
-            return Response(status_code=304, headers={"ETag": view.etag, "Vary": "Accept"})
+            tag = {"ETag": task_tags(view.digest, [media])}
+            return Response(status_code=304, headers={**tag, "Vary": "Accept"})
         await co.notifier.wait(session, view.version, left)
         if co.notifier.closed:
             raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
@@ -101,12 +101,7 @@ def _view_response(
 
     Call it in a thread: serialising a large task would block the event loop.
     """
-    if view.etag in known or "*" in known:
+    if view.digest in known or "*" in known:
         return view, None
-    return view, reply_as(media, view.response, 200, with_audit_head(co, {"ETag": view.etag}))
-
-
-def _etags(request: Request) -> set[str]:
-    """Return the entity tags of If-None-Match, weak marks dropped."""
-    header = ",".join(request.headers.getlist("if-none-match"))
-    return {tag.strip().removeprefix("W/") for tag in header.split(",") if tag.strip()}
+    tag = {"ETag": task_tags(view.digest, [media])}
+    return view, reply_as(media, view.response, 200, with_audit_head(co, tag))
