@@ -82,6 +82,7 @@ def test_everything_that_the_build_needs_is_copied() -> None:
         assert needed in copied
 
 
+@pytest.mark.long
 def test_what_the_image_is_built_from_makes_a_coordinator_that_is_well() -> None:
     """Its COPY, pip and health check, in folders: no engine is needed."""
     with socket.socket() as tried:

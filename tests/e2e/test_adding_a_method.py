@@ -109,6 +109,7 @@ def test_command_and_service_find_a_method_of_another_distribution(place: Path) 
     assert over_http["history"] == in_process["history"]
 
 
+@pytest.mark.long
 def test_the_shared_tests_of_methods_hold_for_it(place: Path) -> None:
     """As the page says: in a pytest of its own, with the module that names its variants."""
     page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")

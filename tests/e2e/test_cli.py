@@ -319,16 +319,11 @@ def test_completion_knows_the_commands(tmp_path: Path) -> None:
         done = subprocess.run([script], env=env, capture_output=True, text=True, check=False)
         for command in ("create", "watch", "result"):
             assert command in done.stdout, (shell, done)
-        # Without a shell around it, the name is given.
-        env = {**clean_environment(), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-        done = subprocess.run(
-            [script, "--show-completion", shell],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "_FEDCLUST_COMPLETE=complete_" in done.stdout, done
+    # Without a shell around it, the name is given.
+    env = {**clean_environment(), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = [script, "--show-completion", "bash"]
+    done = subprocess.run(shown, env=env, capture_output=True, text=True, check=False)
+    assert "_FEDCLUST_COMPLETE=complete_bash" in done.stdout, done
 
 
 # --- the agent, and a line that breaks ------------------------------------------------------------

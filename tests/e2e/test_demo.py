@@ -29,6 +29,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
     process = start(tmp_path / "demo")
     out, _ = process.communicate(timeout=TIMEOUT_S)

@@ -12,20 +12,22 @@ import httpx
 import numpy as np
 import pytest
 
-from fedclust import Site
+from fedclust import Site, simulate
 from fedclust.definition import plan_of, read_definition
 from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
-from support.api_caller import ApiCaller, rows_of
+from support.api_caller import FEATURES, ApiCaller, rows_of
 from support.local_coordinator import local_coordinator
 from support.method_variants import ALL, IDS, KS, TRIED
 from support.rounds import drive
 
 SITES = ("north", "south", "west")
 LATE = "late"
+#: Every method once, where what is tried rests on the coordinator.
+LAST = [(method, tried.variants[-1]) for method, tried in TRIED.items()]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def answers(api: ApiCaller, session: str, number: int) -> dict[str, bool]:
 # --- coming late, leaving -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+@pytest.mark.parametrize(("method", "options"), LAST, ids=TRIED)
 def test_one_site_comes_late_and_one_leaves(
     api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
@@ -181,7 +183,8 @@ def test_more_clusters_than_any_site_has_rows(
     if wanted < 100:
         api.data.update({site: rows_of(site)[::4] for site in SITES})
     try:
-        sites = begin(api, session, method, {**options, "n_clusters": wanted})
+        wish = {**options, "n_clusters": wanted}
+        sites = begin(api, session, method, wish, policy={"max_rounds": 10})
         state = api.finish(session, sites)
     finally:
         api.data.clear()
@@ -200,16 +203,15 @@ def test_more_clusters_than_any_site_has_rows(
 
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
-def test_one_cluster_is_the_mean(
-    api: ApiCaller, session: str, method: str, options: dict[str, Any]
-) -> None:
-    sites = begin(api, session, method, {**options, "n_clusters": 1})
-    assert api.finish(session, sites) == "completed"
-    result = result_of(api, session)
-    mean = np.vstack([rows_of(site) for site in SITES]).mean(axis=0)
+def test_one_cluster_is_the_mean(method: str, options: dict[str, Any]) -> None:
+    """Within one process: over HTTP it is the same to the bit (tests/e2e/test_same_bytes.py)."""
+    sites = {site: rows_of(site) for site in SITES}
+    config = {**options, "n_clusters": 1}
+    result = simulate(method, sites, config=config, features=FEATURES, seed=7).result_
+    mean = np.vstack(list(sites.values())).mean(axis=0)
     # The table's means are rounded.
-    assert np.allclose(result["centroids_original"], [mean], rtol=2e-3)
-    assert result["sizes"] == [180]
+    assert np.allclose(result.centroids_original, [mean], rtol=2e-3)
+    assert result.sizes == (180,)
 
 
 @pytest.mark.parametrize(
@@ -446,7 +448,7 @@ def refused(response: httpx.Response, slug: str) -> Problem:
 # --- what comes of it -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+@pytest.mark.parametrize(("method", "options"), LAST, ids=TRIED)
 def test_a_site_that_comes_after_the_end_labels_its_rows_and_sends_nothing(
     api: ApiCaller, session: str, method: str, options: dict[str, Any], tmp_path: Path
 ) -> None:

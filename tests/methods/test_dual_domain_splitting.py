@@ -80,8 +80,8 @@ def run(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) ->
     ("k", "sizes", "symmetry"),
     [
         (2, (5, 5, 5), "pairwise"),
-        (2, (5, 5, 5), "none"),
-        (2, (4, 4, 3, 4), "pairwise"),
+        pytest.param(2, (5, 5, 5), "none", marks=pytest.mark.long),
+        pytest.param(2, (4, 4, 3, 4), "pairwise", marks=pytest.mark.long),
         (3, (4, 3, 4), "pairwise"),
     ],
 )

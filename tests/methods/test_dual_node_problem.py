@@ -318,12 +318,20 @@ def test_rows_far_from_the_origin_lose_no_digits() -> None:
     assert far.complete
 
 
-@pytest.mark.parametrize("weights", [None, np.array([5, 8, 6, 9, 5, 7])])
 @pytest.mark.parametrize(
-    ("symmetry", "part"), [*((form, False) for form in FORMS), ("pairwise", True), ("none", True)]
+    ("symmetry", "part", "weighted"),
+    [
+        # Each problem with or without weights, in turn; the other way with the long tests.
+        pytest.param(*problem, weighted, marks=[pytest.mark.long] if number % 2 != weighted else [])
+        for number, problem in enumerate(
+            [*((form, False) for form in FORMS), ("none", True), ("pairwise", True)]
+        )
+        for weighted in (False, True)
+    ],
 )
-def test_scip_agrees(symmetry: Symmetry, part: bool, weights: np.ndarray | None) -> None:
+def test_scip_agrees(symmetry: Symmetry, part: bool, weighted: bool) -> None:
     pytest.importorskip("pyscipopt")
+    weights = np.array([5, 8, 6, 9, 5, 7]) if weighted else None
     rows, mu, references = problem(11, 6, 3, 2, 0.5 if weights is None else 4.0)
     whole = region_of(symmetry, references)
     region = subdomain_of(whole, 0) if part else whole

@@ -53,8 +53,10 @@ from support.same_table import (
 )
 
 OTHERS = ("alpha", "beta", "gamma")
-FEW = settings(max_examples=3, suppress_health_check=list(HealthCheck))
-MORE = settings(max_examples=25, suppress_health_check=list(HealthCheck))
+#: More with `make bench long_checks`, whose profile asks for five times as many.
+_TIMES = settings.default.max_examples // 100
+FEW = settings(max_examples=2 * _TIMES, suppress_health_check=list(HealthCheck))
+MORE = settings(max_examples=12 * _TIMES, suppress_health_check=list(HealthCheck))
 WAYS = ("places", "records", "later")
 
 
