@@ -176,6 +176,7 @@ def _join(consortium: Consortium, name: str, cells: Cells, info: Any) -> None:
                 size_band=size_band(int(cells.counts.sum())),
                 sdk_version="benchmark",
                 methods={"fkm": (info.definition.method_version,)},
+                engine=(info.definition.engine_version,),
             ),
         )
 

@@ -241,6 +241,7 @@ def _joining(operator: httpx.Client, info: dict[str, Any]) -> bytes:
             "size_band": "200-999",
             "sdk_version": "0",
             "methods": {each["name"]: [each["version"]] for each in spoken["items"]},
+            "engine": [info["definition"]["engine_version"]],
         }
     )
 

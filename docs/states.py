@@ -71,7 +71,7 @@ change of the deadline, and at regular intervals. The first rule that applies de
 A phase that needs all sites closes only by `all_answered` or `site_left`.
 
 An aggregating round and its session fail if the method fails, or because of `aggregation_error`,
-`aggregation_timeout`, `aggregation_abandoned`, `method_version_unsupported` or
+`aggregation_timeout`, `aggregation_abandoned`, `version_unsupported` or
 `stored_data_damaged`.
 
 **Optional rounds** never fail a session. These are the closing evaluation, and rounds that improve

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import RootModel, ValidationError
 
-from fedclust.engine import Plan, check_evidence, sweep
+from fedclust.engine import VERSION, Plan, check_evidence, sweep
 from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
@@ -46,7 +46,7 @@ class DefinitionError(ValueError):
 
 
 def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Definition:
-    """Check a request and pin seed, defaults and method version, which later versions may change.
+    """Check a request and pin seed, defaults and versions, which later programs may change.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Def
     fields = request.model_dump(mode="json")
     fields["config"] = _options(request).model_dump(mode="json")
     fields["seed"] = seed if request.seed is None else request.seed
-    fields["method_version"] = method.version
+    fields |= {"method_version": method.version, "engine_version": VERSION}
     return Definition.model_validate_json(canonical_json(fields))
 
 
@@ -88,7 +88,7 @@ def request_hash(request: SessionCreate) -> str:
 
 
 def plan_of(definition: Definition) -> Plan:
-    """Return the engine's plan; DefinitionError if the pinned method version is not supported."""
+    """Return the engine's plan; DefinitionError if a pinned version is not supported."""
     method = METHODS.get(definition.algorithm)
     if method is None:
         message = METHODS.problem(definition.algorithm) or (
@@ -96,18 +96,8 @@ def plan_of(definition: Definition) -> Plan:
             "runs: pip install --upgrade fedclust, or the distribution that has the method"
         )
         raise DefinitionError([_error("/method_version", "method-version", message)])
-    if method.version != definition.method_version:
-        remedy = "Upgrade with: pip install --upgrade fedclust"
-        if method.version > definition.method_version:
-            remedy = (
-                "Install the version that the coordinator runs, which `fedclust doctor` shows: "
-                'pip install "fedclust==VERSION"'
-            )
-        message = (
-            f"the session uses version {definition.method_version} of this method; "
-            f"this program supports: {method.version}. {remedy}"
-        )
-        raise DefinitionError([_error("/method_version", "method-version", message)])
+    _check_version("method", definition.method_version, method.version)
+    _check_version("engine", definition.engine_version, VERSION)
     options = _options(definition)
     return Plan(
         method=sweep.for_options(method, options),
@@ -117,6 +107,21 @@ def plan_of(definition: Definition) -> Plan:
         seed=definition.seed,
         declared=definition.features if outcomes_of(definition.features) else (),
     )
+
+
+def _check_version(part: str, pinned: int, own: int) -> None:
+    """Refuse the version of the method, or of the engine, that this program does not support."""
+    if pinned == own:
+        return
+    remedy = "Upgrade with: pip install --upgrade fedclust"
+    if own > pinned:
+        remedy = (
+            "Install the version that the coordinator runs, which `fedclust doctor` shows: "
+            'pip install "fedclust==VERSION"'
+        )
+    what = {"method": "this method", "engine": "the rounds that all methods share"}[part]
+    message = f"the session uses version {pinned} of {what}; this program supports: {own}. {remedy}"
+    raise DefinitionError([_error(f"/{part}_version", f"{part}-version", message)])
 
 
 def check_definition(definition: SessionCreate, *, simulated: bool = False) -> None:

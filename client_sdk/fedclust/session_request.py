@@ -21,7 +21,7 @@ from fedclust.wire.models import Definition, SessionCreate
 
 M = TypeVar("M", bound=Model)
 #: Fields of a definition that its author did not write.
-_FROZEN = frozenset({"method_version", "seed"})
+_FROZEN = frozenset({"method_version", "engine_version", "seed"})
 _PLAIN_NAMES = FieldNames({}, source="the definition")
 
 

@@ -376,6 +376,7 @@ def simulated_document(result: Result, definition: Definition) -> ResultDocument
             definition_sha256=codec.sha256(canonical(definition)),
             algorithm=definition.algorithm,
             method_version=definition.method_version,
+            engine_version=definition.engine_version,
             seed=definition.seed,
             sites=definition.sites,
             server_version=f"none, simulated by fedclust {version('fedclust')}",

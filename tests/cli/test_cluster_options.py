@@ -59,6 +59,7 @@ def swept() -> SiteResult:
             definition_sha256="0" * 64,
             algorithm=definition.algorithm,
             method_version=definition.method_version,
+            engine_version=1,
             seed=1,
             sites=tuple(SITES),
             server_version="1",

@@ -53,6 +53,7 @@ def result() -> SiteResult:
             definition_sha256="0" * 64,
             algorithm=definition.algorithm,
             method_version=definition.method_version,
+            engine_version=1,
             seed=1,
             sites=tuple(sites),
             server_version="1",

@@ -22,7 +22,11 @@ def check_definition(shown: Any) -> None:
     if not isinstance(shown, dict):
         return
     # What a coordinator adds.
-    shown = {name: value for name, value in shown.items() if name != "method_version"}
+    shown = {
+        name: value
+        for name, value in shown.items()
+        if name not in ("method_version", "engine_version")
+    }
     if {"purpose", "features", "algorithm"} <= shown.keys():
         definition.check_definition(read_model(SessionCreate, {"name": "unnamed", **shown}))
     elif {"purpose", "features"} <= shown.keys():

@@ -197,6 +197,7 @@ class _Scene:
             "features": columns(D),
             "sdk_version": __version__,
             "methods": {each: [method.version] for each, method in METHODS.items()},
+            "engine": [engine.VERSION],
         }
         sites = [
             _Site(

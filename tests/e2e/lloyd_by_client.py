@@ -97,6 +97,7 @@ class Site:
         body = Participation(
             consents=Consents(protection_none=True),
             definition_sha256=session.definition_sha256,
+            engine=[session.definition.engine_version],
             features=[feature.name for feature in session.definition.features],
             methods=methods,
             sdk_version="generated",

@@ -180,5 +180,6 @@ def join(consortium: Consortium, name: str, info: Any, has: tuple[str, ...]) -> 
                 size_band="50-199",
                 sdk_version="0",
                 methods={info.definition.algorithm: (info.definition.method_version,)},
+                engine=(info.definition.engine_version,),
             ),
         )

@@ -48,6 +48,7 @@ def join(consortium: Consortium, info: SessionInfo, site: str, has: list[int]) -
         size_band="50-199",
         sdk_version="0",
         methods={info.definition.algorithm: (info.definition.method_version,)},
+        engine=(info.definition.engine_version,),
     )
     with Client(consortium.url, consortium.site_tokens[site], consortium.options) as client:
         return client.join(info.name, body).state

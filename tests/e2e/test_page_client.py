@@ -160,6 +160,7 @@ class PageSite:
             "size_band": self._band,
             "sdk_version": "of the page",
             "methods": {"lloyd": [4]},
+            "engine": [1],
             "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
         }
         assert self._http.put(f"{self._at}/participation", json=body).status_code == 201

@@ -120,6 +120,7 @@ BODIES: dict[str, Any] = {
         "size_band": "<50",
         "sdk_version": "0",
         "methods": {},
+        "engine": [],
     },
     "put_submission": {},
     "refuse_task": {"rule": "task"},

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fedclust import engine
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.wire import codec
@@ -127,6 +128,7 @@ class DirectApi:
             "size_band": "50-199",
             "sdk_version": "1.0",
             "methods": {counting_method.NAME: (row.method_version,)},
+            "engine": (engine.VERSION,),
         }
         return Participation(**{**fields, **changes})
 

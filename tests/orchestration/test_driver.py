@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedclust import definition
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
 from fedclust_service.domain.round import Round, RoundState
@@ -455,25 +456,42 @@ def test_an_error_fails_its_session_alone_and_tells_no_data(
     assert direct.finish("lung").state == "completed"
 
 
-def test_a_method_version_that_is_gone_fails_with_what_to_do(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+def _raise_method_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(version=2))
+
+
+def _raise_engine_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definition, "VERSION", definition.VERSION + 1)
+
+
+UPGRADES = pytest.mark.parametrize("raise_version", [_raise_method_version, _raise_engine_version])
+
+
+@UPGRADES
+def test_a_version_that_is_gone_fails_with_what_to_do(
+    direct: DirectApi,
+    monkeypatch: pytest.MonkeyPatch,
+    raise_version: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     direct.session()
     direct.answer_all("heart")
-    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(version=2))
+    raise_version(monkeypatch)
     definitions._plan.cache_clear()
     direct.drive()
-    assert direct.info("heart").stopped_because == "method_version_unsupported"
+    assert direct.info("heart").stopped_because == "version_unsupported"
 
 
+@UPGRADES
 def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi,
+    monkeypatch: pytest.MonkeyPatch,
+    raise_version: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     direct.session("running")
     direct.define("recruiting")
     direct.session("done", rounds=1)
     direct.finish("done")
-    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(version=2))
+    raise_version(monkeypatch)
     definitions._plan.cache_clear()
     direct.define("new")
     sweeper.end_unsupported(direct.co)
@@ -486,7 +504,7 @@ def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
         "new": "recruiting",
     }
     for name in ("running", "recruiting"):
-        assert states[name].stopped_because == "method_version_unsupported"
+        assert states[name].stopped_because == "version_unsupported"
         assert "Create the session again" in (states[name].failure or "")
     assert len(direct.audit(action="session.failed")) == 2
 

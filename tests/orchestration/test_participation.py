@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedclust import engine
 from fedclust.methods.registry import METHODS
 from fedclust.wire.models import Consents, ParticipationInfo, TaskRefusal
 from fedclust_service.domain.refusal import Refusal
@@ -132,15 +133,23 @@ def test_consent_to_another_definition_is_refused(direct: DirectApi) -> None:
 
 
 @pytest.mark.parametrize(
-    "methods", [{}, {counting_method.NAME: ()}, {counting_method.NAME: (2,)}, {"lloyd": (1,)}]
+    ("spoken", "newer"),
+    [
+        ({"methods": {}}, False),
+        ({"methods": {counting_method.NAME: ()}}, False),
+        ({"methods": {counting_method.NAME: (2,)}}, True),
+        ({"methods": {"lloyd": (1,)}}, False),
+        ({"engine": ()}, False),
+        ({"engine": (engine.VERSION - 1,)}, False),
+        ({"engine": (engine.VERSION + 1,)}, True),
+    ],
 )
-def test_an_sdk_without_the_version_is_told_how_to_upgrade(
-    direct: DirectApi, methods: dict[str, tuple[int, ...]]
+def test_an_sdk_without_a_version_is_told_how_to_upgrade(
+    direct: DirectApi, spoken: dict[str, Any], newer: bool
 ) -> None:
     direct.define()
-    problem = refused(direct, methods=methods)
+    problem = refused(direct, **spoken)
     assert problem.slug == "version-unsupported"
-    newer = methods == {counting_method.NAME: (2,)}
     version = server_version()
     command = f"fedclust=={version}" if newer else f'pip install --upgrade "fedclust>={version}"'
     assert command in problem.detail

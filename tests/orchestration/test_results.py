@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedclust import engine
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Role
@@ -39,6 +40,7 @@ def test_the_result_and_what_it_rests_on(direct: DirectApi) -> None:
     provenance = document.provenance
     assert provenance.definition_sha256 == info.definition_sha256
     assert (provenance.algorithm, provenance.method_version, provenance.seed) == ("counting", 1, 7)
+    assert provenance.engine_version == engine.VERSION
     assert provenance.sites == ("north", "south", "west")
     assert len(provenance.submissions) == 6
     first = provenance.submissions[0]

@@ -41,6 +41,7 @@ def _facts(
         "name": changes.pop("name", "heart-2026"),
         "algorithm": "fkm",
         "method_version": 1,
+        "engine_version": 1,
         "config": {"n_clusters": len(means)},
         "seed": 7,
         "features": features,

@@ -43,6 +43,7 @@ def _definition(features: list[dict[str, Any]], **changes: Any) -> Definition:
         "name": "heart-2026",
         "algorithm": "fkm",
         "method_version": 1,
+        "engine_version": 1,
         "config": {"n_clusters": 2},
         "seed": 7,
         "features": features,
@@ -479,6 +480,7 @@ def test_a_site_reads_of_its_own_sizes() -> None:
     provenance = Provenance(
         algorithm="fkm",
         method_version=1,
+        engine_version=1,
         seed=7,
         definition_sha256="0" * 64,
         server_version="1",

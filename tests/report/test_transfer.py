@@ -63,6 +63,7 @@ def test_a_site_reads_only_of_itself(found: SimulationResult) -> None:
         definition_sha256="0" * 64,
         algorithm="lloyd",
         method_version=1,
+        engine_version=1,
         seed=0,
         sites=found.definition_.sites,
         server_version="1",

@@ -88,6 +88,7 @@ def test_a_session_from_creation_to_cancellation(local: LocalCoordinator) -> Non
                         size_band="50-199",
                         sdk_version="0",
                         methods={"lloyd": (created.definition.method_version,)},
+                        engine=(created.definition.engine_version,),
                     ),
                 )
                 assert joined.state == "joined"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from fedclust import engine
 from fedclust.definition import (
     DefinitionError,
     canonical,
@@ -52,6 +53,7 @@ def test_a_frozen_definition_pins_seed_version_and_defaults() -> None:
     definition = freeze(request(), seed=7)
     assert definition.seed == 7
     assert definition.method_version == plan_of(definition).method.version
+    assert definition.engine_version == engine.VERSION
     assert set(definition.config) == set(plan_of(definition).method.options.model_fields)
     assert freeze(request(seed=3), seed=7).seed == 3
 
@@ -59,14 +61,15 @@ def test_a_frozen_definition_pins_seed_version_and_defaults() -> None:
 #: As it was frozen before studies existed, and the hash that sites consented to.
 BEFORE_STUDIES = (
     b'{"algorithm":"lloyd","approval":"","config":{"n_clusters":4},"contact":"ada@example.org",'
-    b'"expires":"2027-01-01T00:00:00.000Z","features":[{"kind":"numeric","levels":null,'
+    b'"engine_version":1,"expires":"2027-01-01T00:00:00.000Z",'
+    b'"features":[{"kind":"numeric","levels":null,'
     b'"lower":0.0,"name":"age","transform":"none","unit":"years","upper":120.0,"weight":1.0}],'
     b'"method_version":4,"name":"heart-2026","policy":{"fail_after_s":604800,"max_rounds":null,'
     b'"min_group_size":6,"min_sites":3,"missing":"drop","protection":"groups","quorum":null,'
     b'"round_timeout_s":3600,"scaling":"standard"},"purpose":"Which types of patients are there?",'
     b'"seed":7,"sites":["budapest","cleveland","zurich"],"start":"when_all_joined","title":"Heart"}'
 )
-BEFORE_SHA256 = "2719409f762bf446da0850f0567bd781a7bcf8076d77b588a29dc05de0f4adef"
+BEFORE_SHA256 = "535379028f2fb5e0607aa4d988f6027d99ef8c3cc2b6962c5b8276e23870dc38"
 
 
 def test_a_definition_without_a_study_keeps_its_form_and_hash() -> None:
@@ -176,9 +179,10 @@ def test_the_request_hash_covers_what_was_sent_and_not_the_drawn_seed() -> None:
     assert request_hash(request()) != request_hash(request(seed=1))
 
 
-def test_another_version_of_the_method_is_refused_with_the_command() -> None:
+@pytest.mark.parametrize("of", ["method_version", "engine_version"])
+def test_another_version_is_refused_with_the_command(of: str) -> None:
     frozen = json.loads(canonical(freeze(request(), seed=7)))
-    frozen["method_version"] += 1
+    frozen[of] += 1
     newer = Definition.model_validate_json(canonical_json(frozen))
     with pytest.raises(DefinitionError, match="pip install --upgrade fedclust"):
         plan_of(newer)

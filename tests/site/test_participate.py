@@ -456,9 +456,10 @@ def test_a_definition_of_another_hash_or_name_is_refused(tmp_path: Path) -> None
         fake.site(tmp_path).participate("heart", MINE, consent=True)
 
 
-def test_an_unsupported_method_version_names_the_upgrade(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", ["method_version", "engine_version"])
+def test_an_unsupported_version_names_the_upgrade(tmp_path: Path, of: str) -> None:
     fake = coordinator()
-    fake.definition = fake.definition.model_copy(update={"method_version": 99})
+    fake.definition = fake.definition.model_copy(update={of: 99})
     fake.sha256 = codec.sha256(canonical(fake.definition))
     with pytest.raises(errors.VersionUnsupported, match="pip install --upgrade fedclust"):
         fake.site(tmp_path).participate("heart", MINE, consent=True)

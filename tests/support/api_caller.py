@@ -116,6 +116,7 @@ class ApiCaller:
             "table_id": uuid.uuid5(uuid.NAMESPACE_DNS, site).hex,
             "sdk_version": __version__,
             "methods": {name: [method.version] for name, method in METHODS.items()},
+            "engine": [engine.VERSION],
         }
 
     def join(self, site: str, session: str, **changes: Any) -> Any:

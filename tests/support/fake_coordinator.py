@@ -302,6 +302,7 @@ class FakeCoordinator(httpx.BaseTransport):
                 definition_sha256=self.sha256,
                 algorithm="lloyd",
                 method_version=1,
+                engine_version=1,
                 seed=7,
                 sites=tuple(self.roster),
                 server_version="0",

@@ -49,6 +49,7 @@ def facts_of(means: ArrayLike, names: Sequence[str], **changes: Any) -> Facts:
         "name": "study",
         "algorithm": "fkm",
         "method_version": 1,
+        "engine_version": 1,
         "config": {"n_clusters": count},
         "seed": 7,
         "features": [{"name": name} for name in names],

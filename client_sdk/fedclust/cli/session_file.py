@@ -79,7 +79,11 @@ def read_object(path: Path) -> dict[str, Any]:
         found = found["definition"]
     if not isinstance(found, dict):
         raise UsageError(f"{source}: a definition is a JSON object, {{...}}")
-    return {key: value for key, value in found.items() if key != "method_version"}
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in ("method_version", "engine_version")
+    }
 
 
 def read_definition_file(path: Path) -> SessionCreate:

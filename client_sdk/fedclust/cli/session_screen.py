@@ -74,7 +74,8 @@ def show_session(
             "waits": overdue_text(info, rounds),
             "defined by": info.created_by,
             "definition": f"SHA-256 {info.definition_sha256}",
-            "method": f"{frozen.algorithm} version {frozen.method_version}",
+            "method": f"{frozen.algorithm} version {frozen.method_version}, "
+            f"shared rounds version {frozen.engine_version}",
             "options": json.dumps(frozen.config, sort_keys=True),
             "features": ", ".join(map(feature_text, frozen.features)),
             "seed": frozen.seed,

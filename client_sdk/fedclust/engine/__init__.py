@@ -14,6 +14,7 @@ from fedclust.engine.placement import (
 )
 from fedclust.engine.plan import (
     EVIDENCE_PHASES,
+    VERSION,
     Plan,
     all_phases,
     check_evidence,
@@ -31,6 +32,7 @@ from fedclust.engine.workload import aggregation_seconds, check_workload
 __all__ = [
     "EVIDENCE_PHASES",
     "MAX_COUNT",
+    "VERSION",
     "EngineState",
     "OutsideLimits",
     "Placement",

@@ -19,6 +19,9 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Phase
 
+#: Of the rounds that all methods share: preparation, evaluation, evidence, resampling, and what
+#: joins several K. Raised when their tasks, payloads, state or arithmetic change.
+VERSION = 1
 #: In place of the evaluation, in sessions with evidence; the same for every method.
 EVIDENCE_PHASES = (evidence.PHASE, resampling.PHASE)
 

@@ -464,6 +464,7 @@ def _provenance(facts: Facts) -> str:
     policy = definition.policy.model_dump(mode="json")
     rows: list[list[object]] = [
         ["method", f"{definition.algorithm}, version {definition.method_version}"],
+        ["rounds that all methods share", f"version {definition.engine_version}"],
         ["options", named_values(definition.config)],
         ["policy", named_values(policy)],
         ["seed", definition.seed],

@@ -354,6 +354,7 @@ def _settings(definition: Definition) -> str:
     policy = definition.policy.model_dump(mode="json")
     return (
         f"{definition.algorithm}, version {definition.method_version}; "
+        f"rounds that all methods share: version {definition.engine_version}; "
         f"options: {named_values(definition.config)}; policy: {named_values(policy)}; "
         f"seed: {definition.seed}."
     )

@@ -245,7 +245,7 @@ class SessionTerms:
 def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerms:
     """Return what a session asks of a site, without anything that only the site knows.
 
-    DefinitionError if this program does not run the session's version of its method.
+    DefinitionError if this program does not run the versions that the session fixes.
     """
     return SessionTerms(
         coordinator=coordinator,

@@ -20,7 +20,7 @@ from fedclust.data.person_blocks import SiteColumn, SitePersons
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import held_features, no_points, site_data, table_points
 from fedclust.definition import LEAST_GROUP
-from fedclust.engine import Plan
+from fedclust.engine import VERSION, Plan
 from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, source_names
@@ -251,6 +251,7 @@ def declare(
         separate_groups=bool(given.separate_groups) or separate_before,
         sdk_version=importlib.metadata.version("fedclust"),
         methods={name: (method.version,) for name, method in METHODS.items()},
+        engine=(VERSION,),
     )
 
 

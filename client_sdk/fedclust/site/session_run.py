@@ -144,7 +144,8 @@ class SessionRun:
             self.refuse_gaps()
         if record is not None:
             joined = record.participation
-            versions = {"sdk_version": joined.sdk_version, "methods": joined.methods}
+            kept = ("sdk_version", "methods", "engine")
+            versions = {name: getattr(joined, name) for name in kept}
             same = wanted.model_copy(update=versions) == joined
             if not same and not invited:
                 raise errors.JournalError(

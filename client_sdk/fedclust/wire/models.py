@@ -33,14 +33,12 @@ MAX_SEED = 2**53 - 1
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 #: One line of text: PostgreSQL texts cannot contain NUL, and logs are written by line.
-_LINE = StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
-Line = Annotated[str, _LINE, Visible]
+_TEXT = r"^[^\x00-\x1f\x7f]*$"
+Line = Annotated[str, StringConstraints(max_length=200, pattern=_TEXT), Visible]
 #: Fewest and most characters of one to five sentences.
 PURPOSE_CHARACTERS = (20, 1_000)
 Purpose = Annotated[
-    str,
-    StringConstraints(max_length=PURPOSE_CHARACTERS[1], pattern=r"^[^\x00-\x1f\x7f]*$"),
-    Visible,
+    str, StringConstraints(max_length=PURPOSE_CHARACTERS[1], pattern=_TEXT), Visible
 ]
 #: 16 random bytes in hexadecimal, with or without a UUID's hyphens.
 TableId = Annotated[
@@ -205,16 +203,19 @@ class SessionCreate(Model):
 
 
 class Definition(SessionCreate):
-    """A frozen definition: the seed is drawn, the method's version and defaults are pinned."""
+    """A frozen definition: the seed is drawn, versions and the method's defaults are pinned.
+
+    ``engine_version`` is that of the rounds that all methods share.
+    """
 
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     method_version: int
+    engine_version: int
 
 
 def _read_definition(value: Any) -> Any:
     # By itself, so that an unknown field is refused also in an answer: the hash covers it.
-    read = Definition.model_validate_json
-    return read(canonical_json(value)) if isinstance(value, dict) else value
+    return Definition.model_validate_json(canonical_json(value)) if type(value) is dict else value
 
 
 def _read_if_known(value: Any) -> Any:
@@ -296,6 +297,10 @@ class Participation(Model):
         The random id of the site's protected table; null without one.
     separate_groups : bool
         Whether the site knowingly joins with another table than before.
+    methods : dict of method to tuple of int
+        The versions of each method that the SDK supports.
+    engine : tuple of int
+        The versions of the rounds that all methods share.
     """
 
     definition_sha256: Sha256
@@ -307,6 +312,7 @@ class Participation(Model):
     separate_groups: bool = False
     sdk_version: Line
     methods: dict[str, tuple[int, ...]]
+    engine: tuple[int, ...]
 
 
 class ParticipationInfo(Model):
@@ -445,6 +451,7 @@ class Provenance(Model):
     definition_sha256: Sha256
     algorithm: str
     method_version: int
+    engine_version: int
     seed: int
     sites: tuple[Slug, ...]
     server_version: str

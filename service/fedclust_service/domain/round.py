@@ -50,7 +50,7 @@ class FailureReason(StrEnum):
     AGGREGATION_ERROR = "aggregation_error"
     AGGREGATION_TIMEOUT = "aggregation_timeout"
     AGGREGATION_ABANDONED = "aggregation_abandoned"
-    METHOD_VERSION_UNSUPPORTED = "method_version_unsupported"
+    VERSION_UNSUPPORTED = "version_unsupported"
     STORED_DATA_DAMAGED = "stored_data_damaged"
 
 

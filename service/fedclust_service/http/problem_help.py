@@ -84,8 +84,8 @@ PROBLEM_HELP: dict[str, ProblemHelp] = {
         "`--separate-groups`; a session that the site has joined keeps its table.",
     ),
     "version-unsupported": ProblemHelp(
-        "The site's SDK does not support the version of the session's method, or an earlier "
-        "version of fedclust wrote the definition.",
+        "The site's SDK does not support the session's version of its method or of the rounds that "
+        "all methods share, or an earlier version of fedclust wrote the definition.",
         "Install the version that `detail` names. If it names none, create the session again.",
     ),
     "late-joining-refused": ProblemHelp(
@@ -174,7 +174,7 @@ PROBLEM_HELP: dict[str, ProblemHelp] = {
     ),
     "unavailable": ProblemHelp(
         "The coordinator starts or stops, its database does not answer, too many requests are "
-        "open, or it does not run the session's version of its method.",
+        "open, or it does not run the versions that the session fixes.",
         "Send the same request again after `Retry-After`. If that does not help, the operator "
         "looks at `/readyz` and the log.",
     ),

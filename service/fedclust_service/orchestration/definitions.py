@@ -55,7 +55,7 @@ def plan_or_refuse(session: Session) -> Plan:
     except DefinitionError as error:
         raise Refusal(
             "unavailable",
-            "The coordinator does not run this session's version of its method; its operator "
+            "The coordinator does not run the versions that this session fixes; its operator "
             "must install a version of fedclust that does.",
         ) from error
 

@@ -307,7 +307,7 @@ class Driver(BackgroundThread):
             began = time.perf_counter()
             computed = self._compute(plan, work, job, stored)
         except DefinitionError:
-            return _Outcome(_failure(FailureReason.METHOD_VERSION_UNSUPPORTED), {}, 0.0)
+            return _Outcome(_failure(FailureReason.VERSION_UNSUPPORTED), {}, 0.0)
         except DataDamaged as damage:
             return _Outcome(damage, {}, 0.0)
         seconds = time.perf_counter() - began

@@ -118,7 +118,7 @@ def _rejoin(
             "session ends. Send that one again, or leave the session.",
         )
     if not session.state.ended:
-        _check_version(session, body)
+        _check_versions(session, body)
     if own.sdk_version != body.sdk_version:
         own = dataclasses.replace(own, sdk_version=body.sdk_version)
         uow.tx.participations.update(own)
@@ -157,7 +157,7 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
             "The consent names another definition than this session's. Read the session again "
             "and consent to its definition.",
         )
-    _check_version(session, body)
+    _check_versions(session, body)
     _check_own_features(definition, body)
     _check_band(body)
     missing = []
@@ -199,20 +199,24 @@ def _check_table(tx: Tx, actor: Actor, body: JoinRequest) -> None:
         )
 
 
-def _check_version(session: Session, body: JoinRequest) -> None:
-    spoken = body.methods.get(session.algorithm, ())
-    if session.method_version in spoken:
-        return
-    # An SDK that no longer supports the session's version goes back to the coordinator's version.
-    later = bool(spoken) and min(spoken) > session.method_version
-    command = "pip install" if later else "pip install --upgrade"
-    wanted = f"fedclust{'==' if later else '>='}{server_version()}"
-    raise Refusal(
-        "version-unsupported",
-        f"The session runs version {session.method_version} of {session.algorithm}, which this "
-        f"SDK does not support. Install one that does with: "
-        f'{command} "{wanted}"',
+def _check_versions(session: Session, body: JoinRequest) -> None:
+    engine_version = definition_of(session).engine_version
+    pinned = (
+        (session.algorithm, session.method_version, body.methods.get(session.algorithm, ())),
+        ("the rounds that all methods share", engine_version, body.engine),
     )
+    for what, version, spoken in pinned:
+        if version in spoken:
+            continue
+        # An SDK that no longer supports the session's version goes back to the coordinator's one.
+        later = bool(spoken) and min(spoken) > version
+        command = "pip install" if later else "pip install --upgrade"
+        wanted = f"fedclust{'==' if later else '>='}{server_version()}"
+        raise Refusal(
+            "version-unsupported",
+            f"The session runs version {version} of {what}, which this SDK does not support. "
+            f'Install one that does with: {command} "{wanted}"',
+        )
 
 
 def _check_own_features(definition: Definition, body: JoinRequest) -> None:

@@ -82,6 +82,7 @@ def _result_provenance(tx: Tx, actor: Actor, session: Session, stored: StoredRes
         definition_sha256=session.definition_sha256,
         algorithm=session.algorithm,
         method_version=session.method_version,
+        engine_version=definition.engine_version,
         seed=definition.seed,
         sites=tuple(sorted({each.site for each in answers})),
         server_version=platform["fedclust"],

@@ -63,9 +63,10 @@ FAILURE_MESSAGES = {
         "The coordinator stopped too many times while it aggregated the round. Its operator should "
         "look for the cause, for example too little memory."
     ),
-    FailureReason.METHOD_VERSION_UNSUPPORTED: (
-        "The coordinator was upgraded and no longer runs this session's version of its method. "
-        "Create the session again with the same sites; each of them upgrades fedclust and joins."
+    FailureReason.VERSION_UNSUPPORTED: (
+        "The coordinator was upgraded and no longer runs this session's version of its method, or "
+        "of the rounds that all methods share. Create the session again with the same sites; each "
+        "of them upgrades fedclust and joins."
     ),
     FailureReason.STORED_DATA_DAMAGED: (
         "Data that the coordinator had stored for this session is damaged; the audit trail names "

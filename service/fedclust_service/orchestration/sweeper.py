@@ -78,7 +78,7 @@ def end_unsupported(co: CoordinatorCore) -> None:
 def _lock_and_end(session: Session, uow: UnitOfWork) -> None:
     current = uow.tx.sessions.lock_by_id(session.id)
     if current is not None and not current.state.ended:
-        fail_session(uow, current, FailureReason.METHOD_VERSION_UNSUPPORTED)
+        fail_session(uow, current, FailureReason.VERSION_UNSUPPORTED)
 
 
 def sweep(co: CoordinatorCore) -> None:

@@ -21,7 +21,7 @@ from fedclust_service.http.ui.session_form import (
 
 FormT = TypeVar("FormT", bound=SessionForm)
 _REMOVE = re.compile(r"remove_feature:([0-9]{1,6})")
-_LEFT_OUT = frozenset({"method_version"})
+_LEFT_OUT = frozenset({"method_version", "engine_version"})
 _FEATURE_INPUT = re.compile(r"/features/([0-9]{1,6})/(\w+)")
 
 
