@@ -70,10 +70,28 @@ def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(
 def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: ManualClock) -> None:
     direct.session(policy={"quorum": 3})
     clock.advance(HOUR)
-    sweep(direct.co)
-    before = direct.store.metrics()["sweep.round"].calls
-    sweep(direct.co)
-    assert direct.store.metrics()["sweep.round"].calls == before
+    waiting: sweeper.Waiting = {}
+    for _ in range(2):  # marks it overdue, then finds that it waits
+        sweep(direct.co, waiting)
+
+    def reads() -> int:
+        found = direct.store.metrics()
+        return found["sweep.round"].calls + found["sweep.judge"].calls
+
+    before = reads()
+    clock.advance(23 * HOUR)
+    sweep(direct.co, waiting)
+    assert reads() == before
+    # Moving the deadline removes the mark; afterwards the round is looked at again.
+    body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
+    sessions.patch_session(direct.co, OPERATOR, "heart", body)
+    clock.advance(HOUR)
+    sweep(direct.co, waiting)
+    assert look(direct).overdue
+    clock.advance(7 * 24 * HOUR)
+    for _ in range(2):
+        sweep(direct.co, waiting)
+    assert direct.info("heart").stopped_because == "quorum_not_reached"
 
 
 def test_a_session_that_cannot_be_decided_keeps_no_other_waiting(

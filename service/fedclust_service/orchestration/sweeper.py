@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import structlog
 
@@ -14,7 +15,7 @@ from fedclust_service.clock import ClockFault
 from fedclust_service.domain import sign_in
 from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
-from fedclust_service.domain.round import FailureReason, Round, RoundState
+from fedclust_service.domain.round import FailureReason, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration import notifications
 from fedclust_service.orchestration.core import CoordinatorCore
@@ -24,14 +25,18 @@ from fedclust_service.orchestration.round_lifecycle import (
     decide_stored_round,
     fail_damaged,
     fail_session,
+    next_look,
     update_round,
 )
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
-from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
+from fedclust_service.store import DataDamaged, DueRound, StoreError, Tx, Unwritable
 
 log = structlog.get_logger(__name__)
 
 _TIDIED_EVERY = timedelta(minutes=10)
+#: When to look again at each late round that waits. What is not a matter of time, such as an
+#: answer or a moved deadline, is decided when it happens.
+Waiting: TypeAlias = dict[DueRound, datetime]
 
 
 class Sweeper(BackgroundThread):
@@ -43,6 +48,7 @@ class Sweeper(BackgroundThread):
     def __init__(self, co: CoordinatorCore) -> None:
         super().__init__("fedclust-sweeper")
         self._co = co
+        self._waiting: Waiting = {}
 
     def _run(self) -> None:
         upgraded = False
@@ -52,7 +58,7 @@ class Sweeper(BackgroundThread):
                 if not upgraded:
                     end_unsupported(self._co)
                     upgraded = True
-                sweep(self._co)
+                sweep(self._co, self._waiting)
                 if tidied_at is None or self._co.clock.now() >= tidied_at + _TIDIED_EVERY:
                     tidied_at = self._co.clock.now()
                     look_after_notifications(self._co)
@@ -81,16 +87,25 @@ def _lock_and_end(session: Session, uow: UnitOfWork) -> None:
         fail_session(uow, current, FailureReason.VERSION_UNSUPPORTED)
 
 
-def sweep(co: CoordinatorCore) -> None:
-    """Do everything that is due, unless the database's clock is wrong."""
+def sweep(co: CoordinatorCore, waiting: Waiting | None = None) -> None:
+    """Do everything that is due, unless the database's clock is wrong.
+
+    ``waiting`` is what earlier sweeps found out about late rounds, and is updated.
+    """
     with contextlib.suppress(Unwritable):
         co.store.try_failed_write()
     co.clock.check()
     if co.clock.fault is ClockFault.DATABASE:
         return
-    for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(co.clock.now())):
+    waiting, now = {} if waiting is None else waiting, co.clock.now()
+    late = co.store.read("sweep.look", lambda tx: tx.rounds.due(now))
+    for gone in waiting.keys() - set(late):
+        del waiting[gone]
+    for each in late:
+        if each in waiting and now < waiting[each]:
+            continue
         try:
-            _update_if_due(co, each)
+            _update_if_due(co, each, waiting)
         except Exception as error:  # a session that cannot be judged must not block the others
             if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
                 raise
@@ -98,29 +113,35 @@ def sweep(co: CoordinatorCore) -> None:
     _scrub(co)
 
 
-def _update_if_due(co: CoordinatorCore, due: Round) -> None:
+def _update_if_due(co: CoordinatorCore, due: DueRound, waiting: Waiting) -> None:
     try:
-        if co.store.read("sweep.judge", functools.partial(_is_due, co, due)):
+        again = co.store.read("sweep.judge", functools.partial(_look_again, co.clock.now(), due))
+        if again is None:
+            waiting.pop(due, None)
             commit(co, "sweep.round", functools.partial(_lock_and_update, due))
+        else:
+            waiting[due] = again
     except DataDamaged as damage:
         commit(co, "sweep.damaged", functools.partial(_lock_and_fail, due, damage))
 
 
-def _is_due(co: CoordinatorCore, current: Round, tx: Tx) -> bool:
-    """Whether the round changes now. An overdue one may stay unchanged for days."""
-    session = tx.sessions.get_by_id(current.session_id)
-    if session is None or session.state is not SessionState.RUNNING:
-        return False
-    return changes_anything(current, decide_stored_round(tx, session, current, co.clock.now()))
+def _look_again(now: datetime, due: DueRound, tx: Tx) -> datetime | None:
+    """Return when to look at the round again; None if it changes now."""
+    session, current = tx.sessions.get_by_id(due.session_id), tx.rounds.get_by_id(due.id)
+    if session is None or current is None or session.state is not SessionState.RUNNING:
+        return now
+    if changes_anything(current, decide_stored_round(tx, session, current, now)):
+        return None
+    return next_look(session, current, now)
 
 
-def _lock_and_fail(due: Round, damage: DataDamaged, uow: UnitOfWork) -> None:
+def _lock_and_fail(due: DueRound, damage: DataDamaged, uow: UnitOfWork) -> None:
     session = uow.tx.sessions.lock_by_id(due.session_id)
     if session is not None and session.state is SessionState.RUNNING:
         fail_damaged(uow, session, due.number, damage)
 
 
-def _lock_and_update(due: Round, uow: UnitOfWork) -> None:
+def _lock_and_update(due: DueRound, uow: UnitOfWork) -> None:
     session = uow.tx.sessions.lock_by_id(due.session_id)
     current = uow.tx.rounds.get_by_id(due.id)
     if session is None or current is None:

@@ -25,7 +25,7 @@ from fedclust_service.store.errors import (
 )
 from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult, StoredState
-from fedclust_service.store.rounds import RoundChanges, RoundView, WaitingRound
+from fedclust_service.store.rounds import DueRound, RoundChanges, RoundView, WaitingRound
 from fedclust_service.store.site_views import SiteView
 from fedclust_service.store.store import Store, TxMetrics
 from fedclust_service.store.submissions import StoredReceipt
@@ -36,6 +36,7 @@ __all__ = [
     "ConstraintViolated",
     "DataDamaged",
     "DatabaseDamaged",
+    "DueRound",
     "Listener",
     "NotOurDatabase",
     "RoundChanges",

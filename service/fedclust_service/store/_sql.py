@@ -60,8 +60,20 @@ class Repository:
         if not self._insert_unless_there(table, values, key):
             raise AlreadyExists(there)
 
-    def _readable(self, kind: str, ids: Select[int], get: Callable[[int], T | None]) -> list[T]:
-        """Read rows one by one and leave out damaged ones, so that the others stay usable."""
+    def _readable(
+        self,
+        kind: str,
+        ids: Select[int],
+        columns: Sequence[Column[Any]],
+        make: Callable[[Row], T],
+        get: Callable[[int], T | None],
+    ) -> list[T]:
+        """Read rows in one query; if one is damaged, one by one without the damaged ones."""
+        try:
+            return [make(row) for row in self._rows(ids.with_only_columns(*columns))]
+        except (ValueError, TypeError, DBAPIError) as error:
+            if not is_unreadable(error):
+                raise
         found: list[T] = []
         for each in self._all(ids).scalars().all():
             try:

@@ -60,6 +60,16 @@ class RoundCounts(NamedTuple):
     leased: int
 
 
+class DueRound(NamedTuple):
+    """A collecting round that is late, and what says when it changes next."""
+
+    id: int
+    session_id: int
+    number: int
+    deadline: datetime
+    overdue_since: datetime | None
+
+
 class WaitingRound(NamedTuple):
     """A round that waits to be aggregated, and how often it was taken before."""
 
@@ -121,14 +131,14 @@ class Rounds(Repository):
         query = select(_R.id, _R.number).where(_R.session_id == session_id)
         return {row.id: row.number for row in self._all(query)}
 
-    def due(self, now: datetime) -> Sequence[Round]:
-        """Return collecting rounds past their deadline or marked overdue, earliest first.
+    def due(self, now: datetime) -> Sequence[DueRound]:
+        """Return collecting rounds past their deadline or marked overdue, earliest first."""
+        ids = _DUE.where(or_(_R.deadline <= now, _R.overdue_since.is_not(None)))
+        return self._readable("round", ids, _DUE_COLUMNS, _due_round, self._due_by_id)
 
-        Damaged ones are not among them.
-        """
-        late = or_(_R.deadline <= now, _R.overdue_since.is_not(None))
-        query = select(_R.id).where(_R.state == _COLLECTING, late).order_by(_R.deadline, _R.id)
-        return self._readable("round", query, self.get_by_id)
+    def _due_by_id(self, round_id: int) -> DueRound | None:
+        row = self._row(select(*_DUE_COLUMNS).where(_R.id == round_id))
+        return _due_round(row) if row else None
 
     def counts(self, now: datetime) -> RoundCounts:
         """Count rounds by state, overdue ones and leased ones."""
@@ -143,7 +153,7 @@ class Rounds(Repository):
 
     def aggregating(self) -> Sequence[Round]:
         """Return the rounds to aggregate, leased or not, oldest first, without damaged ones."""
-        return self._readable("round", _AGGREGATING, self.get_by_id)
+        return self._readable("round", _AGGREGATING, list(_R), _round, self.get_by_id)
 
     def waiting(self, now: datetime) -> Sequence[WaitingRound]:
         """Return the rounds of running sessions that are to be aggregated and that nobody holds."""
@@ -221,6 +231,10 @@ class Rounds(Repository):
         return self._changed(statement, _id=round_id, **values)
 
 
+def _due_round(row: Row) -> DueRound:
+    return DueRound(**row)
+
+
 def _turnout() -> Select[int, int, int, int, int]:
     a, s, p, r = tables.addressees, tables.submissions, tables.participations, tables.rounds
     unanswered = s.c.id.is_(None)
@@ -255,6 +269,8 @@ _IN_STATE = update(tables.rounds).where(_R.id == bindparam("_id"), _R.state == b
 _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
+_DUE = select(_R.id).where(_R.state == _COLLECTING).order_by(_R.deadline, _R.id)
+_DUE_COLUMNS = [_R.id, _R.session_id, _R.number, _R.deadline, _R.overdue_since]
 _FREE = or_(_R.lease_token.is_(None), _R.lease_expires_at <= bindparam("_now"))
 _WAITING = (
     select(_R.id, _R.session_id, _R.phase, _R.attempts)

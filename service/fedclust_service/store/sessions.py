@@ -154,7 +154,7 @@ class Sessions(Repository):
         """Return all sessions that have not ended, oldest first, without damaged ones."""
         states = [state.value for state in SessionState if not state.ended]
         query = select(_S.id).where(_S.state.in_(states)).order_by(_S.id)
-        return self._readable("session", query, self.get_by_id)
+        return self._readable("session", query, COLUMNS, to_session, self.get_by_id)
 
     def answered_by_all(self, limit: int) -> Sequence[Session]:
         """Return the newest recruiting sessions that wait for no invited site, without damaged."""
@@ -169,18 +169,17 @@ class Sessions(Repository):
             .order_by(_S.id.desc())
             .limit(limit)
         )
-        return self._readable("session", query, self.get_by_id)
+        return self._readable("session", query, COLUMNS, to_session, self.get_by_id)
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
         """Return ended sessions with payloads past their retention time, without damaged ones."""
-        ended = [state.value for state in SessionState if state.ended]
         query = (
             select(_S.id)
-            .where(_S.state.in_(ended), _S.ended_at < ended_before, _S.scrubbed_at.is_(None))
-            .order_by(_S.id)
+            .where(_S.ended_at < ended_before, _S.scrubbed_at.is_(None))
+            .order_by(_S.ended_at, _S.id)
             .limit(limit)
         )
-        return self._readable("session", query, self.get_by_id)
+        return self._readable("session", query, COLUMNS, to_session, self.get_by_id)
 
     def _one(self, query: Executable, **asked: Any) -> Session | None:
         row = self._row(query, **asked)

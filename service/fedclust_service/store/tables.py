@@ -39,7 +39,7 @@ from fedclust_service.domain.notification import Channel, DeliveryState, Notific
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0008"
+SCHEMA_REVISION = "0009"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -213,7 +213,14 @@ class SessionRow(Row, table=True):
         Index(None, "study", "id"),
         _one_of("state", SessionState),
         Index(None, "state", "ended_at"),
+        Index(None, "state", "id"),
         Index(None, "created_by", "id"),
+        Index(
+            "ix_sessions_not_scrubbed",
+            "ended_at",
+            sqlite_where=text("scrubbed_at IS NULL"),
+            postgresql_where=text("scrubbed_at IS NULL"),
+        ),
     )
 
     id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
@@ -379,6 +386,9 @@ class AuditRow(Row, table=True):
     __tablename__ = "audit"
     __table_args__ = (
         Index(None, "subject", "id"),
+        Index(None, "actor", "id"),
+        Index(None, "action", "id"),
+        Index(None, "actor", "action", "id"),
         Index(None, "number", unique=True),
         Index(None, "subject", "number"),
     )
