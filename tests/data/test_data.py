@@ -68,9 +68,10 @@ def test_what_is_missing(tmp_path: Path, word: str) -> None:
         ("age,sex,chol\n1,0,٣\n", "not-a-number", "chol", 2),
         ('age,sex,chol\n1,0,"1,5"\n', "not-a-number", "chol", 2),
         ('note,age,sex,chol\n"two\nlines",1,0,2\n,1,0,SECRET\n', "not-a-number", "chol", 4),
-        ("age,sex,chol\n1,0,inf\n", "not-finite", "chol", 2),
-        ("age,sex,chol\n1,0,-Infinity\n", "not-finite", "chol", 2),
-        ("age,sex,chol\n1,0,1e999\n", "not-finite", "chol", 2),
+        ("age,sex,chol\n1,0,inf\n", "too-large", "chol", 2),
+        ("age,sex,chol\n1,0,-Infinity\n", "too-large", "chol", 2),
+        ("age,sex,chol\n1,0,1e999\n", "too-large", "chol", 2),
+        ("age,sex,chol\n1,0,-1e155\n", "too-large", "chol", 2),
         ("age,sex,chol\n1,0\n", "field-count", None, 2),
         ("age,sex,chol\n1,0,2,3\n", "field-count", None, 2),
         ("age,sex,chol\n", "no-rows", None, None),
@@ -208,7 +209,7 @@ def test_arrays_of_any_number_type() -> None:
         (np.array([[1, 2, None]], dtype=object), "not-a-number"),
         (np.zeros((2, 3), dtype=complex), "not-a-number"),
         ([[1, 2, 3], [1, 2]], "shape"),
-        (np.array([[1, 0, np.inf]]), "not-finite"),
+        (np.array([[1, 0, np.inf]]), "too-large"),
     ],
 )
 def test_an_array_that_does_not_fit(source: Any, rule: str) -> None:
@@ -254,7 +255,7 @@ def test_dataframes_by_name_whatever_the_dtype() -> None:
             0,
         ),
         ({"age": [], "sex": [], "chol": []}, "no-rows", None, None),
-        ({"age": [1, np.inf], "sex": [0, 0], "chol": [1, 1]}, "not-finite", "age", 1),
+        ({"age": [1, np.inf], "sex": [0, 0], "chol": [1, 1]}, "too-large", "age", 1),
     ],
 )
 def test_a_dataframe_that_does_not_fit(
@@ -298,7 +299,7 @@ def test_anything_else_has_another_digest() -> None:
         assert one.digest() != other.digest()
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+@given(st.lists(st.floats(-1e50, 1e50), min_size=1, max_size=8))
 def test_numbers_read_back_bit_for_bit(values: list[float]) -> None:
     import tempfile
 

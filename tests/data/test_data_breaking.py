@@ -122,7 +122,7 @@ def test_the_first_offending_row_is_named_in_every_source(rows: int, tmp_path: P
             load(Dataset(source, **how), (CHOL,))
         error = caught.value
         assert (error.rule, error.column, error.row, error.count) == (
-            "not-finite",
+            "too-large",
             "chol",
             row,
             1,
@@ -225,7 +225,7 @@ def test_more_cells_that_are_no_numbers(cell: Any, says: str) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_number_that_its_unit_makes_too_large_is_missing() -> None:
     how = {"features": {"age": {"factor": 100.0, "to": "years"}}}
-    found = load(Dataset(pd.DataFrame({"age": [1.0, 1e308]}), mapping=how), (AGE,))
+    found = load(Dataset(pd.DataFrame({"age": [1.0, 1e50]}), mapping=how), (AGE,))
     np.testing.assert_array_equal(found.X[:, 0], [100.0, np.nan])
 
 

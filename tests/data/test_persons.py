@@ -157,7 +157,7 @@ def test_unknown_codes_cause_a_warning_at_the_site() -> None:
     ("change", "options", "rule"),
     [
         ({"age": "SECRET"}, {}, "not-a-number"),
-        ({"age": np.inf}, {}, "not-finite"),
+        ({"age": np.inf}, {}, "too-large"),
         ({"who": None}, {"person": "who"}, "persons"),
         ({"who": "NaN"}, {"person": "who"}, "persons"),
         ({"who": pd.NaT}, {"person": "who"}, "persons"),

@@ -315,8 +315,9 @@ def test_no_file_is_read_into_memory_at_once(kind: str, tmp_path: Path) -> None:
         ([1.0, datetime.date(2026, 1, 1)], "not-a-number", 1, "date"),
         ([None, pd.Timestamp("2026-01-01", tz="UTC")], "not-a-number", 1, "date"),
         ([1.0, [2.0]], "not-a-number", 1, "list"),
-        ([1.0, 10**400], "not-finite", 1, "infinite"),
-        ([1.0, float("-inf")], "not-finite", 1, "infinite"),
+        ([1.0, 10**400], "too-large", 1, "infinite"),
+        ([1.0, float("-inf")], "too-large", 1, "infinite"),
+        ([1.0, 1e155], "too-large", 1, "--sentinel"),
         ([1.0, 1j], "not-a-number", 1, "complex"),
     ],
 )

@@ -37,7 +37,16 @@ _NUMBERS: Final = (bool, np.bool_, int, float, np.integer, np.floating, decimal.
 _TRUTH: Final = {"false": 0.0, "true": 1.0}
 #: Why a value cannot be used: (rule, message).
 Wrong = tuple[str, str]
-_NOT_FINITE: Final[Wrong] = ("not-finite", "infinite, or beyond what a double holds")
+#: No measurement is larger. Squares of such values, and sums of these over all persons, stay far
+#: below the largest double.
+LARGEST: Final = 1e50
+_TOO_LARGE: Final[Wrong] = (
+    "too-large",
+    (
+        f"infinite, or beyond {LARGEST:.0e}: correct it where it comes from, choose another unit, "
+        "or name the number as a missing value with --sentinel COLUMN=NUMBER (sentinels=)"
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -177,11 +186,11 @@ class Decoder:
             # In single precision 99.9 differs from the double.
             own = cells.dtype if cells.dtype.kind == "f" else values.dtype
             values[np.isin(values, self._sentinels.astype(own).astype(np.float64))] = np.nan
-        infinite = np.flatnonzero(np.isinf(values))
-        wrong = {_NOT_FINITE: infinite} if len(infinite) else {}
+        too_large = np.flatnonzero(np.abs(values) > LARGEST)
+        wrong = {_TOO_LARGE: too_large} if len(too_large) else {}
+        values[too_large] = np.nan
         if not self.rule.coded:
             return Decoded(values, wrong)
-        values[infinite] = np.nan
         known = ~np.isnan(values)
         distinct, places = np.unique(cells[known], return_inverse=True)
         found = np.array([self._code_index(canonical_code(str(cell))) for cell in distinct])
@@ -239,7 +248,7 @@ class Decoder:
             return _TRUTH[text.casefold()]
         if value is None or not self._textual:
             return "not-a-number", self._not_a_number(text)
-        return value if math.isfinite(value) else _NOT_FINITE
+        return value if abs(value) <= LARGEST else _TOO_LARGE
 
     def _object(self, cell: Any) -> float | Wrong:
         """Read a cell that is no text."""
@@ -258,8 +267,8 @@ class Decoder:
         truth = isinstance(cell, (bool, np.bool_))
         if math.isnan(value) or (value in self._is_sentinel and not truth):
             return math.nan
-        if math.isinf(value):
-            return _NOT_FINITE
+        if abs(value) > LARGEST:
+            return _TOO_LARGE
         return self._code_index(canonical_code(str(cell))) if self.rule.coded else value
 
     def _code_index(self, code: str) -> float:

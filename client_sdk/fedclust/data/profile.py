@@ -181,18 +181,17 @@ class _Column:
             self.levels += np.bincount(given, minlength=len(self.levels))
             self.n += len(given)
             return
-        given = values[np.isfinite(values)]
+        given = values[~np.isnan(values)]
         if self.feature.kind == "binary":
             self.levels += np.array([(given == 0).sum(), (given == 1).sum()])
         else:
             self.ids.add(values)
         if not len(given):
             return
-        with np.errstate(over="ignore", invalid="ignore"):
-            n, mean = len(given), given.mean()
-            # Merging of means and squares (Chan, Golub and LeVeque 1979).
-            gap, total = mean - self.mean, self.n + n
-            self.m2 += float(((given - mean) ** 2).sum() + gap**2 * self.n * n / total)
+        n, mean = len(given), given.mean()
+        # Merging of means and squares (Chan, Golub and LeVeque 1979).
+        gap, total = mean - self.mean, self.n + n
+        self.m2 += float(((given - mean) ** 2).sum() + gap**2 * self.n * n / total)
         self.mean += float(gap) * n / total
         self.n = total
         self.minimum = min(self.minimum, float(given.min()))
@@ -346,8 +345,8 @@ def _column_profile(
         missing=max(0.0, 1.0 - share - column.unknown / n) if n else 0.0,
         minimum=column.minimum if numbers else None,
         maximum=column.maximum if numbers else None,
-        mean=_finite(column.mean) if numbers else None,
-        sd=_finite(math.sqrt(column.m2 / column.n)) if numbers else None,
+        mean=column.mean if numbers else None,
+        sd=math.sqrt(column.m2 / column.n) if numbers else None,
         levels={} if feature.kind == "numeric" else counted,
         says=tuple(says),
     )
@@ -364,11 +363,6 @@ def count_unknown(
     met = np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=len(codes))
     unknown = [reading.meaning(code) is None for code in codes]
     return int(met[np.array(unknown, dtype=np.bool_)].sum())
-
-
-def _finite(value: float) -> float | None:
-    """Return a figure; None if the numbers were too large to compute it."""
-    return value if math.isfinite(value) else None
 
 
 def fitting_units(name: str, fits: Sequence[bool]) -> str:

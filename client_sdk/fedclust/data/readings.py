@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.decode import LARGEST
 from fedclust.data.mapping import ColumnMap, canonical_code, level_name, number_or_none
 from fedclust.engine.site_points import released_points
 from fedclust.errors import DataError
@@ -92,10 +93,10 @@ class FeatureReading:
         return float(canonical.index(code)) if code in canonical else None
 
     def converted(self, values: FloatArray) -> FloatArray:
-        """Return numbers in the session's unit; NaN if they are too large for a double."""
+        """Return numbers in the session's unit; NaN if the unit makes them too large."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = values * self.factor + self.offset
-        return np.where(np.isfinite(found), found, np.nan)
+            return np.where(np.abs(found) <= LARGEST, found, np.nan)
 
 
 # --- rows -----------------------------------------------------------------------------------------

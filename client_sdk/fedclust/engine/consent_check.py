@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
 from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
 from fedclust.schema.errors import RuleViolation, broken_task_rule
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
 from fedclust.schema.space import Space
 from fedclust.schema.task import CentroidTask, SiteTask
+
+#: No number of an honest task is larger: sums of squares over the largest values that a site reads
+#: (1e50) and the most persons (1e11). Its own square, added up over all persons, is still finite.
+_LARGEST = 1e140
 
 
 def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
@@ -30,6 +36,7 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
 
 
 def _checked(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
+    _refuse_not_finite(task)
     before = memory.get("progress", {"phase": -1, "rounds": 0})
     if task.phase not in {each.name for each in possible_phases(plan)}:
         message = f"the definition provides for no phase {task.phase!r}"
@@ -52,6 +59,27 @@ def _checked(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> M
     space = _refuse_other_space(plan, task.space, before.get("space"))
     progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
     return {**memory, "progress": progress}
+
+
+def _refuse_not_finite(task: SiteTask) -> None:
+    """Refuse NaN, infinite numbers, and numbers whose squares could not be added up."""
+    parts = {"parameters": task.common, "site": task.site, "space": task.space}
+    for pointer, numbers in _numbers(parts):
+        if not (np.abs(numbers) <= _LARGEST).all():
+            message = f"every number of a task is finite and at most {_LARGEST:.0e}"
+            raise RuleViolation("task", message, pointer)
+
+
+def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yield all floats in a task, each array or number with its place."""
+    if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
+        yield pointer, np.asarray(value)
+    elif isinstance(value, tuple):
+        for i, each in enumerate(value):
+            yield from _numbers(each, f"{pointer}/{i}")
+    elif isinstance(value, Model | Space | dict):
+        for name, each in (value if isinstance(value, dict) else vars(value)).items():
+            yield from _numbers(each, f"{pointer}/{name}")
 
 
 def _refuse_no_centroids(common: Model) -> None:
