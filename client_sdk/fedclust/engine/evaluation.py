@@ -427,7 +427,10 @@ def aggregate(
         sizes=tuple(int(count) for count in counts),
         site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
         profile=_cluster_profile(sent, config),
-        warnings=_resolution_warnings(raw, centroids, list(sent.values()), config),
+        warnings=(
+            *_resolution_warnings(raw, centroids, list(sent.values()), config),
+            *_number_warnings(raw, list(sent.values()), len(contributions), config),
+        ),
     )
 
 
@@ -454,6 +457,34 @@ def _resolution_warnings(
         centroids,
     )
     return () if warning is None else (warning,)
+
+
+def _number_warnings(
+    raw: Result, sent: Sequence[Evaluation], n_answers: int, config: RunConfig
+) -> tuple[str, ...]:
+    """Return warnings of too few groups, empty clusters, and sites without numbers."""
+    if not sent:
+        return ()
+    asked = raw.n_clusters or config.options.n_clusters
+    counts = np.sum([each.counts for each in sent], axis=0)
+    n_points = int(np.sum([each.points for each in sent]))
+    n_empty, n_silent = int((counts == 0).sum()), n_answers - len(sent)
+    found = []
+    if isinstance(asked, int) and n_points <= asked:
+        points = "rows" if config.policy.protection == "none" else "groups of persons"
+        found.append(
+            f"The sites have {n_points} {points} in all, and {asked} clusters were asked for: "
+            "clusters are no more than these. Choose a smaller K, or invite larger sites."
+        )
+    if n_empty:
+        found.append(f"{n_empty} of the {len(counts)} clusters hold no persons: try a smaller K.")
+    if n_silent:
+        found.append(
+            f"{n_silent} of {n_answers} sites sent no numbers, and their persons are not in the "
+            f"result: a site needs {config.policy.min_group_size} persons, or more where it asks "
+            "for larger groups, in groups that have what the session asks for."
+        )
+    return tuple(found)
 
 
 def _centroid_distances(

@@ -127,6 +127,11 @@ PHASE = Phase(
 )
 
 
+#: From this share of imputed values on the result warns: with 5 % of the values missing at random
+#: about this many are imputed, and inertia was 9 to 18 % above that of the rows.
+_MUCH_IMPUTED = 0.1
+
+
 def needed(policy: Policy) -> bool:
     """Return whether a session has a preparation round."""
     unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
@@ -199,7 +204,7 @@ def merge(
 ) -> tuple[Space, tuple[str, ...]]:
     """Return the common space from all sites' moments; contributions sorted by site.
 
-    And a warning for each site that stands apart.
+    And a warning for each site that stands apart, and one where much is imputed.
 
     Raises
     ------
@@ -225,9 +230,10 @@ def merge(
             f"no site has enough values of {names}: leave it out, or invite a site that has it",
         )
     impute = mean if config.policy.missing in _IMPUTES else None
+    warnings = (*_apart_warnings(sent, apart, config), *_imputed_warning(sent, config))
     if config.policy.scaling != "standard":
         declared = replace(declared_space(config.columns, config.policy), impute=impute)
-        return _with_gamma(declared, m2 / rows, config), ()
+        return _with_gamma(declared, m2 / rows, config), warnings
     scale = standard_scale(config.columns, mean, m2 / rows)
     lower, upper = own_bounds(config.columns)
     weights = np.array([column.weight for column in config.columns])
@@ -236,7 +242,7 @@ def merge(
     # A share is within its bounds.
     shares = np.maximum(space.center - lower, upper - space.center) / space.scale
     limit = np.where(binary_columns(config.columns), shares, limit)
-    return replace(space, limit=limit), _apart_warnings(sent, apart, config)
+    return replace(space, limit=limit), warnings
 
 
 def _with_gamma(space: Space, variances: NDArray[np.float64], config: RunConfig) -> Space:
@@ -277,6 +283,25 @@ def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     place = np.maximum(known - 1, 0) // 2
     found = np.take_along_axis(np.sort(values, axis=0), place[None], axis=0)[0]
     return np.asarray(np.nan_to_num(found))
+
+
+def _imputed_warning(sent: Mapping[str, SiteMoments], config: RunConfig) -> tuple[str, ...]:
+    """Return the warning that much was imputed, from what the sites' groups release."""
+    persons = observed = 0
+    for site, moments in sent.items():
+        has = np.asarray(config.masks.get(site, config.mask))
+        persons += moments.n * int(has.sum())
+        observed += int(moments.observed[has].sum())
+    share = 1.0 - observed / persons if persons else 0.0
+    if share < _MUCH_IMPUTED:
+        return ()
+    grouped = ", also where only some persons of a group lack one"
+    where = "" if config.policy.protection == "none" else grouped
+    warning = (
+        f"{share:.0%} of the values are imputed{where}: expect worse clusters than with complete "
+        "data. Leave out features with many missing values."
+    )
+    return (warning,)
 
 
 def _apart_warnings(

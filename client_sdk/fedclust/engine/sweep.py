@@ -315,7 +315,7 @@ def _raw(state: State) -> Result:
         SweepEntry(
             n_clusters=k,
             start_agreement=state.start_agreement[str(k)],
-            result=state.results[str(k)],
+            result=state.results[str(k)].model_copy(update={"n_clusters": k}),
         )
         for k in ks
     )
@@ -406,7 +406,7 @@ def complete_entries(
             history=(*before, *rounds, *closing),
             n_rounds=len(rounds),
             **measures,
-        ).model_copy(update={"n_clusters": k})
+        )
         update: dict[str, Any] = {"result": result, "inertia": inertia}
         if quality is not None:
             update |= {
