@@ -73,7 +73,7 @@ def phase_tables(phases: Iterable[Phase]) -> str:
 def task_rules() -> str:
     """Return the rules that a task can break."""
     rows = ((f"`{rule}`", text) for rule, text in TASK_RULES.items())
-    return markdown_table(("rule", "the coordinator asks for"), rows)
+    return markdown_table(("rule", "what is wrong with the task"), rows)
 
 
 def blocks() -> dict[tuple[str, str], Callable[[], str]]:

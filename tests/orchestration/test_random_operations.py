@@ -1,8 +1,8 @@
 """A session under random operations, one-hot answers, and crashes; nothing is counted twice.
 
 After the habit of Janus: draw operations (advance the clock, join, send, replay, send other bytes,
-send nonsense, leave, exclude, close, move the deadline, sweep, aggregate, crash while
-aggregating) and check after each that what is stored is what was acknowledged, and that the
+send nonsense, leave, exclude, refuse a task, close, move the deadline, sweep, aggregate, crash
+while aggregating) and check after each that what is stored is what was acknowledged, and that the
 engine's state is the sum of the stored answers of closed rounds, each once.
 """
 
@@ -19,7 +19,7 @@ import pytest
 
 from fedclust.wire import codec
 from fedclust.wire.codec import sha256
-from fedclust.wire.models import SessionPatch
+from fedclust.wire.models import SessionPatch, TaskRefusal
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState
@@ -77,6 +77,7 @@ class Trial:
             (4, self.time),
             (1, self.leave),
             (1, self.exclude),
+            (1, self.refuse_task),
             (2, self.close),
             (1, self.move),
             (2, self.start),
@@ -165,6 +166,10 @@ class Trial:
     def exclude(self) -> None:
         participation.exclude(self.direct.co, ANALYST, "heart", self.who())
 
+    def refuse_task(self) -> None:
+        task = TaskRefusal(rule="task-rounds")
+        participation.refuse(self.direct.co, site(self.who()), "heart", self.open_round(), task)
+
     def close(self) -> None:
         rounds.close_round(self.direct.co, ANALYST, "heart", self.open_round())
 
@@ -231,6 +236,22 @@ class Trial:
             if status == "answered":
                 assert (found[-1].number, who) in self.acknowledged
             assert (status == "ended") == row.state.ended
+        if found and found[-1].state is RoundState.COLLECTING:
+            self.check_refusals(found[-1].number, states)
+
+    def check_refusals(self, number: int, states: dict[str, ParticipationState]) -> None:
+        """No round waits that can never close because sites refused a task."""
+        asked = rounds.get_round(self.direct.co, ANALYST, "heart", number).sites
+        full = {
+            who
+            for (n, who), (_, empty, _) in self.acknowledged.items()
+            if n == number and not empty
+        }
+        joined = {each.name for each in asked if states[each.name] is ParticipationState.JOINED}
+        pending = {each.name for each in asked if not each.answered} & joined
+        refused = ParticipationState.REFUSED in states.values()
+        enough = len(joined) >= self.min_sites or len(full | pending) >= self.min_sites
+        assert enough or not refused
 
     def check_end(self, row: Any, result: Any) -> None:
         assert (row.state.value == "completed") == (result is not None)

@@ -11,12 +11,12 @@ __all__ = ["TASK_RULES", "MethodFailure", "TaskRule"]
 TaskRule = Literal[
     "task", "task-answered", "task-digest", "task-place", "task-phase", "task-rounds", "task-space"
 ]
-#: What a task asks that breaks each rule.
+#: What is wrong with a task that breaks each rule.
 TASK_RULES: dict[TaskRule, str] = {
     "task": "contents that the definition does not provide for, or that cannot be read",
-    "task-answered": "another answer to a round that the site has answered, or the same too often",
-    "task-digest": "a task without the digest that it names",
-    "task-place": "a task of another session or round",
+    "task-answered": "another task for a round that the site has answered, or the same too often",
+    "task-digest": "not the digest that it names",
+    "task-place": "the task of another session or round",
     "task-phase": "a phase that the definition does not provide for, or that is over",
     "task-rounds": "more rounds than the definition allows",
     "task-space": "another scaled space than the session's",

@@ -102,6 +102,7 @@ def _task_refused(each: Attention) -> Matter:
         "developers: the coordinator asked for something that the definition does not provide for.",
         at=each.at,
         detail=each.detail,
+        detail_is="Broken rules:",
         where=_session(each),
         link="Open session",
     )
