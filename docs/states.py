@@ -35,6 +35,12 @@ The definition says how a session starts:
 In both cases at least `quorum` sites must have joined, or `min_sites` if there is no quorum. A
 session ends once, and its definition never changes.
 
+A running session is **held** when the processes that aggregated its open round have died five
+times, for example because memory ran out. Deaths of the coordinator itself do not count. While it
+is held, no deadline runs, its sites wait as they do during an aggregation, and all submissions are
+kept. An operator has it try again: then it runs. Or it is cancelled. It fails if its stored data
+turns out to be damaged, or if an upgraded coordinator no longer supports its method's version.
+
 A session that no site ever joined can be deleted, in any state. Only the audit trail keeps it, and
 its name can be used again.
 """
@@ -71,8 +77,7 @@ change of the deadline, and at regular intervals. The first rule that applies de
 A phase that needs all sites closes only by `all_answered` or `site_left`.
 
 An aggregating round and its session fail if the method fails, or because of `aggregation_error`,
-`aggregation_timeout`, `aggregation_abandoned`, `version_unsupported` or
-`stored_data_damaged`.
+`aggregation_timeout`, `version_unsupported` or `stored_data_damaged`.
 
 **Optional rounds** never fail a session. These are the closing evaluation, and rounds that improve
 a clustering (`overlap`). An optional round is aggregated when no site is pending (`all_answered`),
@@ -93,13 +98,16 @@ _TITLES = {
     "participation": "States of a site in a session",
     "round": "States of a round",
 }
+#: States that only the text tells of: a way back would cross the other arrows.
+_IN_WORDS = frozenset({"held"})
 #: States that stand left or right of the middle.
 _COLUMNS = {"cancelled": -1, "failed": 1, "left": -1, "excluded": 1, "refused": 0}
 
 
 def draw(name: str) -> Figure:
     """Return a table of transitions as a figure."""
-    edges = [Edge(row.source.value, row.target.value, row.why) for row in TABLES[name]]
+    rows = [(row.source.value, row.target.value, row.why) for row in TABLES[name]]
+    edges = [Edge(*row) for row in rows if _IN_WORDS.isdisjoint(row)]
     return state_graph(_TITLES[name], edges, _COLUMNS)
 
 

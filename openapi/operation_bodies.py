@@ -84,6 +84,7 @@ class _Recorder:
         for site in ("south", "west"):
             api.join(site, SESSION)
         self._do("start_session", "ada")
+        self._do("retry_session", "operator")
         self._do("get_task", "north")
         self._do("change_session", "ada", {"deadline": "2026-01-05T12:00:00Z"})
         answer = json.loads(api.answer("north", SESSION))

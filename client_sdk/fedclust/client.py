@@ -50,15 +50,13 @@ class Client:
     Notes
     -----
     Methods name what they act on in the same way: ``kind`` is ``"sites"``, ``"analysts"`` or
-    ``"operators"``, ``name`` an account of that kind, a study or a session, ``session`` the name of
-    a session, ``site`` that of a site, ``number`` that of a round, ``rule`` the one that a task
-    breaks. Every method raises :class:`fedclust.errors.CoordinatorError` if the coordinator
-    refuses, and :class:`fedclust.errors.TransportError` if no usable answer comes.
+    ``"operators"``, ``name`` an account of that kind, a study or a session, ``session`` and
+    ``site`` a name, ``number`` that of a round, ``rule`` the one that a task breaks. Every method
+    raises ``errors.CoordinatorError`` if the coordinator refuses, and ``errors.TransportError`` if
+    no usable answer comes.
 
     Examples
     --------
-    With an analyst's token:
-
     >>> with Client(url, token) as client:
     ...     session = client.session("heart-2026")
     ...     result = client.result("heart-2026")
@@ -267,9 +265,8 @@ class Client:
         NotFound
             The token may not see the study.
         """
-        path = _path("sessions")
-        found = self._pages(models.SessionEntry, path, state=state, study=study, limit="200")
-        sessions = Listing(found)
+        asked = {"state": state, "study": study, "limit": "200"}
+        sessions = Listing(self._pages(models.SessionEntry, _path("sessions"), **asked))
         if study is not None and not sessions:
             self.study(study)
         return sessions
@@ -290,6 +287,10 @@ class Client:
     def start_session(self, name: str) -> models.SessionInfo:
         """Start a session once its quorum has joined."""
         return self._send(models.SessionInfo, "POST", _path("sessions", name, "start"))
+
+    def retry_session(self, name: str) -> models.SessionInfo:
+        """Have a held session try again; for operators."""
+        return self._send(models.SessionInfo, "POST", _path("sessions", name, "retry"))
 
     def cancel_session(self, name: str) -> models.SessionEntry:
         """Cancel a session."""

@@ -62,10 +62,12 @@ def test_the_page_is_what_the_tables_render() -> None:
 
 @pytest.mark.parametrize("name", states.TABLES)
 def test_the_figure_draws_every_row(name: str) -> None:
+    """Except for those of a state that the text tells of."""
     figure = states.draw(name)
-    for row in states.TABLES[name]:
+    rows = [row for row in states.TABLES[name] if "held" not in (row.source, row.target)]
+    for row in rows:
         assert f"from {row.source.value} to {row.target.value}: {row.why}" in figure.description
         assert f">{row.source.value}</text>" in figure.svg
         assert f">{row.target.value}</text>" in figure.svg
     # One head for each arrow, and one for the arrow that leads to the first state.
-    assert figure.svg.count("<polygon") == len(states.TABLES[name]) + 1
+    assert figure.svg.count("<polygon") == len(rows) + 1

@@ -85,6 +85,7 @@ EXPECTED: dict[str, Access | str] = {
     "get_session": _SEEN,
     "change_session": _MANAGED,
     "start_session": _MANAGED,
+    "retry_session": _OPERATORS_ONLY,
     "cancel_session": _MANAGED,
     "delete_session": _MANAGED,
     "join_session": _SITES_OWN,

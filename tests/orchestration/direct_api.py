@@ -65,7 +65,7 @@ class DirectApi:
     ) -> None:
         self.store = store
         self.clock = clock
-        limits = limits or Limits(heartbeat_s=0.01)
+        limits = limits or Limits(heartbeat_s=0.01, pooled_after=100)
         self.co = Coordinator(store, KEYS, limits, outgoing=outgoing or Outgoing())
 
     def another(self) -> Coordinator:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -22,7 +21,11 @@ from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
 from fedclust.wire.submissions import payload_bytes
 from fedclust_service.orchestration import aggregation_pool as module
-from fedclust_service.orchestration import driver, sessions, waiting_rounds
+from fedclust_service.orchestration import (
+    driver,
+    sessions,
+    waiting_rounds,
+)
 from fedclust_service.orchestration.aggregation import (
     AggregationOutcome,
     Finished,
@@ -37,39 +40,16 @@ from fedclust_service.orchestration.aggregation_pool import (
     PooledAggregation,
     ProcessLost,
 )
-from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
 from orchestration import counting_method
 from orchestration.direct_api import ANALYST, DirectApi
+from orchestration.pool_processes import ALWAYS, HANG, healed, process_runs
 from support import rounds
 from support.clock import ManualClock
 from support.purpose import PURPOSE
 from support.store_rows import latest_state
 from support.timeouts import TIMEOUT_S, eventually
-
-ALWAYS = Limits(pooled_above_s=-1, heartbeat_s=0.01, driver_poll_s=0.01)
-#: The process as it is, to which the method of the tests was added; a hook as in `counting_method`.
-WITH_TALLY = """
-import sys, threading
-sys.path.insert(0, {tests!r})
-from fedclust.schema.errors import MethodFailure
-from fedclust.methods.registry import METHODS
-from fedclust_service.orchestration import aggregation_pool
-from orchestration import counting_method
-METHODS[counting_method.NAME] = counting_method.method()
-def hook():
-    {hook}
-counting_method.HOOK.append(hook)
-aggregation_pool.main()
-"""
-HANG = "threading.Event().wait()"
-
-
-def process_runs(monkeypatch: pytest.MonkeyPatch, hook: str = "pass") -> None:
-    """Have the processes to come run a hook in the middle of their aggregation."""
-    script = WITH_TALLY.format(tests=str(Path(__file__).parents[1]), hook=hook)
-    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", script))
 
 
 @pytest.fixture(autouse=True)
@@ -316,14 +296,6 @@ def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: A
     direct.answer_all("heart")
 
 
-def healed(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, other: Coordinator) -> None:
-    """Have another driver carry the session to its end, and look for what was counted twice."""
-    process_runs(monkeypatch)
-    assert other.driver.run_once()
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
-    assert direct.finish("heart").state == "completed"
-
-
 def test_a_killed_process_is_a_lease_that_runs_out(
     direct_on_both: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,25 +308,14 @@ def test_a_killed_process_is_a_lease_that_runs_out(
         begun[0].kill()
         driving.join(TIMEOUT_S)
     assert not driving.is_alive()
-    assert [each["event"] for each in logged] == ["aggregation_process_lost"]
+    assert [each["event"] for each in logged] == [
+        "aggregation_process_lost",
+        "round.process_died",
+    ]
     assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
     assert not direct.co.driver.run_once(), "the lease stands"
     clock.advance(30)
     healed(direct, monkeypatch, direct.co)
-
-
-def test_a_process_that_always_dies_is_given_up(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process_runs(monkeypatch, "import os; os._exit(1)")
-    direct.co.limits = ALWAYS
-    direct.session(rounds=2)
-    direct.answer_all("heart")
-    for _ in range(5):
-        assert direct.co.driver.run_once()
-        clock.advance(30)
-    assert not direct.co.driver.run_once()
-    assert direct.info("heart").stopped_because == "aggregation_abandoned"
 
 
 def test_stopping_ends_the_process_and_leaves_the_round(

@@ -82,7 +82,7 @@ def risk_of_exclusion(info: SessionInfo, site: str) -> str | None:
     """Return what follows if a running session would be left with too few sites."""
     joined = [each.name for each in info.sites if each.state == "joined"]
     needed = info.definition.policy.min_sites
-    if info.state != "running" or site not in joined or len(joined) > needed:
+    if info.state not in ("running", "held") or site not in joined or len(joined) > needed:
         return None
     return (
         f"{info.name} needs {needed} sites, and {len(joined) - 1} would be left: it cannot go on "

@@ -141,6 +141,18 @@ def start_now(connection: o.Connection, session: o.Session, as_json: o.AsJson = 
     conclude(f"{said}\nnext: fedclust session watch {session}", info, as_json)
 
 
+@o.command(app, "retry", "fedclust session retry heart-2026")
+def retry(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
+    """Have a held session try again; only operators may.
+
+    A session is held when the process that aggregates one of its rounds has died too often. Look
+    for the cause first, for example too little memory. Nothing of the sites is lost.
+    """
+    with connection.client() as client:
+        info = client.retry_session(session)
+    conclude(f"{session}: {info.state}", info, as_json)
+
+
 @o.command(app, "cancel", "fedclust session cancel heart-2026")
 def cancel(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
     """End a session without a result. This cannot be undone."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import StringConstraints, WithJsonSchema
 
-SessionState = Literal["recruiting", "running", "completed", "failed", "cancelled"]
+SessionState = Literal["recruiting", "running", "held", "completed", "failed", "cancelled"]
 RoundState = Literal["collecting", "aggregating", "closed", "failed"]
 ParticipationState = Literal["invited", "joined", "left", "excluded", "refused"]
 TaskStatus = Literal["invited", "waiting", "work", "answered", "left", "ended"]

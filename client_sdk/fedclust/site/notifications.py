@@ -131,7 +131,7 @@ class SiteNotifier:
             The coordinator does not answer, or the file of this class cannot be used.
         """
         me, now = client.whoami(), self._now()
-        states: tuple[SessionState, ...] = ("recruiting", "running")
+        states: tuple[SessionState, ...] = ("recruiting", "running", "held")
         open_ones = {each.name: each for state in states for each in client.sessions(state)}
         known = self._read(client.url, me.name)
         before = known.model_copy(deep=True)

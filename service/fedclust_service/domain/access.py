@@ -121,6 +121,7 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "session.create": frozenset({Role.OPERATOR, Role.ANALYST}),
     "session.read": frozenset(Role),
     "session.manage": frozenset({Role.OPERATOR, Role.ANALYST}),
+    "session.retry": frozenset({Role.OPERATOR}),
     "session.join": frozenset({Role.SITE}),
     "study.create": frozenset({Role.OPERATOR, Role.ANALYST}),
     "study.read": frozenset(Role),

@@ -12,6 +12,9 @@ AUDIT_ACTIONS: dict[str, str] = {
     "session.completed": "The session completed; its result can be read.",
     "session.failed": "The session failed; ``reason`` says why.",
     "session.cancelled": "The analyst or an operator cancelled the session.",
+    "session.held": "The processes that aggregated a round died too often: the session waits for "
+    "an operator.",
+    "session.retried": "An operator had a held session try again.",
     "session.scrubbed": "The payloads of an ended session were deleted.",
     "site.invited": "A site was invited.",
     "site.joined": "A site joined with its consent to the definition whose hash is named.",
@@ -25,6 +28,7 @@ AUDIT_ACTIONS: dict[str, str] = {
     "round.warned": "The coordinator noticed something about the round; ``what`` says what.",
     "round.collected": "The round stopped collecting; ``reason`` says why.",
     "round.taken_over": "Another worker took over the aggregation of a round.",
+    "round.process_died": "The process that aggregated a round died; ``deaths`` counts them.",
     "round.closed": "The round was aggregated.",
     "round.failed": "The round could not be aggregated; ``reason`` says why.",
     "round.damaged": "Stored data of the round are damaged; ``what`` and ``site`` say which.",

@@ -20,6 +20,7 @@ class NotificationKind(StrEnum):
     OVERDUE = "overdue"
     FINISHED = "finished"
     FAILED = "failed"
+    HELD = "held"
     TOKEN_EXPIRING = "token-expiring"  # noqa: S105
 
 

@@ -49,7 +49,6 @@ class FailureReason(StrEnum):
     TASK_REFUSED = "task_refused"
     AGGREGATION_ERROR = "aggregation_error"
     AGGREGATION_TIMEOUT = "aggregation_timeout"
-    AGGREGATION_ABANDONED = "aggregation_abandoned"
     VERSION_UNSUPPORTED = "version_unsupported"
     STORED_DATA_DAMAGED = "stored_data_damaged"
 
@@ -65,7 +64,9 @@ class Lease:
 
 @dataclass(frozen=True)
 class Round:
-    """A round of a session; ``common`` is the canonical binary form of the task's common part."""
+    """A round of a session; ``common`` is the canonical binary form of the task's common part.
+
+    ``attempts`` counts how often a driver has taken it"""
 
     id: int
     session_id: int

@@ -12,6 +12,7 @@ from fedclust_service.domain.transition import Transition
 class SessionState(StrEnum):
     RECRUITING = "recruiting"
     RUNNING = "running"
+    HELD = "held"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -19,6 +20,11 @@ class SessionState(StrEnum):
     @property
     def ended(self) -> bool:
         return self in (self.COMPLETED, self.FAILED, self.CANCELLED)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the session has started and not ended."""
+        return self in (self.RUNNING, self.HELD)
 
 
 class ParticipationState(StrEnum):
@@ -43,6 +49,14 @@ SESSION_TRANSITIONS = (
         SessionState.RUNNING, SessionState.FAILED, "a round failed, or version no longer supported"
     ),
     Transition(SessionState.RUNNING, SessionState.CANCELLED, "cancelled"),
+    Transition(SessionState.RUNNING, SessionState.HELD, "processes of a round died"),
+    Transition(SessionState.HELD, SessionState.RUNNING, "tried again"),
+    Transition(SessionState.HELD, SessionState.CANCELLED, "cancelled"),
+    Transition(
+        SessionState.HELD,
+        SessionState.FAILED,
+        "data damaged, or version no longer supported",
+    ),
 )
 
 PARTICIPATION_TRANSITIONS = (
@@ -62,6 +76,8 @@ class Session:
     ``definition`` is the canonical JSON that was frozen at creation, ``definition_sha256`` its
     hash, and ``request_sha256`` the hash of the request, before the seed was drawn. ``version``
     increases with every change that a request may wait for. ``study`` is the name of its study.
+    ``deaths`` counts the processes that died while they aggregated its open round. ``failure`` says
+    why a session has failed, or why it is held.
     """
 
     id: int
@@ -77,6 +93,8 @@ class Session:
     created_at: datetime
     study: str | None = None
     started_at: datetime | None = None
+    held_at: datetime | None = None
+    deaths: int = 0
     ended_at: datetime | None = None
     stopped_because: str | None = None
     failure: str | None = None

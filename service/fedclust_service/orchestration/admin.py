@@ -49,7 +49,7 @@ class AdminSession(Model):
 
     name: str
     algorithm: str
-    state: Literal["recruiting", "running", "completed", "failed", "cancelled"]
+    state: Literal["recruiting", "running", "held", "completed", "failed", "cancelled"]
     created_by: str
     created_at: Timestamp
     started_at: Timestamp | None

@@ -35,6 +35,7 @@ class Attention(Model):
         "round-stuck",
         "cannot-start",
         "task-refused",
+        "session-held",
         "session-failed",
         "token-expiring",
         "notifications-waiting",

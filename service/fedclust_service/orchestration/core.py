@@ -26,12 +26,14 @@ class Limits:
     #: many processes, the others in this one.
     aggregation_processes: int = 2
     pooled_above_s: float = 0.1
+    #: So is a round that was taken so often without an outcome: it may be what ends coordinators.
+    pooled_after: int = 3
     #: A driver that has not renewed its lease for this long has lost it.
     lease_s: float = 30.0
     #: Time between two renewals; None means a third of ``lease_s``.
     heartbeat_s: float | None = None
-    #: Round and session fail when a driver would take the round more often than this.
-    max_attempts: int = 5
+    #: The session is held when so many processes have died that aggregated one of its rounds.
+    max_deaths: int = 5
     #: How often the driver looks for rounds to aggregate, and the sweeper for deadlines.
     driver_poll_s: float = 1.0
     sweep_every_s: float = 1.0

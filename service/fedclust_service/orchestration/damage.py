@@ -7,7 +7,6 @@ import functools
 import structlog
 
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.session import SessionState
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.round_lifecycle import fail_damaged
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
@@ -37,7 +36,7 @@ def _record(name: str, damage: DataDamaged, uow: UnitOfWork) -> None:
     tx = uow.tx
     session = tx.sessions.lock(name)
     current = tx.rounds.latest(session.id) if session is not None else None
-    if session is not None and current is not None and session.state is SessionState.RUNNING:
+    if session is not None and current is not None and session.state.under_way:
         fail_damaged(uow, session, current.number, damage)
     else:
         uow.audit(COORDINATOR, f"{damage.what}.damaged", name)

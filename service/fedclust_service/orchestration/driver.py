@@ -18,7 +18,7 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,9 +30,7 @@ from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Lease, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
-from fedclust_service.domain.submission import Submission
 from fedclust_service.domain.transition import next_state
-from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import (
     AggregationOutcome,
     Failure,
@@ -40,7 +38,6 @@ from fedclust_service.orchestration.aggregation import (
     Job,
     Opening,
     Raised,
-    StoredAnswer,
     aggregate_round,
 )
 from fedclust_service.orchestration.aggregation_pool import (
@@ -50,23 +47,22 @@ from fedclust_service.orchestration.aggregation_pool import (
     ProcessLost,
 )
 from fedclust_service.orchestration.core import AggregationEnd, CoordinatorCore
-from fedclust_service.orchestration.definitions import masks_of, plan_for, smallest_p
+from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.provenance import platform_of
 from fedclust_service.orchestration.round_lifecycle import (
     FAILURE_MESSAGES,
-    check_tasks,
     end_session,
     fail_damaged,
     fail_session,
+    hold_session,
     open_round,
 )
+from fedclust_service.orchestration.stored_round import StoredRound, load_round
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.orchestration.waiting_rounds import Candidate, WaitingRounds
 from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
 
 log = structlog.get_logger(__name__)
-#: The pause between two answers that are sent to a process.
-_PAUSE_S = 0.001
 #: A round that takes longer in a thread than expected keeps other short ones waiting for so long.
 _SHORT_S = 1.0
 
@@ -81,19 +77,6 @@ class _Work:
     taken_at: datetime
     pooled: PooledAggregation | None
     began: float = dataclasses.field(default_factory=time.perf_counter)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Stored:
-    """A round's answers, without payloads if they are read one by one, and every site's p."""
-
-    answers: Sequence[Submission]
-    ps: Mapping[str, int]
-
-    def answer(self, full: Submission) -> StoredAnswer:
-        if full.empty is not (full.payload is None):
-            raise DataDamaged("submission", full.site)
-        return StoredAnswer(full.site, self.ps[full.site], full.payload)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +213,7 @@ class Driver(BackgroundThread):
                 log.warning(
                     "aggregation_process_lost", session=work.session.name, round=work.round.number
                 )
+                commit(self._co, "driver.died", functools.partial(self._count_death, work))
         finally:
             beating.set()
             # A renewal under way would keep the lease of a lost process alive once more.
@@ -274,12 +258,11 @@ class Driver(BackgroundThread):
         tx, limits = uow.tx, self._co.limits
         session = tx.sessions.lock_by_id(seen.session_id)
         current = tx.rounds.get_by_id(seen.id)
-        if session is None or current is None or current.state is not RoundState.AGGREGATING:
+        if session is None or session.state is not SessionState.RUNNING:
+            return None
+        if current is None or current.state is not RoundState.AGGREGATING:
             return None
         if current.lease is not None and current.lease.expires_at > uow.now:
-            return None
-        if current.attempts >= limits.max_attempts:
-            fail_session(uow, session, FailureReason.AGGREGATION_ABANDONED)
             return None
         lease = Lease(
             token=secrets.token_hex(16),
@@ -303,7 +286,14 @@ class Driver(BackgroundThread):
         """Compute; whatever goes wrong is an outcome, except StoreError and ProcessLost."""
         try:
             plan = plan_for(work.session)
-            job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work))
+            load = functools.partial(
+                load_round,
+                plan=plan,
+                session=work.session,
+                current=work.round,
+                whole=not work.pooled,
+            )
+            job, stored = self._co.store.read("driver.load", load)
             began = time.perf_counter()
             computed = self._compute(plan, work, job, stored)
         except DefinitionError:
@@ -322,27 +312,34 @@ class Driver(BackgroundThread):
             what = _failure(FailureReason.AGGREGATION_ERROR)
         return _Outcome(what, computed.metrics, seconds)
 
-    def _compute(self, plan: Plan, work: _Work, job: Job, stored: _Stored) -> AggregationOutcome:
+    def _compute(
+        self, plan: Plan, work: _Work, job: Job, stored: StoredRound
+    ) -> AggregationOutcome:
         """Compute a short round here and a long one in a process; the bytes are the same."""
         full = stored.answers
         if work.pooled is not None:
             try:
-                return work.pooled.run(job, len(full), self._one_by_one(work, stored))
+                return work.pooled.run(
+                    job, len(full), stored.one_by_one(self._co.store, self._stopping)
+                )
             except NotStarted:
                 log.warning("aggregation_process_not_started", session=job.session)
             full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
         return aggregate_round(plan, job, [stored.answer(each) for each in full])
 
-    def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[StoredAnswer]:
-        """Yield the answers of a long round, with a pause after each for other requests.
-
-        Reading holds the interpreter's lock. A pause lets waiting threads wake up; releasing the
-        lock for a moment does not.
-        """
-        for each in stored.answers:
-            read = functools.partial(_read_answer, work.round.id, each.site)
-            yield stored.answer(self._co.store.read("driver.load_one", read))
-            self._stopping.wait(_PAUSE_S)
+    def _count_death(self, work: _Work, uow: UnitOfWork) -> None:
+        """Count a process that died while it aggregated, and hold the session after too many."""
+        found = _still_held(uow.tx, work)
+        if found is None:
+            return
+        session = dataclasses.replace(found[0], deaths=found[0].deaths + 1)
+        number, deaths = work.round.number, session.deaths
+        uow.audit(COORDINATOR, "round.process_died", session.name, round=number, deaths=deaths)
+        if deaths < self._co.limits.max_deaths:
+            uow.tx.sessions.update(session)
+        else:
+            uow.tx.rounds.release_lease(work.round.id, work.lease.token)
+            hold_session(uow, session, found[1])
 
     def _finish(self, work: _Work, outcome: _Outcome) -> None:
         end = commit(self._co, "driver.finish", lambda uow: self._write(uow, work, outcome))
@@ -373,6 +370,9 @@ class Driver(BackgroundThread):
         ):
             return "lost"
         uow.audit(COORDINATOR, "round.closed", session.name, round=work.round.number)
+        if session.deaths:
+            session = dataclasses.replace(session, deaths=0)
+            tx.sessions.update(session)
         if isinstance(outcome.what, Opening):
             open_round(uow, session, outcome.what)
             return "written"
@@ -424,33 +424,6 @@ def _survived() -> Iterator[None]:
 
 def _log_fields(work: _Work) -> dict[str, Any]:
     return {"session": work.session.name, "round": work.round.number}
-
-
-def _load(tx: Tx, plan: Plan, work: _Work) -> tuple[Job, _Stored]:
-    """Read a round; for a process the answers are read later, one by one."""
-    check_tasks(work.round, tx.rounds.addressees(work.round.id))
-    participations = tx.participations.list(work.session.id)
-    state = tx.states.get(work.session.id, work.round.number - 1)
-    job = Job(
-        session=work.session.name,
-        definition=work.session.definition,
-        number=work.round.number,
-        phase=work.round.phase,
-        state=None if state is None else state.state,
-        roster=joined_sites(participations),
-        masks=masks_of(plan, participations),
-    )
-    smallest = plan.policy.min_group_size
-    ps = {each.site: smallest_p(smallest, each) for each in participations}
-    read = tx.submissions.list if work.pooled is None else tx.submissions.summaries
-    return job, _Stored(read(round_id=work.round.id), ps)
-
-
-def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:
-    found = tx.submissions.get(round_id, site)
-    if found is None:
-        raise LookupError("an answer is gone")
-    return found
 
 
 def _failure(reason: FailureReason) -> Failure:

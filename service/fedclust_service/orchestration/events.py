@@ -22,6 +22,8 @@ END = frozenset({"session.completed", "session.failed", "session.cancelled"})
 FOR_SITES = END | {
     "session.created",
     "session.started",
+    "session.held",
+    "session.retried",
     "site.invited",
     "site.joined",
     "site.left",

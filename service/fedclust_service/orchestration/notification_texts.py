@@ -123,6 +123,18 @@ def failed(session: str) -> str:
     )
 
 
+def held(session: str, number: int, deaths: int) -> str:
+    """Tell operators and the analyst that a session waits for an operator."""
+    return join_paragraphs(
+        f"The session {session} is held",
+        f"The process that aggregates round {number} died {deaths} times. All answers of the sites "
+        "are kept, and no deadline runs.",
+        "The coordinator's operator should look for the cause, for example too little memory. Then "
+        f"have the session try again:\n\n    fedclust session retry {session}",
+        f"or end it:\n\n    fedclust session cancel {session}",
+    )
+
+
 def completed(session: str) -> str:
     """Tell operators and the analyst that a session has completed."""
     return join_paragraphs(

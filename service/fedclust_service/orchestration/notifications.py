@@ -118,6 +118,24 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
     )
 
 
+def session_held(uow: UnitOfWork, session: Session, current: Round) -> None:
+    """Notify operators and the analyst that a session waits for an operator."""
+    _write_event(
+        uow,
+        _Event(
+            kind=NotificationKind.HELD,
+            subject=session.name,
+            cause=f"round {current.number} held at {uow.now.isoformat()}",
+            text=texts.held(session.name, current.number, session.deaths),
+            own_text=lambda _: "",
+            session=session.name,
+            round=current.number,
+            state=session.state.value,
+            accounts=_creator(session),
+        ),
+    )
+
+
 def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> None:
     """Notify operators, the analyst and the session's sites of its end."""
     kind, name = NotificationKind.FINISHED, session.name

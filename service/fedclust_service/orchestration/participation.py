@@ -20,7 +20,6 @@ from fedclust_service.domain.session import (
     Participation,
     ParticipationState,
     Session,
-    SessionState,
 )
 from fedclust_service.domain.transition import next_state
 from fedclust_service.orchestration.access_queries import (
@@ -74,7 +73,7 @@ def join(
             joined_at=uow.now,
         )
         tx.participations.update(joined)
-        late = found.state is SessionState.RUNNING
+        late = found.state.under_way
         uow.audit(
             actor,
             "site.joined",
@@ -141,7 +140,7 @@ def _check_state(session: Session, own: Participation, now: datetime) -> None:
             f"The session expired at {expires:%Y-%m-%d %H:%M} UTC: no site can join it. Ask the "
             "analyst for a new session.",
         )
-    if session.state is SessionState.RUNNING and not plan_or_refuse(session).method.joins_late:
+    if session.state.under_way and not plan_or_refuse(session).method.joins_late:
         raise Refusal(
             "late-joining-refused",
             "The session has started, and sites cannot join its method later. Ask the analyst for "

@@ -36,6 +36,12 @@ from fedclust_service.orchestration.definitions import definition_of, plan_for
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork
 from fedclust_service.store import DataDamaged, Tx
 
+#: What ``failure`` says of a session that is held.
+_HELD = (
+    "The process that aggregates round {number} died {deaths} times. The coordinator's operator "
+    "should look for the cause, for example too little memory, and then have the session try "
+    "again, or cancel it. All answers are kept."
+)
 #: What the session's ``failure`` says for each reason.
 FAILURE_MESSAGES = {
     FailureReason.TOO_FEW_CONTRIBUTORS: (
@@ -58,10 +64,6 @@ FAILURE_MESSAGES = {
     FailureReason.AGGREGATION_TIMEOUT: (
         "The aggregation took longer than this coordinator allows. Ask its operator for a longer "
         "aggregation timeout, or create a smaller session."
-    ),
-    FailureReason.AGGREGATION_ABANDONED: (
-        "The coordinator stopped too many times while it aggregated the round. Its operator should "
-        "look for the cause, for example too little memory."
     ),
     FailureReason.VERSION_UNSUPPORTED: (
         "The coordinator was upgraded and no longer runs this session's version of its method, or "
@@ -233,6 +235,37 @@ def fail_session(uow: UnitOfWork, session: Session, reason: FailureReason) -> No
     if reason is FailureReason.TASK_REFUSED:
         failure += f" Refused: {refusals_in_words(uow.tx.participations.refusals(session.id))}."
     end_session(uow, session, SessionState.FAILED, reason=reason.value, failure=failure)
+
+
+def hold_session(uow: UnitOfWork, session: Session, current: Round) -> None:
+    """Have a session wait for an operator. Its round keeps all answers and has no deadline."""
+    held = dataclasses.replace(
+        session,
+        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.HELD),
+        held_at=uow.now,
+        failure=_HELD.format(number=current.number, deaths=session.deaths),
+    )
+    uow.tx.sessions.update(held)
+    uow.tx.sessions.touch(session.id)
+    uow.audit(COORDINATOR, "session.held", session.name, round=current.number)
+    notifications.session_held(uow, held, current)
+
+
+def resume_session(uow: UnitOfWork, session: Session, actor: Actor) -> Session:
+    """Have a held session aggregate its round again."""
+    tx = uow.tx
+    running = dataclasses.replace(
+        session,
+        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),
+        held_at=None,
+        deaths=0,
+        failure=None,
+    )
+    tx.sessions.update(running)
+    tx.sessions.touch(session.id)
+    uow.audit(actor, "session.retried", session.name)
+    uow.wake_driver()
+    return running
 
 
 def end_session(

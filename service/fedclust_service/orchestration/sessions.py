@@ -45,7 +45,7 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
-from fedclust_service.orchestration.round_lifecycle import end_session, update_round
+from fedclust_service.orchestration.round_lifecycle import end_session, resume_session, update_round
 from fedclust_service.orchestration.session_start import (
     Start,
     begin,
@@ -286,7 +286,7 @@ def _invite(
                 "With min_sites 2 the two sites consented to each other: no third site can be "
                 "invited before the session has completed.",
             )
-        if session.state is SessionState.RUNNING and not plan_or_refuse(session).method.joins_late:
+        if session.state.under_way and not plan_or_refuse(session).method.joins_late:
             raise Refusal(
                 "late-joining-refused",
                 "Invite sites before the start, or after completion as readers of the result.",
@@ -342,6 +342,22 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
         return _session_info(tx, begin(uow, session, actor, start), uow.now)
 
     return with_start(co, "session.start", work)
+
+
+def retry_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+    """Have a held session aggregate its round again (operators). Idempotent."""
+    require(actor, "session.retry")
+
+    def work(uow: UnitOfWork) -> SessionInfo:
+        tx = uow.tx
+        session, _ = session_for(tx, actor, name, lock=True)
+        if session.state is SessionState.HELD:
+            session = resume_session(uow, session, actor)
+        elif session.state is not SessionState.RUNNING:
+            raise Refusal("wrong-state", "The session is not held.")
+        return _session_info(tx, session, uow.now)
+
+    return commit(co, "session.retry", work)
 
 
 def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionEntry:

@@ -199,7 +199,7 @@ def _admit(tx: Tx, seen: SiteView | None, digest: str) -> Submitted | Admitted:
             "This site has answered the round with other contents, which stay. Wait for the next "
             "task.",
         )
-    if session.state is not SessionState.RUNNING:
+    if not session.state.under_way:
         raise Refusal(
             "wrong-state",
             "The session has not started: wait for a task."

@@ -17,9 +17,6 @@ from fedclust_service.store import DataDamaged, StoreError, Tx, WaitingRound
 log = structlog.get_logger(__name__)
 #: Reading so many bytes holds up this process for a second, whatever is computed from them.
 _BYTES_PER_S = 50_000_000
-#: A round that was taken so often without an outcome is aggregated in a process: it may be what
-#: ends the coordinators.
-_SUSPICIOUS_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,9 @@ class WaitingRounds:
 
     def _candidate(self, each: WaitingRound, seconds: float) -> Candidate:
         long = seconds > self._co.limits.pooled_above_s
-        return Candidate(each.id, each.session_id, long or each.attempts >= _SUSPICIOUS_ATTEMPTS)
+        return Candidate(
+            each.id, each.session_id, long or each.attempts >= self._co.limits.pooled_after
+        )
 
     def _seconds(self, each: WaitingRound) -> float:
         try:

@@ -194,6 +194,9 @@ class OverviewQueries(Repository):
         )
         late = opened.where(r.c.state == RoundState.COLLECTING.value, r.c.deadline <= now)
         stuck = opened.where(r.c.state == RoundState.AGGREGATING.value, r.c.lease_expires_at <= now)
+        held = select(s.c.name, s.c.held_at, s.c.failure).where(
+            s.c.state == SessionState.HELD.value
+        )
         failed = (
             select(s.c.name, s.c.ended_at, s.c.failure)
             .where(s.c.state == SessionState.FAILED.value, s.c.ended_at >= failed_since)
@@ -223,6 +226,10 @@ class OverviewQueries(Repository):
             *(
                 Concern("task-refused", row.name, row.since, detail=refusals[row.id])
                 for row in without
+            ),
+            *(
+                Concern("session-held", row.name, row.held_at, detail=row.failure)
+                for row in run(held.order_by(s.c.held_at).limit(limit))
             ),
             *(
                 Concern("session-failed", row.name, row.ended_at, detail=row.failure)

@@ -84,6 +84,8 @@ class Sessions(Repository):
             _UPDATE.values(
                 state=session.state.value,
                 started_at=session.started_at,
+                held_at=session.held_at,
+                deaths=session.deaths,
                 ended_at=session.ended_at,
                 stopped_because=session.stopped_because,
                 failure=session.failure,

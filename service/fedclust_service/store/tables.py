@@ -39,7 +39,7 @@ from fedclust_service.domain.notification import Channel, DeliveryState, Notific
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0009"
+SCHEMA_REVISION = "0010"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -240,6 +240,8 @@ class SessionRow(Row, table=True):
     failure: str | None = Field(sa_type=Text)
     scrubbed_at: datetime | None = Field(sa_type=UtcDateTime)
     study: str | None = Field(sa_type=Word)
+    held_at: datetime | None = Field(sa_type=UtcDateTime)
+    deaths: int = Field(sa_column_kwargs={"server_default": text("0")})
 
 
 class ParticipationRow(Row, table=True):

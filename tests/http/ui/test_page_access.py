@@ -103,10 +103,12 @@ EXPECTED: dict[str, PageAccess] = {
         for what in ("session", "study")
         for part in ("", "/check", "/file")
     },
+    f"GET {_SESSION}/retry": _PERSON,
     **{f"GET {_SESSION}{act}": _MANAGED for act in _ACTS},
     **_people("sites", _CREATORS, _SITE),
     **_people("analysts", _OPERATORS, _PERSON),
     **_people("operators", _OPERATORS, _PERSON),
+    f"POST {_SESSION}/retry": _PERSON,
     **{f"POST {_SESSION}{act}": _MANAGED for act in _ACTS},
     f"POST {_STUDY}/delete": _MANAGED,
     "POST /sign-in": _EVERYBODY,

@@ -167,6 +167,28 @@ def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
 
 
 @router.post(
+    "/{session}/retry",
+    operation_id="retry_session",
+    summary="Have a held session try again",
+    description="Operators. A session is held when the process that aggregates one of its rounds "
+    "has died too often. The round is aggregated again, from the answers that are stored. "
+    "Idempotent.",
+    **described(
+        {200: ("It runs.", ref(SessionInfo))},
+        "forbidden",
+        "not-found",
+        "wrong-state",
+        "stored-data-damaged",
+        "version-unsupported",
+    ),
+)
+def retry(
+    actor: Annotated[Actor, allowed("session.retry")], co: CoordinatorOf, session: SessionName
+) -> Response:
+    return reply(sessions.retry_session(co, actor, session))
+
+
+@router.post(
     "/{session}/cancel",
     operation_id="cancel_session",
     summary="Cancel a session",

@@ -129,6 +129,20 @@ def _disk_low(each: Attention) -> Matter:
     )
 
 
+def _session_held(each: Attention) -> Matter:
+    return Matter(
+        "failed",
+        "held",
+        f"Session {each.subject} is held: it waits for you.",
+        "Look for the cause, for example too little memory. Then have it try again, or cancel it. "
+        "All answers of its sites are kept.",
+        at=each.at,
+        detail=each.detail,
+        where=_session(each),
+        link="Open session",
+    )
+
+
 def _session_failed(each: Attention) -> Matter:
     return Matter(
         "failed",
@@ -195,6 +209,7 @@ _WORDS: dict[str, Callable[[Attention], Matter]] = {
     "round-stuck": _round_stuck,
     "cannot-start": _cannot_start,
     "task-refused": _task_refused,
+    "session-held": _session_held,
     "session-failed": _session_failed,
     "token-expiring": _token_expiring,
     "notifications-waiting": _notifications_waiting,

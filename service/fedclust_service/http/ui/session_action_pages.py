@@ -84,6 +84,23 @@ def _start(page: PageRequest) -> Response:
     )
 
 
+def _show_retry(page: PageRequest, refused: Refusal | None = None) -> Response:
+    require(page.actor, "session.retry")
+    view = load_view(page)
+    if refused is None and view.info.state != "held":
+        refused = Refusal("wrong-state", "The session is not held.")
+    return _confirm(page, "retry", view, refused)
+
+
+def _retry(page: PageRequest) -> Response:
+    return _done(
+        page,
+        lambda: sessions.retry_session(page.co, page.actor, page.param("session")),
+        lambda refusal: _show_retry(page, refusal),
+        "session-retried",
+    )
+
+
 def _show_cancel(page: PageRequest, refused: Refusal | None = None) -> Response:
     view = _managed(page)
     if refused is None and view.ended:
@@ -252,6 +269,8 @@ _SITE = f"{_SESSION}/sites/{{site}}/exclude"
 ROUTES = (
     get(f"{_SESSION}/start", _show_start),
     post(f"{_SESSION}/start", _start),
+    get(f"{_SESSION}/retry", _show_retry),
+    post(f"{_SESSION}/retry", _retry),
     get(f"{_SESSION}/cancel", _show_cancel),
     post(f"{_SESSION}/cancel", _cancel),
     get(f"{_SESSION}/delete", _show_delete),

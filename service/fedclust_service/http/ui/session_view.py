@@ -70,12 +70,17 @@ class SessionView:
     @property
     def ended(self) -> bool:
         """Whether nothing happens any more."""
-        return self.info.state not in ("recruiting", "running")
+        return self.info.state not in ("recruiting", "running", "held")
 
     @property
     def manages(self) -> bool:
         """Whether the reader may start, close, cancel and so on."""
         return self.actor.role is not Role.SITE
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether the reader may have the session try again."""
+        return self.info.state == "held" and self.actor.role is Role.OPERATOR
 
     @property
     def current(self) -> RoundInfo | None:
@@ -115,7 +120,7 @@ class SessionView:
         method = METHODS.get(self.info.definition.algorithm)
         expires = self.info.definition.expires
         late = method is not None and method.joins_late
-        opened = self.info.state == "recruiting" or (self.info.state == "running" and late)
+        opened = self.info.state == "recruiting" or (not self.ended and late)
         return opened and (expires is None or self.now < expires)
 
     @property
