@@ -548,6 +548,19 @@ def test_a_file_of_which_nobody_can_take_part_does_not_fit(desk: Desk) -> None:
     assert "Values are missing in age (50.0%), chol (50.0%): complete them" in said.text
     facts = json.loads(desk.run("ada", f"check --definition heart.json --json {data}").out)
     assert facts["refused"]["rule"] == "too-few-persons"
+
+
+def test_check_says_how_many_complete_persons_are_left_out(desk: Desk) -> None:
+    def some(lines: list[list[Any]]) -> None:
+        for line in lines[1:4]:
+            line[1] = ""
+
+    said = desk.run("ada", f"check --definition heart.json {changed(desk, 'some.csv', some)}")
+    assert said.code == 0
+    found = re.search(r"persons who take part: (\d+)\s+57 of 60 rows have a value", said.text)
+    assert found is not None
+    assert int(found[1]) < 57
+    assert "missing: impute keeps all" in " ".join(said.text.split())
     few = changed(desk, "few.csv", lambda lines: lines.__delitem__(slice(4, None)))
     said = desk.run("ada", f"check --definition heart.json {few}")
     assert (said.code, "the session needs at least 5" in said.text) == (3, True)

@@ -114,7 +114,8 @@ each. The analysis was completed on 2026-05-04.
 The clustering used 4 variables: age (years, bounds 0 to 120); crp (mg/l, natural logarithm, lower \
 bound 0.1, weight 2); smoker (yes/no); pain (categorical: typical, none). Each level of a \
 categorical variable became a column of 0 and 1. Groups of persons with a missing value in any \
-variable were left out. Each variable was standardised to mean 0 and variance 1 over all sites. \
+variable were left out, persons with complete data in these groups too. Each variable was \
+standardised to mean 0 and variance 1 over all sites. \
 Values counted as at most 100 standard deviations from the mean. Dissimilarity: squared Euclidean \
 distance, numbers in standard deviations. A yes/no feature counts as a number, 0 or 1, in standard \
 deviations. A categorical feature counts as a number, 0 or 1, for each level; together its levels \

@@ -132,6 +132,11 @@ class RowCheck:
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
+        if self.body.policy.missing == "drop" and found.complete_rows < found.rows:
+            said = f"{found.complete_rows} of {found.rows} rows have a value in every column. "
+            said += "missing: drop leaves out each group in which a person lacks one, and with it "
+            said += "complete persons; missing: impute keeps all"
+            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
         if figures is not None:
             _show_table_figures(figures)
         if self.features_unreleased:
