@@ -41,24 +41,41 @@ def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def consortium(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Consortium]:
+    """Return people and sites at a server on the database of this kind, for sessions of many."""
+    place = tmp_path_factory.mktemp("many")
+    if request.param == "sqlite":
+        url = request.getfixturevalue("sqlite_files").create(place)
+    else:
+        postgres = request.getfixturevalue("postgres_server")
+        url = postgres.url(name := postgres.create())
+    with running_server(place / "server", env={"FEDCLUST_DATABASE_URL": url}) as server:
+        yield Consortium.found(server.base_url, server.operator_token, tuple(SIZES))
+    if request.param != "sqlite":
+        postgres.give_back(name)
+
+
 @pytest.mark.parametrize(
-    ("case", "database_url"),
-    in_turn(ALL + SWEEPS, IDS + SWEEP_IDS),
-    indirect=["database_url"],
+    ("case", "consortium"),
+    in_turn(list(enumerate(ALL + SWEEPS)), IDS + SWEEP_IDS),
+    indirect=["consortium"],
 )
 def test_the_sdk_in_binary_and_plain_http_in_json_give_what_simulate_gives(
-    server: ServerProcess, tmp_path: Path, case: tuple[str, dict[str, Any]]
+    consortium: Consortium, tmp_path: Path, case: tuple[int, tuple[str, dict[str, Any]]]
 ) -> None:
-    method, options = case
+    number, (method, options) = case
+    binary, as_json = f"binary-{number}", f"json-{number}"
     data = rows()
     config = {"n_clusters": 4, **options}
     expected = simulate(method, data, config=config, policy=POLICY, features=declared(3), seed=7)
-    consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
     rng = np.random.default_rng(0)
 
     session = {"algorithm": method, "config": config, "policy": POLICY}
-    consortium.create("binary", 3, **session)
-    results = consortium.run("binary", data, tmp_path / "journals")
+    consortium.create(binary, 3, **session)
+    results = consortium.run(binary, data, tmp_path / "journals")
     for name in data:
         found = results[name]
         assert np.array_equal(found.labels_, expected.labels_[name])
@@ -69,14 +86,14 @@ def test_the_sdk_in_binary_and_plain_http_in_json_give_what_simulate_gives(
             assert np.array_equal(
                 found.at(entry.n_clusters).labels_, expected.at(entry.n_clusters).labels_[name]
             )
-    assert shared(consortium.result("binary").result) == shared(to_tree(expected.result_))
+    assert shared(consortium.result(binary).result) == shared(to_tree(expected.result_))
 
-    consortium.create("json", 3, **session)
-    api = ApiCaller(server.base_url, "", tokens=dict(consortium.site_tokens), data=data)
+    consortium.create(as_json, 3, **session)
+    api = ApiCaller(consortium.url, "", tokens=dict(consortium.site_tokens), data=data)
     for name in data:
-        api.join(name, "json", table_id=None)
-    assert api.finish("json", list(data), rng=rng) == "completed"
-    assert shared(consortium.result("json").result) == shared(to_tree(expected.result_))
+        api.join(name, as_json, table_id=None)
+    assert api.finish(as_json, list(data), rng=rng) == "completed"
+    assert shared(consortium.result(as_json).result) == shared(to_tree(expected.result_))
 
 
 def cohort(n: int, seed: int) -> str:

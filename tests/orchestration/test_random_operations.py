@@ -261,7 +261,9 @@ class Trial:
             self.ended = row.state.value
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))]
+)
 def test_random_operations(direct: DirectApi, clock: ManualClock, seed: int) -> None:
     trial = Trial(direct, clock, seed)
     for _ in range(STEPS):
@@ -270,7 +272,7 @@ def test_random_operations(direct: DirectApi, clock: ManualClock, seed: int) -> 
             break
 
 
-@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.long)])
 def test_random_operations_on_both(
     direct_on_both: DirectApi, clock: ManualClock, seed: int
 ) -> None:
