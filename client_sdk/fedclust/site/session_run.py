@@ -247,14 +247,10 @@ class SessionRun:
             self.approvals.require(self.request)
             self.journal.commit(answer)
         elif answer.task_digest != document.digest:
-            message = (
-                f"round {number} asks something else than what this site answered; a site never "
-                "answers one round twice"
-            )
+            message = f"round {number} asks something else than what this site answered"
             raise errors.TaskRefused(self.session, "task-answered", message)
         elif self.n_sent[number] > _RESENDS:
-            message = f"the coordinator asks again for round {number}"
-            raise errors.TaskRefused(self.session, "task-answered", message)
+            raise errors.TaskRefused(self.session, "task-answered", f"round {number} asks again")
         return self.send(answer, again=number in self.journal.outcomes)
 
     def compute(self, number: int, document: TaskDocument) -> WrittenAnswer:
