@@ -141,7 +141,7 @@ def test_three_distinct_rows_and_sixteen_clusters() -> None:
 
     assert sorted(result.cluster_centers_.round(12).tolist()) == [[0, 0], [0, 1], [1, 0]]
     assert result.sizes_ == (60, 60, 60)
-    assert "3 distinct" in result.warnings_[0]
+    assert "3 distinct" in " ".join(result.warnings_)
     assert result.inertia_ == pytest.approx(0.0, abs=1e-20)
 
 
@@ -150,7 +150,7 @@ def test_fewer_received_cells_than_clusters_are_returned_with_a_warning() -> Non
     result = simulate("lloyd", sites, config={"n_clusters": 12})
 
     assert len(result.cluster_centers_) < 12
-    assert len(result.warnings_) == 1
+    assert len(result.warnings_) == 2, "few groups, and few centroids"
     assert result.sizes_ is not None
     assert sum(size or 0 for size in result.sizes_) == 21
 
@@ -184,7 +184,7 @@ def test_repeated_given_centroids_are_one_with_a_warning() -> None:
 
     assert result.cluster_centers_[1].tolist() == [99.0, 99.0]
     assert result.sizes_ == (60, 0)
-    assert "2 distinct" in result.warnings_[0]
+    assert "2 distinct" in " ".join(result.warnings_)
 
 
 def test_constant_columns_and_one_cluster() -> None:
