@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,6 +37,7 @@ from fedclust_service.store import Store
 from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi
 from support.clock import ManualClock
 from support.purpose import PURPOSE
+from support.timeouts import TIMEOUT_S
 
 OPS = "ops@hospital.example"
 HOUR = 3600.0
@@ -497,7 +499,7 @@ def test_a_worker_that_dies_after_sending_leaves_it_to_another_with_the_same_id(
     notifying: DirectApi, clock: ManualClock, posts: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notifying.define()
-    (sender,) = [each for each in notifying.co.senders if "webhook" in each._name]
+    sender, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
     run_tx = notifying.store.run_tx
 
     def dying(name: str, work: Any) -> Any:
@@ -529,6 +531,31 @@ def test_workers_that_race_send_each_once(notifying: DirectApi, posts: Box, mail
     assert counts(notifying) == {DeliveryState.SENT: 15}
     ids = [str(body["id"]) for body, _ in posts.got + mails.got]
     assert len(ids) == len(set(ids)) == 15
+
+
+def test_a_slow_delivery_to_the_webhook_delays_no_other(notifying: DirectApi, posts: Box) -> None:
+    notifying.define("heart")
+    notifying.define("lungs")
+    began, let_go, deliver = threading.Event(), threading.Event(), posts.send
+
+    def send(body: Body, address: str | None, now: datetime) -> str:
+        if not began.is_set():
+            began.set()
+            assert let_go.wait(TIMEOUT_S)
+        return deliver(body, address, now)
+
+    posts.send = send  # type: ignore[method-assign]
+    first, second, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(first.run_once)
+        try:
+            assert began.wait(TIMEOUT_S)
+            assert second.run_once()
+            assert len(posts.got) == 1
+        finally:
+            let_go.set()
+        assert slow.result(TIMEOUT_S)
+    assert {body["session"] for body, _ in posts.got} == {"heart", "lungs"}
 
 
 def test_addresses_are_those_of_the_time_of_sending(notifying: DirectApi, mails: Box) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ssl
@@ -12,7 +13,7 @@ import httpx
 from fedclust.wire.codec import canonical_json
 from fedclust_service.domain.notification import Body, DeliveryFailed
 
-#: Longest wait for the connection and for each part of the answer.
+#: Longest time for a whole delivery, however slowly its answer drips.
 TIMEOUT_S = 10.0
 
 
@@ -35,13 +36,8 @@ class WebhookSender:
         }
         place = f"{self._url.host} port {self._url.port or 443}"
         try:
-            with (
-                httpx.Client(verify=self._context, trust_env=False, timeout=TIMEOUT_S) as client,
-                # Only the status is read: nobody needs the rest, however long it is.
-                client.stream("POST", self._url, content=content, headers=headers) as reply,
-            ):
-                status = reply.status_code
-        except httpx.TimeoutException:
+            status = asyncio.run(self._post(content, headers))
+        except (TimeoutError, httpx.TimeoutException):
             raise DeliveryFailed(
                 f"webhook_url: no answer from {place} in {TIMEOUT_S:g} s"
             ) from None
@@ -63,6 +59,16 @@ class WebhookSender:
         if not 200 <= status < 300:
             raise DeliveryFailed(f"webhook_url: {place} answers with status {status}")
         return f"status {status}"
+
+    async def _post(self, content: bytes, headers: dict[str, str]) -> int:
+        """Post, and return the status; TimeoutError at the deadline."""
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            httpx.AsyncClient(verify=self._context, trust_env=False, timeout=TIMEOUT_S) as client,
+            # Only the status is read: nobody needs the rest, however long it is.
+            client.stream("POST", self._url, content=content, headers=headers) as reply,
+        ):
+            return reply.status_code
 
 
 def _by_tls(error: BaseException | None) -> bool:

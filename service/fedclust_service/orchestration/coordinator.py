@@ -11,7 +11,7 @@ from fedclust_service.orchestration.audit.sealer import Sealer
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.driver import Driver
 from fedclust_service.orchestration.group_commit import GroupCommit
-from fedclust_service.orchestration.notification_sender import NotificationSender
+from fedclust_service.orchestration.notification_sender import AT_ONCE, NotificationSender
 from fedclust_service.orchestration.sweeper import Sweeper
 from fedclust_service.store import Listener
 
@@ -45,7 +45,9 @@ class Coordinator(CoordinatorCore):
         self.sweeper = Sweeper(self)
         self.sealer = Sealer(self)
         self.senders = tuple(
-            NotificationSender(self, *each) for each in self.outgoing.senders.items()
+            NotificationSender(self, *each)
+            for each in self.outgoing.senders.items()
+            for _ in range(AT_ONCE[each[0]])
         )
         self.submissions = GroupCommit(self, "submission.store")
         self.touches = GroupCommit(self, "token.touch")

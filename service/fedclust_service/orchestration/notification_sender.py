@@ -31,10 +31,13 @@ from fedclust_service.orchestration.notifications import is_stale
 from fedclust_service.store import StoreError, Tx
 
 log = structlog.get_logger(__name__)
+#: Deliveries of a channel under way at once, so that a slow one does not delay the others. Mails
+#: go one by one: they share a server, and arrive in the order of their events.
+AT_ONCE = {Channel.EMAIL: 1, Channel.WEBHOOK: 4}
 
 
 class NotificationSender(BackgroundThread):
-    """Sends what is due, one after another. Built by the Coordinator, one for each channel."""
+    """Sends what is due, one after another. The Coordinator builds some for each channel."""
 
     def __init__(self, co: CoordinatorCore, channel: Channel, sender: Sender) -> None:
         super().__init__(f"fedclust-{channel.value}")
