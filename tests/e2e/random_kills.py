@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import simulate
+from fedclust.schema.result import Result
 from fedclust.site.ledger import Ledger
 from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
@@ -32,17 +33,22 @@ SESSION = "killed"
 SIZES = {"berlin": 720, "oslo": 540, "porto": 900, "turin": 450}
 K, D, ROUNDS = 8, 4, 20
 POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
-#: What the result holds apart from by-site parts, which readers see cut.
-SHARED = (
-    *("centroids", "centroids_original", "center", "scale", "sizes", "quality"),
-    *("history", "n_rounds", "stopped_because", "warnings", "bounds"),
-)
+#: The command's exit code where the coordinator cannot be reached.
+UNREACHED = 6
+#: What analysts read of a result; its sweep is compared entry by entry. Not ``extra``: the last
+#: digits of spectral's eigengap there are those of the process that computed it.
+SHARED = tuple(sorted(Result.model_fields.keys() - {"mapping", "sweep", "extra"}))
 
 
 def rows() -> dict[str, NDArray[np.float64]]:
     """Return rows without clusters, on which k-means takes over 20 rounds to converge."""
     rng = np.random.default_rng(5)
     return {name: rng.random((n, D)) * [1.0, 2.0, 5.0, 10.0] for name, n in SIZES.items()}
+
+
+def with_outcome(X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows with a yes/no column that goes with the first one."""
+    return np.column_stack([X, (X[:, 0] + X[:, 1] / 4 > 0.9).astype(np.float64)])
 
 
 def shared(result: dict[str, Any]) -> bytes:
@@ -74,7 +80,9 @@ def run_with_kills(
     directory: Path,
     method: str = "lloyd",
     options: dict[str, Any] | None = None,
+    policy: dict[str, Any] | None = None,
     *,
+    outcome: bool = False,
     database_url: str,
     coordinator_kills: int,
     site_kills: int,
@@ -89,6 +97,10 @@ def run_with_kills(
     method : str
     options : dict, optional
         In place of those with which the method's sessions last.
+    policy : dict, optional
+        Beyond ``POLICY``. With ``missing: mask`` each site lacks another column.
+    outcome : bool
+        Whether the session has an outcome.
     database_url : str
     coordinator_kills, site_kills : int
         How many of each, in random order.
@@ -99,10 +111,19 @@ def run_with_kills(
     """
     began = time.monotonic()
     rng = np.random.default_rng(seed)
-    data = rows()
+    data, policy = rows(), {**POLICY, **(policy or {})}
+    features, has = declared(D, -20.0, 30.0), dict.fromkeys(data, range(D))
+    if policy.get("missing") == "mask":
+        has = {name: np.delete(range(D), place % D) for place, name in enumerate(data)}
+    if outcome:
+        features.append({"name": f"x{D}", "kind": "binary", "role": "outcome"})
+        data = {name: with_outcome(X) for name, X in data.items()}
+        has = {name: [*columns, D] for name, columns in has.items()}
+    files = {name: directory / name / "rows.csv" for name in data}
+    for name, X in data.items():
+        write_csv(files[name], X, has[name])
     config = {"n_clusters": K, **(busy(method) if options is None else options)}
-    features = declared(D, -20.0, 30.0)
-    reference = simulate(method, data, config=config, policy=POLICY, features=features, seed=7)
+    reference = simulate(method, files, config=config, policy=policy, features=features, seed=7)
     long = reference.result_.stopped_because == "max_rounds"
     assert long or TRIED[method].few or options is not None, "the run is to be long"
     report = KillReport()
@@ -114,11 +135,10 @@ def run_with_kills(
         recorded(server.base_url) as tap,
     ):
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
-        session = {"algorithm": method, "config": config, "policy": POLICY}
+        session = {"algorithm": method, "config": config, "policy": policy}
         consortium.create(SESSION, D, features=features, **session)
         sites = {}
-        for name, X in data.items():
-            write_csv(directory / name / "rows.csv", X)
+        for name in data:
             sites[name] = Command(consortium.at(tap.url), SESSION, name, directory / name)
         victims = ["coordinator"] * coordinator_kills + ["site"] * site_kills
         rng.shuffle(victims)
@@ -129,6 +149,10 @@ def run_with_kills(
             killer.run()
             for site in sites.values():
                 code = site.wait()
+                if code == UNREACHED:
+                    # It waits 30 s on first contact, and requests may be kept back for longer.
+                    site.start()
+                    code = site.wait()
                 assert code == 0, f"{site.name} ended with {code}: {site.log.read_text()[-2000:]}"
         finally:
             for site in sites.values():

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,14 +124,16 @@ def declared(n: int, lower: float = -1e3, upper: float = 2e4) -> list[dict[str, 
     return [{"name": name, "lower": lower, "upper": upper} for name in columns(n)]
 
 
-def write_csv(path: Path, X: NDArray[np.float64]) -> None:
-    """Write rows with a record number; they read back bit for bit."""
+def write_csv(path: Path, X: NDArray[np.float64], has: Sequence[int] | None = None) -> None:
+    """Write rows with a record number, of all columns or of some; they read back bit for bit."""
+    kept = range(X.shape[1]) if has is None else has
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["record", *columns(X.shape[1])])
+        writer.writerow(["record", *(f"x{column}" for column in kept)])
         writer.writerows(
-            [f"{path.parent.name}-{index}", *row] for index, row in enumerate(X.tolist())
+            [f"{path.parent.name}-{index}", *row]
+            for index, row in enumerate(X[:, list(kept)].tolist())
         )
 
 
