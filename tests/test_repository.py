@@ -190,16 +190,6 @@ def test_code_avoids_them_too_and_refers_to_pages_that_exist() -> None:
     assert not found, "\n".join(found)
 
 
-def test_no_module_is_longer_than_500_lines() -> None:
-    long = [
-        f"{path.relative_to(ROOT)}: {lines}"
-        for path in tracked(".py")
-        if (path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"))
-        and (lines := len(path.read_text("utf-8").splitlines())) > 500
-    ]
-    assert not long, "\n".join(long)
-
-
 #: Classes of one name that mean the same in several places.
 SHARED_NAMES = {
     "every method has them": {"CellsTask", "Config", "DefaultConfig", "PaperConfig", "State"},

@@ -37,17 +37,17 @@ def test_estimates_grow_with_sites_models_clusters_and_bytes() -> None:
 def test_what_would_take_too_long_is_refused_with_what_fits(config: dict[str, Any]) -> None:
     check_workload(plan(**config), 50, 3_600)
     with pytest.raises(RuleViolation) as refused:
-        check_workload(plan(**config), 50, 9.5)
+        check_workload(plan(**config), 50, 2.8)
     assert refused.value.pointer == "/" + next(iter(config))
     said, fits = refused.value.message.split("At most ")
     assert "50 sites" in said
     (sites,) = map(int, re.findall(r"(\d+) sites", fits))
-    check_workload(plan(**config), sites, 9.5)
+    check_workload(plan(**config), sites, 2.8)
     with pytest.raises(RuleViolation):
-        check_workload(plan(**config), sites + 1, 9.5)
+        check_workload(plan(**config), sites + 1, 2.8)
     models = [int(found) for found in re.findall(r"stability (\d+)", fits)]
     for n in models:
-        check_workload(plan(**{**config, "stability": n}), 50, 9.5)
+        check_workload(plan(**{**config, "stability": n}), 50, 2.8)
 
 
 def test_where_nothing_fits_it_is_to_be_left_out() -> None:

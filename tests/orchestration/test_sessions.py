@@ -302,7 +302,7 @@ def test_no_more_models_sites_and_clusters_than_the_coordinator_can_compute(
     direct: DirectApi,
 ) -> None:
     """With the number that would fit; also where sites are invited later."""
-    direct.co.limits = Limits(aggregation_timeout_s=10)
+    direct.co.limits = Limits(aggregation_timeout_s=3)
     names = tuple(f"s{i}" for i in range(9))
     direct.register(*names)
 
