@@ -17,6 +17,7 @@ from fedclust import simulate
 from fedclust.engine import evaluation
 from fedclust.methods.common.assign import label_by_centroid
 from fedclust.methods.common.finalize import complete_result
+from fedclust.methods.registry import METHODS
 from fedclust.numeric.arrays import BoolMatrix
 from fedclust.numeric.distances import masked_squared_distances, nearest_centroid
 from fedclust.schema.feature import Feature
@@ -107,7 +108,7 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
     )
     has = {"a": rng.random(d) < 0.7, "b": rng.random(d) < 0.7}
     config = RunConfig(
-        options=None,
+        options=METHODS["lloyd"].options(n_clusters=len(centroids)),
         features=tuple(Feature(name=name) for name in "wxyz"),
         policy=Policy(min_group_size=3, missing="mask"),
         roster=("a", "b"),

@@ -56,3 +56,21 @@ def test_a_result_that_rests_on_imputed_values_says_so(share: float, *, warns: b
     found = run("lloyd", 3, rows, missing="impute")
 
     assert any("of the values are imputed, also" in text for text in found.warnings_) == warns
+
+
+def test_persons_of_groups_that_lack_a_value_are_said_to_be_left_out() -> None:
+    """At each site 20 of 60 persons lack the same column, so groups of theirs are left out."""
+    rows = sites(60)
+    for each in rows.values():
+        each[:20, 1] = np.nan
+
+    found = run("lloyd", 2, rows, missing="drop")
+
+    quality = found.result_.quality
+    assert quality is not None
+    assert (quality.n_rows, quality.n_left_out) == (120, 60)
+    said = "60 of 180 persons are not in the result"
+    assert any(said in text and "missing: impute" in text for text in found.warnings_)
+    assert said in html(found._facts())
+    assert "were left out (60 of 180 persons)" in found.methods_text()
+    assert not any("not in the result" in text for text in run("lloyd", 2, sites(60)).warnings_)

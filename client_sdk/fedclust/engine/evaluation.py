@@ -35,7 +35,12 @@ from fedclust.numeric.davies_bouldin import davies_bouldin
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
-from fedclust.protection.message_checks import check_empty, check_means, check_shape
+from fedclust.protection.message_checks import (
+    check_counts,
+    check_empty,
+    check_means,
+    check_shape,
+)
 from fedclust.protection.resolution import resolution_warning
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
@@ -100,6 +105,8 @@ class Evaluation(Model):
         Of each cluster's points, scaled: mean and sum of squared deviations from it.
     within : (d,) float64
         Variance within the site's groups, scaled.
+    left_out : int
+        Persons of the groups that ``missing: drop`` leaves out.
     """
 
     counts: IntVector
@@ -110,6 +117,7 @@ class Evaluation(Model):
     means: FloatMatrix
     m2: FloatMatrix
     within: FloatVector
+    left_out: int = 0
 
 
 PHASE = Phase(
@@ -173,6 +181,12 @@ PHASE = Phase(
                 "once with the table."
             ),
             identifies="Describes all your persons together.",
+        ),
+        Disclosure(
+            field="left_out",
+            shape="one number",
+            meaning="How many of your persons are in groups that lack a value and are left out.",
+            identifies="A sum over whole groups.",
         ),
     ),
 )
@@ -252,6 +266,7 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
         means=plain.means,
         m2=m2,
         within=points.within * total_variances(points),
+        left_out=points.left_out,
     )
 
 
@@ -365,6 +380,9 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
     _refuse(np.asarray((payload.m2 < 0).any(axis=1)), "m2", "a spread is negative")
     if (payload.within < 0).any():
         raise RuleViolation("within", "a variance is negative", "/within")
+    if config.policy.missing != "drop" and payload.left_out:
+        raise RuleViolation("left-out", "only missing: drop leaves persons out", "/left_out")
+    check_counts(np.array([payload.left_out]), config.p, "/left_out")
 
 
 def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
@@ -421,6 +439,7 @@ def aggregate(
             simplified_silhouette=float(silhouettes.sum() / n) if judged else None,
             davies_bouldin=davies_bouldin(apart, counts, distances) if judged else None,
             n_rows=n,
+            n_left_out=sum(each.left_out for each in sent.values()),
         )
     return EvaluationOutcome(
         quality=quality,
@@ -470,6 +489,13 @@ def _number_warnings(
     n_points = int(np.sum([each.points for each in sent]))
     n_empty, n_silent = int((counts == 0).sum()), n_answers - len(sent)
     found = []
+    left_out = sum(each.left_out for each in sent)
+    if left_out:
+        total = left_out + int(counts.sum())
+        found.append(
+            f"{left_out:,} of {total:,} persons are not in the result: their groups lack a value. "
+            "With missing: impute they would be in it."
+        )
     if isinstance(asked, int) and n_points <= asked:
         points = "rows" if config.policy.protection == "none" else "groups of persons"
         found.append(

@@ -82,8 +82,13 @@ def complete_points(points: Points, config: RunConfig) -> Points:
         whole = known.all(axis=1)
         if whole.all():
             return points
-        outcomes = None if points.outcomes is None else points.outcomes[whole]
-        return replace(points, X=X[whole], sizes=points.sizes[whole], outcomes=outcomes)
+        return replace(
+            points,
+            X=X[whole],
+            sizes=points.sizes[whole],
+            outcomes=None if points.outcomes is None else points.outcomes[whole],
+            left_out=int(points.sizes[~whole].sum()),
+        )
     return replace(points, X=X, observed=None if known.all() else known)
 
 

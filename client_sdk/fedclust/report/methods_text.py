@@ -32,7 +32,7 @@ _ENDED = {
     "site_left": "a site left",
 }
 _MISSING = {
-    "drop": "{Groups} with a missing value in any variable were left out{complete}.",
+    "drop": "{Groups} with a missing value in any variable were left out{left_out}{complete}.",
     "impute": "Missing values were replaced by the mean over all sites, and those of categorical "
     "variables by the shares of the levels.",
     "mask": "Sites could lack variables. Other missing values were replaced by the mean over all "
@@ -138,11 +138,16 @@ def _variables(facts: Facts) -> str:
 
 def _missing(facts: Facts) -> str:
     policy = facts.definition.policy
-    rows, complete = "Rows", ""
+    rows, complete, left_out = "Rows", "", ""
+    quality = facts.result.quality
+    if quality is not None and quality.n_left_out:
+        total = quality.n_rows + quality.n_left_out
+        left_out = f" ({quality.n_left_out:,} of {total:,} persons)"
     if policy.protection != "none":
         # How many persons is known at each site alone: ``fedclust check`` prints it.
         rows, complete = "Groups of persons", ", persons with complete data in these groups too"
-    return _MISSING[policy.missing].replace("{Groups}", rows).replace("{complete}", complete)
+    text = _MISSING[policy.missing].replace("{Groups}", rows).replace("{left_out}", left_out)
+    return text.replace("{complete}", complete)
 
 
 def _scaling(facts: Facts) -> str:

@@ -35,6 +35,8 @@ class Points:
         not release one; None in sessions without outcomes, and where a method computes.
     outcome_within : (q,) float64 or None
         As ``within``, of the outcomes.
+    left_out : int
+        Persons of the groups that ``missing: drop`` leaves out of these points.
     derived : dict
         What was made of these points, to be used again; it decides nothing.
     """
@@ -45,6 +47,7 @@ class Points:
     observed: NDArray[np.bool_] | None = None
     outcomes: NDArray[np.float64] | None = None
     outcome_within: NDArray[np.float64] | None = None
+    left_out: int = 0
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

@@ -37,6 +37,8 @@ class Quality(Model):
     simplified_silhouette, davies_bouldin : float or None
     n_rows : int
         Persons.
+    n_left_out : int
+        Persons in groups that ``missing: drop`` leaves out, at the sites that sent numbers.
     """
 
     inertia: float
@@ -44,6 +46,7 @@ class Quality(Model):
     simplified_silhouette: float | None
     davies_bouldin: float | None
     n_rows: int
+    n_left_out: int = 0
 
 
 class HistoryEntry(Model):
