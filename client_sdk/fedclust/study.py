@@ -73,15 +73,16 @@ class StudyCreate(Model):
 class StudyInfo(Model):
     """A study, as far as its reader may see.
 
-    ``sessions`` are those that the reader may see, oldest first. A site reads name, title, purpose,
-    contact, its own sessions, and who made the study when; the other fields are null for it.
+    ``n_sessions`` counts those that the reader may see; the list of sessions names them. A site
+    reads name, title, purpose, contact, the number of its own sessions, and who made the study
+    when; the other fields are null for it.
     """
 
     name: Slug
     title: Line
     purpose: Purpose
     contact: Line
-    sessions: tuple[Slug, ...]
+    n_sessions: Annotated[int, Field(ge=0)]
     created_by: str
     created_at: Timestamp
     approval: Line | None = None
@@ -96,7 +97,7 @@ class StudyInfo(Model):
             "study": self.name,
             "title": self.title,
             "sites": None if self.sites is None else ", ".join(self.sites),
-            "sessions": ", ".join(self.sessions),
+            "sessions": str(self.n_sessions),
             "created by": self.created_by,
         }
 

@@ -64,7 +64,7 @@ def test_a_short_request_becomes_a_whole_definition(api: ApiCaller) -> None:
     listed = api.ok("GET", "/v1/sessions?study=hearts", "north")["items"]
     assert [each["name"] for each in listed] == ["short"]
     shown = api.ok("GET", "/v1/studies/hearts", "north")
-    assert (shown["sessions"], shown["sites"], shown["defaults"]) == (["short"], None, None)
+    assert (shown["n_sessions"], shown["sites"], shown["defaults"]) == (1, None, None)
     assert api.ok("GET", "/v1/studies/hearts", "ada")["defaults"] == DEFAULTS
     remaining = api.request("DELETE", "/v1/studies/hearts", "ada")
     assert problem(remaining) == (409, "wrong-state", [])

@@ -87,12 +87,12 @@ def test_studies_are_seen_by_those_they_concern(study: DirectApi) -> None:
         assert hidden.to_problem() == absent.to_problem()
         assert studies.list_studies(study.co, stranger).items == ()
     whole = studies.get_study(study.co, OPERATOR, "hearts")
-    assert (whole.sites, whole.sessions) == (SITES, ("first", "second"))
+    assert (whole.sites, whole.n_sessions) == (SITES, 2)
     assert whole.defaults == body().defaults
     # As in the list of sessions: not those of the operator.
-    assert studies.get_study(study.co, ANALYST, "hearts").sessions == ("first",)
+    assert studies.get_study(study.co, ANALYST, "hearts").n_sessions == 1
     own = studies.get_study(study.co, site("north"), "hearts")
-    assert (own.title, own.purpose, own.sessions) == ("Hearts", PURPOSE, ("first", "second"))
+    assert (own.title, own.purpose, own.n_sessions) == ("Hearts", PURPOSE, 2)
     assert {own.approval, own.expires, own.sites, own.features, own.defaults} == {None}
     assert studies.list_studies(study.co, site("north")).items == (own,)
 

@@ -186,7 +186,7 @@ def test_a_study_shows_only_the_defaults_that_were_set() -> None:
         title="",
         purpose=PURPOSE,
         contact="",
-        sessions=(),
+        n_sessions=0,
         created_by="ada",
         created_at="2026-01-05T08:00:00Z",  # type: ignore[arg-type]  # read from text
         defaults=study().defaults,

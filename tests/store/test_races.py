@@ -267,7 +267,7 @@ def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> 
     def delete(tx: Tx, name: str) -> bool:
         study = tx.studies.lock(name)
         assert study is not None
-        if tx.studies.sessions([name])[name]:
+        if tx.studies.session_counts([name])[name]:
             return False
         tx.studies.delete(study.id)
         return True

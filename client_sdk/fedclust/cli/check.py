@@ -217,7 +217,10 @@ class _StudyCheck:
     def of(self, client: Client, study: str) -> list[_OfStudy]:
         """Return the check of each session of a study that invites this site."""
         _ = self.site.name  # UsageError for the token of somebody else
-        return [self._check(client.session(name)) for name in client.study(study).sessions]
+        return [
+            self._check(client.session(each.name))
+            for each in reversed(list(client.sessions(study=study)))
+        ]
 
     def _check(self, info: SessionInfo) -> _OfStudy:
         if info.state in ENDED:

@@ -62,7 +62,7 @@ def show_all(connection: o.Connection, as_json: o.AsJson = False) -> None:
                 each.name,
                 each.title,
                 None if each.sites is None else len(each.sites),
-                len(each.sessions),
+                each.n_sessions,
                 each.created_by,
             )
             for each in found

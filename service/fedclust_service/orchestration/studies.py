@@ -99,11 +99,11 @@ def list_studies(co: Coordinator, actor: Actor, limit: int = 50, cursor: str | N
             after_id=after,
         )
         shown = rows[:size]
-        sessions = _sessions_of(tx, actor, [each.name for each in shown])
+        counts = _session_counts(tx, actor, [each.name for each in shown])
         items = []
         for each in shown:
             try:
-                items.append(_shown(actor, each, sessions[each.name]))
+                items.append(_shown(actor, each, counts[each.name]))
             except DataDamaged:
                 log.error("study_unreadable", study=each.name)
         return Page(items=tuple(items), next=str(shown[-1].id) if len(rows) > size else None)
@@ -129,10 +129,11 @@ def delete_study(co: Coordinator, actor: Actor, name: str) -> None:
             if is_slug(name) and deleted_before(tx, actor, _DELETED, _subject(name)):
                 return
             raise
-        sessions = tx.studies.sessions([study.name])[study.name]
-        if sessions:
-            more = len(sessions) - _MOST_NAMED
-            named = ", ".join(sessions[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        n_sessions = tx.studies.session_counts([study.name])[study.name]
+        if n_sessions:
+            newest = tx.sessions.list(limit=_MOST_NAMED, study=study.name)
+            more = n_sessions - len(newest)
+            named = ", ".join(each.name for each in newest) + (f" and {more} more" if more else "")
             raise Refusal(
                 "wrong-state",
                 f"The study has sessions: {named}. It can be deleted once it has none; a session "
@@ -208,8 +209,8 @@ def _definition_of(study: Study) -> StudyCreate:
         raise DataDamaged("study") from None
 
 
-def _sessions_of(tx: Tx, actor: Actor, names: list[str]) -> dict[str, tuple[str, ...]]:
-    return tx.studies.sessions(
+def _session_counts(tx: Tx, actor: Actor, names: list[str]) -> dict[str, int]:
+    return tx.studies.session_counts(
         names,
         created_by=actor.key if actor.role is Role.ANALYST else None,
         site=actor.name if actor.role is Role.SITE else None,
@@ -217,17 +218,17 @@ def _sessions_of(tx: Tx, actor: Actor, names: list[str]) -> dict[str, tuple[str,
 
 
 def _info(tx: Tx, actor: Actor, study: Study) -> StudyInfo:
-    return _shown(actor, study, _sessions_of(tx, actor, [study.name])[study.name])
+    return _shown(actor, study, _session_counts(tx, actor, [study.name])[study.name])
 
 
-def _shown(actor: Actor, study: Study, sessions: tuple[str, ...]) -> StudyInfo:
+def _shown(actor: Actor, study: Study, n_sessions: int) -> StudyInfo:
     found = _definition_of(study)
     fields = {"title", "purpose", "contact"}
     if sees_whole_study(actor):
         fields |= {"approval", "expires", "sites", "features", "defaults"}
     return StudyInfo(
         name=study.name,
-        sessions=sessions,
+        n_sessions=n_sessions,
         created_by=study.created_by.partition(":")[2],
         created_at=study.created_at,
         **{field: getattr(found, field) for field in fields},

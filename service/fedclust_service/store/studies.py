@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Select, delete, insert, select
+from sqlalchemy import Select, delete, func, insert, select
 
 from fedclust_service.domain.study import Study
 from fedclust_service.store import tables
@@ -68,22 +68,22 @@ class Studies(Repository):
             query = query.where(_T.id < after_id)
         return [Study(**row) for row in self._rows(query)]
 
-    def sessions(
+    def session_counts(
         self, names: Collection[str], *, created_by: str | None = None, site: str | None = None
-    ) -> dict[str, tuple[str, ...]]:
-        """Return the names of each study's sessions, oldest first.
+    ) -> dict[str, int]:
+        """Return how many sessions each study has.
 
         Only sessions of the creator ``created_by``, and in which ``site`` has a participation.
         """
-        query = select(_S.study, _S.name).where(_S.study.in_(sorted(names))).order_by(_S.id)
+        query = select(_S.study, func.count()).where(_S.study.in_(sorted(names)))
         if created_by is not None:
             query = query.where(_S.created_by == created_by)
         if site is not None:
             query = query.where(_S.id.in_(select(_P.session_id).where(_P.site == site)))
-        found: dict[str, list[str]] = {name: [] for name in names}
-        for study, session in self._all(query):
-            found[study].append(session)
-        return {study: tuple(sessions) for study, sessions in found.items()}
+        counts = dict.fromkeys(names, 0)
+        for name, n in self._all(query.group_by(_S.study)):
+            counts[name] = n
+        return counts
 
     def delete(self, study_id: int) -> None:
         """Delete a study; ConstraintViolated if a session belongs to it."""

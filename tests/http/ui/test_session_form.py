@@ -29,7 +29,7 @@ STUDY = StudyInfo(
     purpose=PURPOSE,
     contact="",
     approval="",
-    sessions=(),
+    n_sessions=0,
     created_by="ada",
     created_at=datetime(2026, 1, 1, tzinfo=UTC),
     sites=SITES,

@@ -41,7 +41,7 @@ def _read(page: PageRequest) -> Response:
         agreed=_agreed(study),
         features=[feature_text(each) for each in study.features or ()],
         sessions=found.items,
-        more=len(study.sessions) - len(found.items),
+        more=study.n_sessions - len(found.items),
         may_manage=page.actor.role is not Role.SITE,
     )
 
