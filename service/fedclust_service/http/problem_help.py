@@ -156,7 +156,7 @@ PROBLEM_HELP: dict[str, ProblemHelp] = {
     ),
     "too-many-requests": ProblemHelp(
         "The token has too many requests open, or too many attempts to sign in failed from one "
-        "address.",
+        "address with it, or with tokens that do not exist.",
         "Wait as long as `Retry-After` says, and keep fewer requests open.",
     ),
     "headers-too-large": ProblemHelp(

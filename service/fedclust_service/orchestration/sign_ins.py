@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from fedclust_service.domain.access import Actor, Principal, Token
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.sign_in import CookieText, SignIn, new_cookie, parse_cookie
+from fedclust_service.domain.tokens import TokenError, parse_token
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.principals import (
     authenticate,
@@ -57,6 +58,16 @@ class SignInInfo:
     token_id: str
     created_at: datetime
     last_used_at: datetime
+
+
+def known_token(co: Coordinator, token: str) -> str:
+    """Return the id that a token names, even with a wrong secret; empty if no token has it."""
+    try:
+        named = parse_token(token).id
+    except TokenError:
+        return ""
+    found = co.store.read("token.named", lambda tx: tx.tokens.get(named))
+    return "" if found is None else named
 
 
 def sign_in(co: Coordinator, token: str) -> tuple[str, SignedIn]:

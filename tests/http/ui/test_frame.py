@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.tokens import new_token, parse_token
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
@@ -250,13 +253,25 @@ def test_over_https_the_cookie_is_for_this_host_alone(tmp_path: Path) -> None:
                 assert (refused.status_code, "<h1>" in refused.text) == (429, True)
 
 
-def test_failed_attempts_are_limited_by_address(place: Place) -> None:
-    visitor = place.visitor()
-    answers = [visitor.post("/ui/sign-in", data={"token": "x"}) for _ in range(12)]
+def test_failed_attempts_keep_nobody_else_out(place: Place) -> None:
+    """Who varies the token waits as one; a token waits only after attempts with its own id."""
+    visitor, right = place.visitor(), place.api.tokens["ada"]
+    answers = [
+        visitor.post("/ui/sign-in", data={"token": token})
+        for token in ("x", *(new_token(Role.ANALYST).reveal() for _ in range(11)))
+    ]
     assert {answer.status_code for answer in answers} == {401, 429}
+    assert answers[-1].status_code == 429
     assert int(answers[-1].headers["Retry-After"]) > 0
     assert "Too many attempts" in answers[-1].text
     assert "Your token" in answers[-1].text
-    # Not even the right token, until the time is over.
-    right = {"token": place.api.tokens["ada"]}
-    assert visitor.post("/ui/sign-in", data=right).status_code == 429
+    assert visitor.post("/ui/sign-in", data={"token": right}).status_code == 303
+    guesses = [
+        replace(parse_token(right), secret=new_token(Role.ANALYST).secret) for _ in range(10)
+    ]
+    for guess in guesses:
+        answer = place.visitor().post("/ui/sign-in", data={"token": guess.reveal()})
+        assert answer.status_code == 401
+    assert place.visitor().post("/ui/sign-in", data={"token": right}).status_code == 429
+    other = place.api.tokens["north"]
+    assert place.visitor().post("/ui/sign-in", data={"token": other}).status_code == 303

@@ -53,17 +53,17 @@ def _exchange(request: Request, form: Form) -> Response:
     rate: SignInRate = request.app.state.sign_in_rate
     address = "" if request.client is None else request.client.host
     wanted = _own_page(form.get("next", ""))
+    co, token = service_of(request).coordinator, form.get("token", "").strip()
+    known = sign_ins.known_token(co, token)
     try:
-        rate.check(address)
-        cookie, signed = sign_ins.sign_in(
-            service_of(request).coordinator, form.get("token", "").strip()
-        )
+        rate.check(address, known)
+        cookie, signed = sign_ins.sign_in(co, token)
     except Refusal as refusal:
         if refusal.status not in (401, 429):
             raise
         headers = {}
         if refusal.retry_after_s is None:
-            rate.failed(address)
+            rate.failed(address, known)
         else:
             headers["Retry-After"] = str(refusal.retry_after_s)
         values = {"next": wanted, "failure": refusal.detail}
