@@ -20,7 +20,7 @@ from fedclust.site.settings import AgentSettings, SiteSettings
 from fedclust.study import StudyCreate, StudyDefaults
 from fedclust.wire.models import SessionCreate
 from fedclust.wire.problems import CATALOGUE
-from fedclust_service.cli import NO_FLAG
+from fedclust_service.cli import DATABASE, FLAGS, NO_FLAG, NOTIFICATIONS
 from fedclust_service.cli import app as service_app
 from fedclust_service.domain.audit_actions import AUDIT_ACTIONS
 from fedclust_service.exit_codes import Exit
@@ -49,22 +49,33 @@ def commands() -> str:
     shared = dict(_leaves("fedclust", get_command(app)))["fedclust status"].params
     table = _options_table([each for each in shared if each.name in connection])
     lead = "*connection* stands for these options, which all commands with a coordinator have:"
-    return f"{lead}\n\n{table}\n\n{_command_sections('fedclust', app, connection, 'connection')}"
+    return f"{lead}\n\n{table}\n\n{_command_sections('fedclust', app, {'connection': connection})}"
 
 
 def service_commands() -> str:
     """Return every command of ``fedclust-service`` with its arguments and options."""
-    return _command_sections("fedclust-service", service_app, tuple(Settings.model_fields), "flags")
+    marks = {"settings": FLAGS, "notifications": NOTIFICATIONS, "database": DATABASE}
+    flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in DATABASE)
+    lead = (
+        f"*database* stands for {flags}, *notifications* for the settings of mail and webhook, "
+        "*settings* for the flag of every setting."
+    )
+    sections = _command_sections("fedclust-service", service_app, marks)
+    return f"{textwrap.fill(lead, 99, break_on_hyphens=False)}\n\n{sections}"
 
 
-def _command_sections(name: str, typer_app: Any, shared: tuple[str, ...], mark: str) -> str:
-    """Return a section for each command; ``mark`` stands for the options named in ``shared``."""
+def _command_sections(name: str, typer_app: Any, marks: Mapping[str, tuple[str, ...]]) -> str:
+    """Return a section for each command; each of ``marks`` stands for the options named there."""
     parts = []
     for path, command in _leaves(name, get_command(typer_app)):
-        own = [each for each in command.params if each.name not in (*shared, "help")]
+        left, said = {each.name for each in command.params}, []
+        for mark, shared in marks.items():
+            if left.issuperset(shared):
+                said.append(f"[*{mark}*]")
+                left -= set(shared)
+        own = [each for each in command.params if each.name in left - {"help"}]
         words = [each.name.upper().replace("_", "-") for each in own if not _is_option(each)]
-        if any(each.name in shared for each in command.params):
-            words.append(f"[*{mark}*]")
+        words += said
         options = [each for each in own if _is_option(each)]
         table = f"\n\n{_options_table(options)}" if options else ""
         usage = " ".join([f"`{path}`", *words])

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+#: Windows has no quotas with a number of their own.
+_FULL = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _MAGIC = b"fedclust 1 "
 
 
@@ -25,6 +27,16 @@ class FileDamaged(ValueError):
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path}: {what}")
         self.path = path
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether there is no room left, on the disk or within this account's quota."""
+    return error.errno in _FULL
+
+
+def reason(error: OSError) -> str:
+    """Return in words why the operating system refused."""
+    return "the disk is full" if is_disk_full(error) else error.strerror or type(error).__name__
 
 
 class LockHeld(RuntimeError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from fedclust.durable_files import write_atomically
+from fedclust.durable_files import reason, write_atomically
 from fedclust.methods.registry import METHODS
 from fedclust_service.clock import ClockFault, StoreClock
 from fedclust_service.delivery import outgoing
@@ -64,35 +64,42 @@ def open_coordinator(
     serving: bool,
     clock: StoreClock | None = None,
     accept_clock: bool = False,
+    new_key: bool = False,
 ) -> Opened:
     """Open the database and the secret key, and create what is missing; StartFailure.
 
     ``serving``: whether this process will serve requests. ``accept_clock``: whether an operator
-    confirms the time although the last audit entry is later.
+    confirms the time although the last audit entry is later. ``new_key``: the key that the tokens
+    were signed with is lost; they all become void.
     """
     clock = clock or StoreClock(settings.clock_limit_s)
     made = _make_data_dir(settings)
     sent = outgoing(settings) if serving else Outgoing()
-    keys, made_key = _secret_keys(settings, make=True)
-    if made_key:
-        made.append(f"wrote a secret key to {settings.key_file}")
+    keys = _secret_keys(settings)
     with explain_store_errors(settings):
-        store = Store.open(settings.store_url, clock, serving=serving)
-    coordinator = Coordinator(store=store, keys=keys, limits=_limits(settings), outgoing=sent)
+        # No other process may go on with the keys that a new one replaces.
+        store = Store.open(settings.store_url, clock, serving=serving or new_key)
     token = None
     try:
         with explain_store_errors(settings):
+            if new_key:
+                # Before the key is written: after a crash in between, this command runs again.
+                principals.void_tokens(store)
+                made.append(
+                    "all tokens are void and all sign-ins have ended: issue new tokens, for "
+                    "example with `fedclust site token NAME`"
+                )
+            if keys is None:
+                keys = _first_key(settings, store, made)
+            coordinator = Coordinator(
+                store=store, keys=keys, limits=_limits(settings), outgoing=sent
+            )
             if serving:
                 _check_clock(coordinator, accept=accept_clock)
                 for problem in METHODS.problems():
                     log.warning("method_unusable", why=problem)
-            if not _has_operator(store):
+            if new_key or not _has_operator(store):
                 token = principals.bootstrap_operator(coordinator)
-            elif made_key:
-                made.append(
-                    f"{settings.key_file} was missing: tokens issued before are not valid under "
-                    "the new key; restore it from a backup, or issue new ones"
-                )
     except BaseException:
         store.close()
         raise
@@ -160,34 +167,70 @@ def _make_data_dir(settings: Settings) -> list[str]:
         path.mkdir(mode=0o700, parents=True)
     except OSError as error:
         raise StartFailure(
-            Exit.DATABASE, f"the data directory {path} cannot be made: {error.strerror}"
+            Exit.DATABASE, f"the data directory {path} cannot be made: {reason(error)}"
         ) from None
     return [f"made the data directory {path}"]
 
 
-def _secret_keys(settings: Settings, *, make: bool) -> tuple[SecretKeys, bool]:
-    if settings.secret_key:
-        return SecretKeys([key.get_secret_value().encode() for key in settings.secret_key]), False
-    path, made = settings.key_file, False
+def require_key(settings: Settings) -> None:
+    """Raise StartFailure if there is no secret key."""
+    if _secret_keys(settings) is None:
+        raise StartFailure(
+            Exit.SETTINGS,
+            f"the secret key {settings.key_file} is missing, and without it no token of the "
+            "database is valid: put it there first. If it is lost, add --new-key: all tokens "
+            "become void, and you get a new operator token",
+        )
+
+
+def _first_key(settings: Settings, store: Store, made: list[str]) -> SecretKeys:
+    """Write a secret key, unless the database has tokens that were signed with another one."""
+    path = settings.key_file
+    signed = store.read("token.signed", lambda tx: tx.tokens.any_unrevoked())
+    # Another process may have made the key and the first token in the meantime.
+    if signed and not path.exists():
+        raise StartFailure(
+            Exit.SETTINGS,
+            f"the secret key {path} is missing, and the tokens of the database are signed with it: "
+            "put it back. If it is lost, run `fedclust-service init --new-key`: all tokens become "
+            "void, and you get a new operator token",
+        )
     try:
-        if make and not path.exists():
-            made = _write_key(path)
+        if _write_key(path):
+            made.append(f"wrote a secret key to {path}")
+    except OSError as error:
+        raise _unusable_key(path, error) from None
+    keys = _secret_keys(settings)
+    assert keys is not None  # noqa: S101  # written above
+    return keys
+
+
+def _unusable_key(path: Path, error: OSError) -> StartFailure:
+    return StartFailure(Exit.SETTINGS, f"the secret key {path} cannot be used: {reason(error)}")
+
+
+def _secret_keys(settings: Settings) -> SecretKeys | None:
+    """Return the secret keys; None if there is no file. StartFailure if they cannot be used."""
+    if settings.secret_key:
+        return SecretKeys([key.get_secret_value().encode() for key in settings.secret_key])
+    path = settings.key_file
+    try:
         lines = path.read_text("ascii").split()
+    except FileNotFoundError:
+        return None
     except UnicodeDecodeError:
         lines = []
     except OSError as error:
-        raise StartFailure(
-            Exit.SETTINGS, f"the secret key {path} cannot be used: {error.strerror}"
-        ) from None
+        raise _unusable_key(path, error) from None
     if not lines or any(len(line) < MIN_KEY_LENGTH for line in lines):
         raise StartFailure(
             Exit.SETTINGS,
             f"the secret key {path} holds no key of at least {MIN_KEY_LENGTH} characters: "
-            "restore it from a backup, or move it away and issue new tokens",
+            "restore it from a backup",
         )
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise StartFailure(Exit.SETTINGS, f"others may read the secret key: run chmod 600 {path}")
-    return SecretKeys([line.encode() for line in lines]), made
+    return SecretKeys([line.encode() for line in lines])
 
 
 def reload_keys(co: Coordinator, settings: Settings) -> None:
@@ -195,10 +238,13 @@ def reload_keys(co: Coordinator, settings: Settings) -> None:
     folder = None if settings.secrets_dir is None else str(settings.secrets_dir)
     try:
         now = load_settings({"data_dir": str(settings.data_dir), "secrets_dir": folder})
-        co.keys = _secret_keys(now, make=False)[0]
+        keys, why = _secret_keys(now), f"{now.key_file} is missing"
     except (SettingsError, StartFailure) as error:
-        log.error("secret_keys_not_reloaded", why=str(error))
+        keys, why = None, str(error)
+    if keys is None:
+        log.error("secret_keys_not_reloaded", why=why)
         return
+    co.keys = keys
     log.info("secret_keys_reloaded", keys=len(co.keys))
 
 

@@ -8,6 +8,7 @@ coordinator serves the database; 8 the clock is wrong.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import sys
@@ -18,10 +19,11 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from fedclust.durable_files import is_disk_full, reason
 from fedclust_service import logging
 from fedclust_service.addresses import is_email
 from fedclust_service.exit_codes import Exit, StartFailure
-from fedclust_service.settings import Settings, SettingsError, load_settings
+from fedclust_service.settings import OF_NOTIFICATIONS, Settings, SettingsError, load_settings
 
 app = typer.Typer(
     name="fedclust-service",
@@ -42,6 +44,11 @@ app.add_typer(audit, name="audit")
 
 #: Every user of the machine can see flags in the process list.
 NO_FLAG = frozenset({"secret_key", "smtp_password", "webhook_secret", "webhook_url"})
+FLAGS = tuple(name for name in Settings.model_fields if name not in NO_FLAG)
+#: The settings of commands that only open the database.
+DATABASE = ("data_dir", "database_url", "secrets_dir", "log_level", "log_format")
+#: And of those that send a test.
+NOTIFICATIONS = tuple(name for name in FLAGS if name.startswith(OF_NOTIFICATIONS))
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,6 +81,11 @@ def main() -> int:
         return Exit.FAILED
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}the disk is full", Exit.FAILED)
     except Exception as error:
         show = getattr(error, "show", None)  # wrong usage: the parser's message
         if show is None:
@@ -92,16 +104,20 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every field of :class:`Settings`.
+def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command flags for the settings that it uses, or for all if no name is given.
 
-    The command gets the settings as its first argument.
+    The command gets all settings as its first argument.
     """
+    return functools.partial(_with_flags, list(names or FLAGS))
+
+
+def _with_flags(names: list[str], command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())[1:]
 
     def run(**values: Any) -> None:
-        flags = {name: values.pop(name) for name in _flags()}
+        flags = {name: values.pop(name) for name in names}
         settings = load_settings(flags)
         logging.configure(settings.log_level, settings.log_format)
         command(settings, **values)
@@ -120,7 +136,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
                 ),
             ],
         )
-        for name in _flags()
+        for name in names
     ]
     kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     run.__signature__ = signature.replace(parameters=[*kept, *flags])  # type: ignore[attr-defined]
@@ -129,10 +145,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _flags() -> list[str]:
-    return [name for name in Settings.model_fields if name not in NO_FLAG]
-
-
+NewKey = Annotated[
+    bool,
+    typer.Option(
+        "--new-key",
+        help="The secret key is lost: make all tokens void, end all sign-ins, and make a key, "
+        "unless another one is given, and an operator token. Stop the coordinator first.",
+    ),
+]
 TokenOut = Annotated[
     Path | None,
     typer.Option(help="Write the token to this new file, mode 0600, instead of printing it."),
@@ -140,13 +160,19 @@ TokenOut = Annotated[
 
 
 @app.command()
-@with_settings
-def init(settings: Settings, token_out: TokenOut = None) -> None:
-    """Create the data directory, the secret key, the database and the first operator token."""
+@with_settings(*DATABASE)
+def init(settings: Settings, token_out: TokenOut = None, new_key: NewKey = False) -> None:
+    """Create the data directory, the secret key, the database and the first operator token.
+
+    What exists is kept.
+    """
     from fedclust_service.bootstrap import open_coordinator
 
     _only_warnings(settings)
-    with _new_file(token_out) as written, open_coordinator(settings, serving=False) as opened:
+    with (
+        _new_file(token_out) as written,
+        open_coordinator(settings, serving=False, new_key=new_key) as opened,
+    ):
         for line in opened.lines() if written is None else opened.made:
             _say(line)
         if written is not None and opened.operator_token is not None:
@@ -172,7 +198,7 @@ def _new_file(path: Path | None) -> Iterator[TextIO | None]:
     try:
         path.touch(0o600, exist_ok=False)
     except OSError as error:
-        message = f"{path} cannot be written: {error.strerror}"
+        message = f"{path} cannot be written: {reason(error)}"
         raise typer.BadParameter(message, param_hint="--token-out") from None
     try:
         with path.open("w", encoding="utf-8") as file:
@@ -183,7 +209,7 @@ def _new_file(path: Path | None) -> Iterator[TextIO | None]:
 
 
 @app.command()
-@with_settings
+@with_settings()
 def serve(
     settings: Settings,
     ready_file: Annotated[
@@ -210,7 +236,7 @@ def serve(
 
 
 @app.command()
-@with_settings
+@with_settings(*DATABASE)
 def operator_token(
     settings: Settings,
     name: Annotated[str, typer.Option(help="The operator's name.")] = "operator",
@@ -238,10 +264,10 @@ def operator_token(
 
 
 @app.command()
-@with_settings
+@with_settings(*DATABASE)
 def backup(
     settings: Settings,
-    target: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    out: Annotated[Path, typer.Option(help="The file to write; it must not exist.")],
 ) -> None:
     """Copy the SQLite database to a file, even while a coordinator serves it.
 
@@ -255,7 +281,7 @@ def backup(
     from fedclust_service.store import backup as copies
 
     with explain_store_errors(settings, "no backup was made"):
-        made = copies.backup(settings.store_url, target)
+        made = copies.backup(settings.store_url, out)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
     try:
         store = Store.open(settings.store_url, StoreClock(), create=False)
@@ -269,23 +295,27 @@ def backup(
 
 
 @app.command()
-@with_settings
+@with_settings(*DATABASE)
 def restore(
-    settings: Settings, source: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")]
+    settings: Settings,
+    source: Annotated[Path, typer.Option("--from", help="A file that `backup` wrote.")],
+    new_key: NewKey = False,
 ) -> None:
     """Restore a backup of an SQLite database. Stop the server and move the old database first.
 
-    The audit trail records the restore. Whoever had signed in must sign in again.
+    Put the secret key into the data directory before: no token is valid without it. The audit trail
+    records the restore. Whoever had signed in must sign in again.
     """
-    from fedclust_service.bootstrap import explain_store_errors, open_coordinator
+    from fedclust_service.bootstrap import explain_store_errors, open_coordinator, require_key
     from fedclust_service.orchestration import sign_ins
     from fedclust_service.orchestration.audit import trail
     from fedclust_service.store import backup as copies
 
+    check_key = None if new_key else functools.partial(require_key, settings)
     with explain_store_errors(settings, "nothing was restored"):
-        made = copies.restore(source, settings.store_url)
+        made = copies.restore(source, settings.store_url, check_key)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
-    with open_coordinator(settings, serving=False) as opened:
+    with open_coordinator(settings, serving=False, new_key=new_key) as opened:
         for line in opened.lines():
             _say(line)
         with explain_store_errors(settings):
@@ -295,7 +325,7 @@ def restore(
 
 
 @db.command("upgrade")
-@with_settings
+@with_settings(*DATABASE)
 def db_upgrade(settings: Settings) -> None:
     """Upgrade the database to this program's schema. Stop the coordinator and back up first."""
     from fedclust_service.bootstrap import explain_store_errors
@@ -309,7 +339,7 @@ def db_upgrade(settings: Settings) -> None:
 
 
 @db.command("current")
-@with_settings
+@with_settings(*DATABASE)
 def db_current(settings: Settings) -> None:
     """Print the database's migration and the one of this program."""
     from fedclust_service.bootstrap import explain_store_errors
@@ -322,7 +352,7 @@ def db_current(settings: Settings) -> None:
 
 
 @audit.command("verify")
-@with_settings
+@with_settings(*DATABASE)
 def audit_verify(
     settings: Settings,
     head: Annotated[
@@ -367,7 +397,7 @@ def audit_verify(
 
 
 @config.command("show")
-@with_settings
+@with_settings()
 def config_show(
     settings: Settings,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
@@ -383,7 +413,7 @@ def config_show(
 
 
 @app.command("notify-test")
-@with_settings
+@with_settings(*DATABASE, *NOTIFICATIONS)
 def notify_test(
     settings: Settings,
     to: Annotated[

@@ -19,7 +19,7 @@ class Exit(IntEnum):
         A wrong command line.
     SETTINGS : int
         A setting is unknown, wrong or contradicts another one; no TLS beyond loopback; a secret key
-        that cannot be used; no channel to test.
+        that is missing or cannot be used; a package that is not installed; no channel to test.
     ADDRESS : int
         The address cannot be listened on: the port is in use, or the address is not this machine's.
     DATABASE : int

@@ -44,7 +44,7 @@ MIN_KEY_LENGTH = 32
 _MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _DATABASES = ("sqlite:///", "postgresql+psycopg://")
 #: Settings of notifications. An empty line of one in ``.env`` counts as not set.
-_OF_NOTIFICATIONS = ("smtp_", "webhook_", "notify_", "operator_emails", "public_url")
+OF_NOTIFICATIONS = ("smtp_", "webhook_", "notify_", "operator_emails", "public_url")
 
 Network = IPv4Network | IPv6Network
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -238,7 +238,7 @@ class Settings(BaseSettings):
         return {
             name: value
             for name, value in values.items()
-            if value != "" or not name.startswith(_OF_NOTIFICATIONS)
+            if value != "" or not name.startswith(OF_NOTIFICATIONS)
         }
 
     @field_validator("smtp_host")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import sqlite3
 import sys
@@ -10,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
+import fedclust_service
 from fedclust_service import cli
+from fedclust_service.bootstrap import open_coordinator
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.exit_codes import Exit
+from fedclust_service.orchestration import principals, sign_ins
+from fedclust_service.settings import load_settings
 
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
 MAIL = "notify-test --smtp-host 127.0.0.1 --smtp-security none --smtp-from me@x.example"
@@ -73,21 +81,30 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("operator-token --name Op", {}, 2, "--name: use a-z, 0-9 and -, at most 63"),
         ("audit verify --head xyz", {}, 2, "--head: give 64 hexadecimal digits, or NUMBER:HASH"),
         ("audit verify --data-dir no", {}, 5, "does not exist; make it first, or name another"),
-        ("backup --data-dir no x", {}, 5, "no backup was made: there is no database"),
-        ("restore --data-dir files no", {}, 5, "nothing was restored: there is no file no"),
+        ("backup --data-dir no --out x", {}, 5, "no backup was made: there is no database"),
+        ("restore --data-dir files --from no", {}, 5, "nothing was restored: there is no file no"),
         ("db current --database-url sqlite:///text", {}, 5, "it is not an SQLite database; move"),
         (
-            "backup x",
+            "backup --out x",
             {"DATABASE_URL": "postgresql+psycopg://u:s3cret@h/x"},
             3,
             "PostgreSQL is copied by its own tools",
         ),
         (
-            "restore x",
+            "restore --from x",
             {"DATABASE_URL": "postgresql+psycopg://u:s3cret@h/x"},
             3,
             "PostgreSQL is restored by its own tools, into an empty database",
         ),
+        pytest.param(
+            *("openapi --out /dev/full", {}, 1, "the disk is full"),
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="/dev/full"),
+        ),
+        # Each command has its own options only.
+        ("backup --out x --port 80", {}, 2, "No such option: --port"),
+        ("init --smtp-host x", {}, 2, "No such option: --smtp-host"),
+        ("notify-test --retention-days 3", {}, 2, "No such option: --retention-days"),
+        ("backup x", {}, 2, "Missing option '--out'"),
         # What serving needs.
         ("serve --host 0.0.0.0", {}, 3, "set --tls-cert and --tls-key, or --behind-proxy"),
         ("serve --tls-cert text --tls-key no", {}, 3, "tls_key: no is not there, or this account"),
@@ -128,8 +145,68 @@ def test_a_backup_before_an_upgrade_is_made_and_not_recorded(
     database, copy = Path(sqlite_url.removeprefix("sqlite:///")), tmp_path / "copy.db"
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '0001'")
-    line = ["fedclust-service", "backup", str(copy), "--data-dir", str(tmp_path)]
+    line = ["fedclust-service", "backup", "--out", str(copy), "--data-dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", line)
     assert cli.main() == 0
     assert copy.is_file()
     assert "the backup is not recorded: " in capsys.readouterr().err
+
+
+def test_a_lost_key_is_replaced_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it no token can be verified: none is shown as valid under another key."""
+    data, copy = tmp_path / "data", tmp_path / "copy.db"
+    key, database = data / "secret.key", data / "fedclust.db"
+    settings = load_settings({"data_dir": str(data)}, None)
+
+    def run(line: str) -> tuple[int, str]:
+        words = ["fedclust-service", *shlex.split(line), "--data-dir", str(data)]
+        monkeypatch.setattr(sys, "argv", words)
+        return cli.main(), " ".join(capsys.readouterr())
+
+    _, said = run("init")
+    old = said.split()[-1]
+    with open_coordinator(settings, serving=True) as opened:
+        cookie, _ = sign_ins.sign_in(opened.coordinator, old)
+        assert run(f"backup --out {copy}")[0] == Exit.OK
+        code, said = run("init --new-key")
+        assert (code, "another coordinator serves" in said) == (Exit.LOCKED, True)
+    key.unlink()
+    for command in ("serve --port 0", "init", "operator-token"):
+        code, said = run(command)
+        assert code == Exit.SETTINGS
+        assert f"{key} is missing, and the tokens of the database are signed with it" in said
+        assert "`fedclust-service init --new-key`" in said
+    database.unlink()
+    code, said = run(f"restore --from {copy}")
+    assert (code, f"{key} is missing" in said) == (Exit.SETTINGS, True)
+    assert not key.exists()
+    assert not database.exists()
+    code, said = run(f"restore --from {copy} --new-key")
+    assert (code, "all tokens are void and all sign-ins have ended" in said) == (Exit.OK, True)
+    token = re.search(r"^operator token \(shown once\): (fco_\S+)$", said, re.M)
+    assert token is not None
+    with open_coordinator(settings, serving=True) as opened:
+        co = opened.coordinator
+        operator = principals.authenticate(co, token[1])
+        (known,) = principals.list_principals(co, operator, Role.OPERATOR).items
+        assert [each.revoked_at is None for each in known.tokens] == [False, True]
+        for text, refuse in ((old, principals.authenticate), (cookie, sign_ins.signed_in)):
+            with pytest.raises(Refusal):
+                refuse(co, text)
+        done = [each.action for each in co.store.read("audit", lambda tx: tx.audit.list(9))]
+        assert {"token.all_revoked", "database.restored"} <= set(done)
+
+
+def test_without_its_packages_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cli", "settings"):
+        monkeypatch.delitem(sys.modules, f"fedclust_service.{name}")
+        monkeypatch.delattr(fedclust_service, name)
+    monkeypatch.setitem(sys.modules, "pydantic_settings", None)
+    assert fedclust_service.main() == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert 'pydantic_settings is missing: pip install "fedclust[service]"' in said

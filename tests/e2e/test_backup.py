@@ -34,7 +34,7 @@ def set_back(server: ServerProcess, copy: Path) -> None:
     data = server.data_dir
     for path in data.glob("fedclust.db*"):
         path.rename(path.with_name(f"old-{path.name}"))
-    done = service("restore", str(copy), "--data-dir", str(data))
+    done = service("restore", "--from", str(copy), "--data-dir", str(data))
     assert done.returncode == 0, done.stderr
     server.restart()
 
@@ -89,7 +89,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         before = {
             (each.path, each.token): sha256(each.body) for each in tap.puts() if each.status == 201
         }
-        backed = service("backup", str(copy), "--data-dir", str(server.data_dir))
+        backed = service("backup", "--out", str(copy), "--data-dir", str(server.data_dir))
         assert backed.returncode == 0, backed.stderr
         assert trail(server.data_dir / "fedclust.db", "backed_up") == [
             (
@@ -143,7 +143,7 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
         people = Consortium.found(server.base_url, server.operator_token, tuple(data))
         people.create(SESSION, D, config=CONFIG, policy={**POLICY, "max_rounds": 4})
         journals = tmp_path / "journals"
-        done = service("backup", str(copy), "--data-dir", str(server.data_dir))
+        done = service("backup", "--out", str(copy), "--data-dir", str(server.data_dir))
         assert done.returncode == 0, done.stderr
         people.run(SESSION, data, journals)
         with Client(server.base_url, server.operator_token) as operator:

@@ -68,7 +68,10 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
     try:
         server.start()
         world_of(server)
-        assert service("backup", str(copy), "--data-dir", str(server.data_dir)).returncode == 0
+        assert (
+            service("backup", "--out", str(copy), "--data-dir", str(server.data_dir)).returncode
+            == 0
+        )
         server.stop()
         overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
         with pytest.raises(AssertionError, match="it is damaged; move it aside and put a backup"):
@@ -79,7 +82,10 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
         aside.mkdir()
         for each in server.data_dir.glob("fedclust.db*"):
             each.rename(aside / each.name)
-        assert service("restore", str(copy), "--data-dir", str(server.data_dir)).returncode == 0
+        assert (
+            service("restore", "--from", str(copy), "--data-dir", str(server.data_dir)).returncode
+            == 0
+        )
         server.start()
         assert ready(server).status_code == 200
         api = ApiCaller(server.base_url, server.operator_token)

@@ -155,17 +155,6 @@ def test_a_token_goes_into_a_new_file_of_its_owner(tmp_path: Path, cli: Cli) -> 
             assert whoami(server, token).status_code == 200
 
 
-def test_a_lost_key_is_told(tmp_path: Path, cli: Cli) -> None:
-    data = ["--data-dir", str(tmp_path / "data")]
-    assert cli("init", *data).returncode == 0
-    (tmp_path / "data" / "secret.key").unlink()
-    fresh = cli("operator-token", *data)
-    assert fresh.returncode == 0
-    assert fresh.stdout.startswith("fco_")
-    assert len(fresh.stdout.split()) == 1
-    assert "tokens issued before are not valid" in fresh.stderr
-
-
 def test_a_ready_file_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
     place = str(tmp_path / "missing" / "ready")
     refused = cli("serve", "--data-dir", str(tmp_path / "d"), "--port", "0", "--ready-file", place)

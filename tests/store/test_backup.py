@@ -7,6 +7,7 @@ import shlex
 import sqlite3
 import stat
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -131,6 +132,25 @@ def test_a_damaged_copy_is_not_put_back(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         backup.restore(copy, f"sqlite:///{tmp_path / 'back.db'}")
     assert not (tmp_path / "back.db").exists()
+
+
+def test_a_full_disk_is_named_and_nothing_is_left_on_it(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own limit on the pages of a file stands for the disk."""
+    connect, target = sqlite3.connect, tmp_path / "other.db"
+
+    def limited(path: Path, **more: Any) -> sqlite3.Connection:
+        connection = connect(path, **more)
+        if path not in (copy, target):
+            connection.execute("PRAGMA max_page_count = 10")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", limited)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(Unwritable, match=r"cannot write .*other.db: the disk is full"):
+        backup.restore(copy, f"sqlite:///{target}")
+    assert set(tmp_path.iterdir()) - before <= {tmp_path / "other.db.lock"}
 
 
 def test_postgresql_is_told_its_own_tools_and_no_secret(tmp_path: Path) -> None:

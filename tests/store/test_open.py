@@ -181,6 +181,7 @@ def test_a_folder_one_may_not_write_to(tmp_path: Path, clock: ManualClock) -> No
     ("code", "words"),
     [
         (sqlite3.SQLITE_FULL, "the disk is full"),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, "the disk is full"),
         (sqlite3.SQLITE_READONLY, "read-only"),
         (sqlite3.SQLITE_IOERR | (3 << 8), "reading or writing"),  # an extended code
     ],

@@ -59,6 +59,7 @@ AUDIT_ACTIONS: dict[str, str] = {
     "operator.enabled": "A disabled operator was enabled again.",
     "token.issued": "A token was issued; ``token_id`` names it.",
     "token.revoked": "A token was revoked.",
+    "token.all_revoked": "``--new-key`` made all tokens void: their secret key is lost.",
     "sign_in.created": "Somebody signed in with a browser.",
     "sign_in.ended": "Somebody signed out.",
     "sign_in.all_ended": "All sign-ins of an account were ended, or after a restore all there are.",

@@ -35,7 +35,7 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
-from fedclust_service.store import SiteView, Tx
+from fedclust_service.store import SiteView, Store, Tx
 
 T = TypeVar("T")
 
@@ -259,6 +259,20 @@ def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
         return _issue(co, uow, COORDINATOR, principal, lifetime).token
 
     return commit(co, "token.bootstrap", work)
+
+
+def void_tokens(store: Store) -> None:
+    """Revoke all tokens and end all sign-ins, because their secret key is lost.
+
+    This needs no key, so that it can come before a new one.
+    """
+
+    def work(tx: Tx) -> None:
+        count = tx.tokens.revoke_all(tx.now)
+        tx.sign_ins.end_every(tx.now)
+        tx.audit.append(COORDINATOR, "token.all_revoked", "database", {"count": count}, tx.now)
+
+    store.run_tx("token.void", work)
 
 
 # --- principals -----------------------------------------------------------------------------------

@@ -13,18 +13,27 @@ import re
 import secrets
 import shlex
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlalchemy import URL
 
-from fedclust.durable_files import sync_directory
+from fedclust.durable_files import reason, sync_directory
 from fedclust_service.store import engine as engines
-from fedclust_service.store.errors import NotOurDatabase, StoreError, Unwritable, UrlRefused
+from fedclust_service.store.errors import (
+    NotOurDatabase,
+    StoreError,
+    StoreFault,
+    Unwritable,
+    UrlRefused,
+    sqlite_fault,
+)
 from fedclust_service.store.lock import serving_lock
 
 _BUSY_S = 30.0
+#: Of a database's files, its own included.
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
 _PASSWORDS = frozenset({"password", "sslpassword"})
 
 
@@ -75,11 +84,12 @@ def _quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
-def restore(source: Path, url: str) -> Copy:
+def restore(source: Path, url: str, check: Callable[[], None] | None = None) -> Copy:
     """Copy a backup to the place of a database that was moved away.
 
-    This overwrites neither a database nor a write-ahead log that was left behind: SQLite would
-    apply that log to the copy and damage it.
+    ``check`` is called when nothing else prevents the copy; its exception does. This overwrites
+    neither a database nor a write-ahead log that was left behind: SQLite would apply that log to
+    the copy and damage it.
     """
     parsed = engines.parse_url(url)
     file = engines.sqlite_file(parsed)
@@ -94,10 +104,12 @@ def restore(source: Path, url: str) -> Copy:
         raise Unwritable(f"the folder {file.parent} does not exist; make it first")
     lock = serving_lock(file)
     try:
-        for suffix in ("", "-wal", "-shm", "-journal"):
+        for suffix in _SUFFIXES:
             left = file.with_name(file.name + suffix)
             if left.exists():
                 raise Unwritable(f"{left} exists: move it aside first")
+        if check is not None:
+            check()
         # The hash that `backup` printed: another copy of the same pages may have another header.
         return replace(_copy(source, file), sha256=_digest(source))
     finally:
@@ -111,7 +123,7 @@ def _copy(source: Path, target: Path) -> Copy:
     try:
         os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        raise Unwritable(f"cannot write in {target.parent}: {error.strerror}") from None
+        raise Unwritable(f"cannot write in {target.parent}: {reason(error)}") from None
     try:
         migration = _fill(source, draft)
         with draft.open("rb+") as file:
@@ -119,11 +131,14 @@ def _copy(source: Path, target: Path) -> Copy:
         size, digest = draft.stat().st_size, _digest(draft)
         draft.replace(target)
     except sqlite3.Error as error:
+        if sqlite_fault(error) is StoreFault.DISK_FULL:
+            raise Unwritable(f"cannot write {target}: the disk is full") from None
         raise StoreError(f"{source} cannot be copied: {type(error).__name__}") from None
     except OSError as error:
-        raise Unwritable(f"cannot write {target}: {error.strerror}") from None
+        raise Unwritable(f"cannot write {target}: {reason(error)}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        for suffix in _SUFFIXES:
+            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
     sync_directory(target.parent)
     return Copy(target, size, digest, migration)
 
@@ -151,7 +166,9 @@ def _migration(connection: sqlite3.Connection, path: Path) -> str:
     try:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         connection.execute("SELECT 1 FROM submissions").fetchone()
-    except sqlite3.DatabaseError:
+    except sqlite3.DatabaseError as error:
+        if sqlite_fault(error) is StoreFault.DISK_FULL:
+            raise Unwritable(f"cannot open {path}: its disk is full") from None
         row = None
     if row is None:
         raise NotOurDatabase(f"{path} is not a database of fedclust")

@@ -24,6 +24,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
+from fedclust.durable_files import reason
 from fedclust_service.store.errors import Unwritable, UrlRefused
 
 POOL_TIMEOUT_S = 30
@@ -85,7 +86,7 @@ def _make_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
-        raise Unwritable(f"cannot write {path}: {error.strerror}") from None
+        raise Unwritable(f"cannot write {path}: {reason(error)}") from None
     if not os.access(path.parent, os.W_OK):
         raise Unwritable(f"cannot write in {path.parent}: SQLite keeps its log in that folder")
 

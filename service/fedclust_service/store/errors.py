@@ -152,6 +152,15 @@ def sqlite_code(error: BaseException) -> int | None:
     return code & 0xFF if isinstance(code, int) else None
 
 
+def sqlite_fault(error: BaseException) -> StoreFault | None:
+    """Return why a file of SQLite cannot be used, if a driver error says so."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        # The index of the write-ahead log did not fit.
+        return StoreFault.DISK_FULL
+    return _SQLITE_UNWRITABLE.get(sqlite_code(error) or 0)
+
+
 def sqlstate(error: BaseException) -> str | None:
     """Return the five-letter SQLSTATE of a PostgreSQL driver error."""
     original = error.orig if isinstance(error, DBAPIError) else error
@@ -194,7 +203,7 @@ def translate(error: Exception, name: str) -> StoreError:
         return StoreBusy(f"{name}: the database is busy; ask again")
     if code in _SQLITE_DAMAGED or state in _POSTGRES_DAMAGED:
         return DatabaseDamaged(_SQLITE_DAMAGED.get(code or 0, "it is damaged"))
-    fault = _SQLITE_UNWRITABLE.get(code or 0) or _POSTGRES_UNWRITABLE.get(state or "")
+    fault = sqlite_fault(error) or _POSTGRES_UNWRITABLE.get(state or "")
     if fault is not None:
         return Unwritable(f"{name}: the database cannot be used: {_WHY[fault]}", fault)
     if is_unreadable(error):

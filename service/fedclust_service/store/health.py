@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from fedclust_service.background import BackgroundThread
-from fedclust_service.store.errors import DatabaseDamaged, StoreFault
+from fedclust_service.store.errors import DatabaseDamaged, StoreFault, sqlite_fault, translate
 
 log = structlog.get_logger(__name__)
 # Of the format of the log: https://sqlite.org/fileformat2.html#the_write_ahead_log
@@ -92,9 +92,12 @@ def commits_lost(file: Path) -> int:
     path = file.with_name(file.name + "-wal")
     if not path.exists():
         return 0
-    with contextlib.closing(sqlite3.connect(file)) as connection:
-        _, readable, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        (page,) = connection.execute("PRAGMA page_size").fetchone()
+    try:
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            _, readable, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            (page,) = connection.execute("PRAGMA page_size").fetchone()
+    except sqlite3.Error as error:
+        raise translate(error, "check") from None
     lost, number, salt = 0, 0, None
     with path.open("rb") as frames:
         frames.seek(_LOG_HEADER)
@@ -137,5 +140,7 @@ class FileCheck(BackgroundThread):
                         # SQLite names tables and gives numbers of pages and rows, no values.
                         self._health.damage(found)
             except sqlite3.Error as error:
-                if not self._stopping.is_set():
+                if sqlite_fault(error) is StoreFault.DISK_FULL:
+                    self._health.write_ended(StoreFault.DISK_FULL)
+                elif not self._stopping.is_set():
                     self._health.damage(f"the check ended with {type(error).__name__}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedclust.durable_files import FileLock, LockHeld
+from fedclust.durable_files import FileLock, LockHeld, reason
 from fedclust_service.store.errors import StoreLocked, Unwritable
 
 
@@ -23,5 +23,5 @@ def serving_lock(database: Path) -> FileLock:
             "processes can serve"
         ) from None
     except OSError as error:
-        raise Unwritable(f"cannot open {lock.path}: {error.strerror}") from None
+        raise Unwritable(f"cannot open {lock.path}: {reason(error)}") from None
     return lock

@@ -159,6 +159,16 @@ class Tokens(Repository):
             found.append((to_token(shown), to_principal(owner)))
         return found
 
+    def any_unrevoked(self) -> bool:
+        """Whether any token was never revoked. Expired ones count: the clock may be wrong."""
+        query = select(_T.id).where(_T.revoked_at.is_(None)).limit(1)
+        return self._all(query).first() is not None
+
+    def revoke_all(self, at: datetime) -> int:
+        """Revoke the tokens of all principals; return how many had not been revoked."""
+        rows = update(tables.tokens).where(_T.revoked_at.is_(None))
+        return self._all(rows.values(revoked_at=at)).rowcount
+
     def revoke(self, token_id: str, at: datetime) -> bool:
         """Revoke a token; False if there is none or it was revoked before."""
         valid = update(tables.tokens).where(_T.id == token_id, _T.revoked_at.is_(None))

@@ -277,7 +277,7 @@ class Store:
                     f"no connection to {self.address}; check that the database runs, that it has "
                     "that name, and the user and password"
                 ) from None
-            raise translate(error, self.address) from None
+            raise translate(error, "open") from None
         migrations.upgrade_with(self._engines.write)
 
     def _database_time(self) -> datetime:
