@@ -6,6 +6,7 @@ import contextlib
 import smtplib
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,12 +17,15 @@ from typing import Literal
 
 from fedclust_service.domain.notification import Body, DeliveryFailed
 
-#: Longest wait for each answer of the server.
+#: Longest wait for a part of an answer, and longest time for a whole mail, however slowly the
+#: server answers. Some servers wait for 20 s before they greet, against senders of spam.
 TIMEOUT_S = 10.0
+DEADLINE_S = 60.0
 #: Folding at 78 columns could leave the first line of a long subject empty. SMTP allows 998.
 _POLICY = policy.SMTP.clone(max_line_length=990)
 #: The code of a server that takes mail only after a login.
 _LOGIN_NEEDED = 530
+_READY = 220
 Security = Literal["starttls", "tls", "none"]
 
 
@@ -48,44 +52,64 @@ class SmtpSender:
         """Send a notification to an address; DeliveryFailed if it was not accepted."""
         assert address is not None, "a mail has a recipient"  # noqa: S101
         message = mail(self._server.sender, body, address, now)
-        with _explained(self._server):
-            smtp = self._connect()
-            try:
-                smtp.send_message(message, self._server.sender, [address])
-            except BaseException:
-                smtp.close()
-                raise
+        with _explained(self._server), self._connection() as smtp:
+            smtp.send_message(message, self._server.sender, [address])
             # The server has accepted the mail: a failure of QUIT must not send it again.
             with contextlib.suppress(smtplib.SMTPException, OSError):
                 smtp.quit()
-            smtp.close()
         return "the mail server has accepted it"
 
-    def _connect(self) -> smtplib.SMTP:
-        server = self._server
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[smtplib.SMTP]:
+        """Connect; DeliveryFailed if the connection is still used at the deadline."""
+        server, late = self._server, threading.Event()
+
+        def cut() -> None:
+            late.set()
+            if smtp.sock is not None:
+                # Below TLS. It wakes the thread that waits for an answer.
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(smtp.sock, socket.SHUT_RDWR)
+
         if server.security == "tls":
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
-                server.host, server.port, timeout=TIMEOUT_S, context=self._context
-            )
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(timeout=TIMEOUT_S, context=self._context)
         else:
-            smtp = smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S)
+            smtp = smtplib.SMTP(timeout=TIMEOUT_S)
+        # The name that the certificate has to have. The constructor would set it and connect, and
+        # nobody could cut the connection before it returns.
+        smtp._host = server.host  # type: ignore[attr-defined]
+        timer = threading.Timer(DEADLINE_S, cut)
+        timer.daemon = True
+        timer.start()
         try:
-            smtp.ehlo_or_helo_if_needed()
-            if server.security == "starttls":
-                if not smtp.has_extn("starttls"):
-                    raise DeliveryFailed(
-                        f"smtp_security: {_server_address(server)} offers no STARTTLS"
-                    )
-                smtp.starttls(context=self._context)
-                smtp.ehlo_or_helo_if_needed()
-            if server.user is not None:
-                if not smtp.has_extn("auth"):
-                    raise DeliveryFailed(f"smtp_user: {_server_address(server)} offers no login")
-                smtp.login(server.user, server.password or "")
-        except BaseException:
-            smtp.close()
+            code, message = smtp.connect(server.host, server.port)
+            if code != _READY:
+                raise smtplib.SMTPConnectError(code, message)
+            self._sign_in(smtp)
+            yield smtp
+        except (smtplib.SMTPException, OSError):
+            if late.is_set():
+                raise DeliveryFailed(
+                    f"smtp_host, smtp_port: {_server_address(server)} has not taken a mail in "
+                    f"{DEADLINE_S:g} s"
+                ) from None
             raise
-        return smtp
+        finally:
+            timer.cancel()
+            smtp.close()
+
+    def _sign_in(self, smtp: smtplib.SMTP) -> None:
+        server = self._server
+        smtp.ehlo_or_helo_if_needed()
+        if server.security == "starttls":
+            if not smtp.has_extn("starttls"):
+                raise DeliveryFailed(f"smtp_security: {_server_address(server)} offers no STARTTLS")
+            smtp.starttls(context=self._context)
+            smtp.ehlo_or_helo_if_needed()
+        if server.user is not None:
+            if not smtp.has_extn("auth"):
+                raise DeliveryFailed(f"smtp_user: {_server_address(server)} offers no login")
+            smtp.login(server.user, server.password or "")
 
 
 def mail(sender: str, body: Body, address: str, now: datetime) -> EmailMessage:
