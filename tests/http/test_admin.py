@@ -168,6 +168,7 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
         "completed": 0,
         "failed": 0,
         "cancelled": 0,
+        "held": 0,
     }
     assert seen["rounds"]["collecting"] == 1
     assert seen["attention"] == []

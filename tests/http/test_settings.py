@@ -131,7 +131,7 @@ def test_mail_and_webhook_of_notifications() -> None:
     settings = load_settings({**MAIL, **HOOK, "public_url": "https://x.example/"}, None)
     assert (settings.mail_port, settings.smtp_security) == (587, "starttls")
     assert settings.public_url == "https://x.example"
-    assert len(settings.notify_kinds) == 5
+    assert len(settings.notify_kinds) == 6
     shown = settings.shown()
     assert shown["webhook_url"] == "https://hook.x.example:8443/***"
     assert shown["notify_kinds"].startswith("invited,overdue,")

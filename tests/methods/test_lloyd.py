@@ -214,7 +214,7 @@ def test_a_given_centroid_without_rows_keeps_its_place() -> None:
     assert result is not None
     np.testing.assert_allclose(result.centroids, [[2.0, 2.0], [9.0, 99.0]])
     assert result.sizes == (45, 0)
-    assert result.warnings == ()
+    assert result.warnings == ("1 of the 2 clusters hold no persons: try a smaller K.",)
 
 
 def test_the_best_round_wins_and_the_last_one_is_the_best() -> None:

@@ -24,6 +24,7 @@ from fedclust_service.orchestration import aggregation_pool as module
 from fedclust_service.orchestration import (
     driver,
     sessions,
+    unit_of_work,
     waiting_rounds,
 )
 from fedclust_service.orchestration.aggregation import (
@@ -55,7 +56,8 @@ from support.timeouts import TIMEOUT_S, eventually
 @pytest.fixture(autouse=True)
 def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A logger keeps what it was first configured with, which another test may have done."""
-    monkeypatch.setattr(driver, "log", structlog.get_logger())
+    for each in (driver, unit_of_work):
+        monkeypatch.setattr(each, "log", structlog.get_logger())
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_every_result_says_the_same(
     assert (ours["cluster"] == result.predict(rows)).all()
 
 
-_NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6), st.sampled_from([0.0, 60.0, 1e300, -1e300]))
+_NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6), st.sampled_from([0.0, 60.0, 1e50, -1e50]))
 _ROWS = st.lists(
     st.tuples(
         _NUMBERS,

@@ -6,6 +6,8 @@ of them has a site that is late, and one has names and texts that somebody hosti
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_breast_cancer
 
+from fedclust_service.orchestration import aggregation_pool
 from fedclust_service.orchestration.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.site_rows import NAMES, breast_cancer
+from support.timeouts import eventually
 
 COLUMNS = (0, 1, 4, 6, 7, 21, 24, 27)
 _UNITS = {0: "µm", 1: "", 4: "", 6: "", 7: "", 21: "", 24: "", 27: ""}
@@ -57,6 +62,7 @@ def showcase(place: Path) -> Iterator[Showcase]:
         api.register("sites", *NAMES)
         api.register("analysts", "ada", "eve")
         api.data |= {site: rows[:, COLUMNS] for site, rows in breast_cancer().items()}
+        _hold(local, api, "tumours-held")
         _populate(api)
         # Two hours later one round is overdue, and a session that waited for less has failed.
         for _ in range(2):
@@ -91,6 +97,20 @@ def _populate(api: ApiCaller) -> None:
         for name, unit in zip(_hostile_names(), [MARKUP[:12], "", HEBREW], strict=True)
     ]
     _define(api, "hostile", everybody, **hostile, features=features, start="manual")
+
+
+def _hold(local: LocalCoordinator, api: ApiCaller, session: str) -> None:
+    """Have the process die that aggregates the session's first round, before another is idle."""
+    _define(api, session, list(NAMES))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregation_pool, "COMMAND", (sys.executable, "-c", ""))
+        limits = dataclasses.replace(local.coordinator.limits, pooled_above_s=-1, max_deaths=1)
+        patch.setattr(local.coordinator, "limits", limits)
+        for site in NAMES:
+            api.join(site, session)
+        for site in NAMES:
+            assert api.put(site, session, 1, api.answer(site, session)).is_success
+        eventually(lambda: api.ok("GET", f"/v1/sessions/{session}", "ada")["state"] == "held")
 
 
 def _hostile_names() -> list[str]:
