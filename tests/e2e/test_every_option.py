@@ -15,6 +15,7 @@ from fedclust.definition import plan_of
 from fedclust.engine.evidence import assigns_by_centroids
 from fedclust.methods.common.options import select_variant_model
 from fedclust.methods.registry import METHODS
+from fedclust.schema.outcomes import OutcomeInCluster
 from fedclust.site.session_run import SessionRun
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
@@ -90,6 +91,27 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
     for own in [each.result for each in result.sweep or ()] or [result]:
         assert (own.stability is not None) == ("stability" in config)
         assert (own.transfer is not None) == ("transfer" in config)
+
+
+def test_a_site_does_not_read_the_outcomes_of_a_cluster_that_one_other_site_has(
+    consortium: Consortium, place: Path
+) -> None:
+    """In the far cluster, west alone knows who returned."""
+    data = {
+        name: own.assign(returned=own.died.where((own.x < 3) | (name == "west")))
+        for name, own in DATA.items()
+    }
+    features, config = [*FEATURES, {**OUTCOME, "name": "returned"}], {"n_clusters": 2}
+    consortium.create("alone", 2, algorithm="lloyd", config=config, features=features)
+    for name, own in consortium.run("alone", data, place).items():
+        result = own.result_
+        near, far = np.argsort(result.centroids_original[:, 0])
+        (returned,) = result.outcomes.results
+        assert returned.clusters[near].persons == 36
+        assert returned.clusters[far] == OutcomeInCluster(persons=None)
+        assert returned.comparisons[0].odds_ratio is None
+        assert set(returned.sites) == {name}
+        assert returned.sites[name][far].persons == (12 if name == "west" else 0)
 
 
 def refuse_round(monkeypatch: pytest.MonkeyPatch, number: int, site: str) -> None:

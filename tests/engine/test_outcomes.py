@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,15 +41,19 @@ def site(seed: int, n: int) -> Site:
 SITES = {"a": site(1, 200), "b": site(2, 150), "c": site(3, 260)}
 
 
-def compared(sites: dict[str, Site], min_sites: int = 3) -> tuple[Outcomes, tuple[str, ...]]:
+def compared(
+    sites: dict[str, Site], min_sites: int = 3, *, group: int = 1, several: bool = False
+) -> tuple[Outcomes, tuple[str, ...]]:
+    """Compare the clusters of rows, or of groups of as many equal persons."""
     sent, persons = {}, np.zeros(3, dtype=np.int64)
     for name, (labels, values) in sites.items():
         points = row_points(np.zeros((len(labels), 1)), values)
+        points = replace(points, sizes=group * points.sizes)
         sent[name] = outcomes.local_sums(points, labels, 3, COLUMNS)
-        own = np.bincount(labels, minlength=3)
-        outcomes.check(sent[name], own, COLUMNS, 1)
+        own = group * np.bincount(labels, minlength=3)
+        outcomes.check(sent[name], own, COLUMNS, group)
         persons += own
-    return outcomes.summarise(sent, persons.tolist(), COLUMNS, min_sites)
+    return outcomes.summarise(sent, persons.tolist(), COLUMNS, min_sites, several=several)
 
 
 def same(found: Estimate | None, value: float, limits: Any) -> None:
@@ -170,11 +175,51 @@ def test_a_site_reads_its_own_numbers_alone_and_rare_outcomes_are_left_out() -> 
     for result in found.results:
         assert set(result.sites) == {"b"}
         assert {name for each in result.comparisons for name in each.by_site} == {"b"}
-    labels, values = SITES["c"]
+    labels, values = site(3, 900)
     without = {**SITES, "c": (labels, np.where([True, False], np.nan, values))}
     rare, warnings = compared(without)
     assert [each.name for each in rare.results] == ["stay"]
-    assert warnings == ("fewer sites than min_sites have values of the outcomes 'died'",)
+    assert warnings == (
+        "in every cluster, fewer sites than min_sites have values of the outcomes 'died'",
+    )
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("lone", [0, 2])
+@pytest.mark.parametrize("others", [(), ("b",)])
+def test_a_site_learns_nothing_of_a_cluster_that_too_few_sites_have(
+    lone: int, others: tuple[str, ...], several: bool
+) -> None:
+    """Cluster 0 is the reference. ``a`` reads; ``c`` has the cluster, alone or with ``others``."""
+    labels, values = site(3, 900)
+    without = {
+        name: (own[own != lone], given[own != lone])
+        for name, (own, given) in SITES.items()
+        if name not in ("c", *others)
+    }
+    sites = {**SITES, **without}
+
+    def read(seed: int) -> Outcomes:
+        rng = np.random.default_rng(seed)
+        drawn = np.column_stack([rng.integers(0, 2, len(labels)), rng.uniform(0, 90, len(labels))])
+        drawn[rng.random(len(labels)) < 0.4 * seed] = np.nan
+        there = (labels == lone)[:, None]
+        found = {**sites, "c": (labels, np.where(there, drawn, values))}
+        return compared(found, group=5, several=several)[0].of_sites(frozenset("a"))
+
+    first, second, nobody = read(0), read(1), read(3)
+    assert first == second == nobody
+    assert first.reference == 0
+    for found in first.results:
+        assert found.design_effect > 1
+        assert found.sites.keys() == {"a"}
+        withheld = {k for k, own in enumerate(found.clusters) if own.persons is None}
+        assert withheld == ({0, 1, 2} if several else {lone})
+        crude = [each.odds_ratio or each.mean_difference for each in found.comparisons]
+        hidden = several or lone == 0
+        assert [each is None for each in crude] == [hidden, hidden or lone == 2]
+        pooled = [each.over_sites is None for each in found.comparisons]
+        assert pooled == [lone == 0, True]
 
 
 @pytest.mark.parametrize("constant", [0.1, 1 / 3, 72.3])

@@ -11,15 +11,19 @@ import pandas as pd
 import pytest
 
 from fedclust import simulate
+from fedclust.cli.result_output import show_outcomes
 from fedclust.report import Facts, html, json_text, sections
+from fedclust.report.methods_text import methods_text
 from fedclust.report.outcomes import outcome_sentences
+from fedclust.report.overview import frame
 
 
-@pytest.fixture(scope="module")
-def facts() -> Facts:
-    def site(seed: int) -> pd.DataFrame:
+def facts_of(well: str = "") -> Facts:
+    """Return a result of three sites; those in ``well`` have no persons in the second cluster."""
+
+    def site(name: str, seed: int) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
-        sick = rng.integers(0, 2, 200)
+        sick = rng.integers(0, 2, 200) * (name not in well)
         died = (rng.random(200) < np.where(sick, 0.5, 0.2)).astype(float)
         days = rng.gamma(2.0, 3.0 + sick)
         return pd.DataFrame({"x": rng.normal(size=200) + 8 * sick, "<died>": died, "stay": days})
@@ -29,9 +33,14 @@ def facts() -> Facts:
         {"name": "<died>", "kind": "binary", "role": "outcome"},
         {"name": "stay", "unit": "days", "role": "outcome"},
     ]
-    sites = {name: site(seed) for seed, name in enumerate("abc")}
+    sites = {name: site(name, seed) for seed, name in enumerate("abc")}
     found = simulate("lloyd", sites, config={"n_clusters": 2}, features=features)
     return Facts(found.result_, found.definition_)
+
+
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    return facts_of()
 
 
 def section(facts: Facts) -> str:
@@ -63,6 +72,23 @@ def test_the_downloads_hold_it(facts: Facts) -> None:
     written = json.loads(json_text(facts))["outcomes"]
     assert facts.result.outcomes is not None
     assert written == facts.result.outcomes.model_dump(mode="json")
+
+
+def test_numbers_that_are_withheld_are_said_to_be(
+    facts: Facts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "fewer than 3 sites have persons with a value in this cluster"
+    said = "withheld of clusters that fewer than 3 sites have"
+    lone = facts_of(well="ab")
+    for shown, times in ((facts, 0), (lone, 2)):
+        assert shown.result.outcomes is not None
+        page = section(shown)
+        assert page.count("<td>withheld</td>") == times
+        assert (why in page) == (said in methods_text(shown)) == bool(times)
+        table = frame(shown, "outcomes")
+        assert table[table.site == "all sites"].persons.isna().sum() == times
+        show_outcomes(shown.result.outcomes)
+        assert capsys.readouterr().out.count("  withheld") == times
 
 
 def test_a_session_without_outcomes_has_no_section(facts: Facts) -> None:

@@ -67,7 +67,21 @@ def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
     assert set(died.sites) == set(SITES)
     few = run("overlap", {**sites, "oslo": sites["riga"]}, policy={"missing": "mask"})
     assert few.outcomes_.results == ()
-    assert "fewer sites than min_sites have values of the outcomes 'died'" in few.result_.warnings
+    warning = "in every cluster, fewer sites than min_sites have values of the outcomes 'died'"
+    assert warning in few.result_.warnings
+
+
+def test_another_k_does_not_show_what_one_k_withholds() -> None:
+    """At K = 3 Porto alone has a cluster, which is a part of another one at K = 2."""
+    porto = SITES["porto"]
+    far = porto.assign(x=porto.x + 6 * ((porto.x > 3.5) & (porto.y > 0)))
+    sites = {**SITES, "porto": far}
+    swept = run(sites=sites, n_clusters=[2, 3], policy={"scaling": "none"})
+    shown = {
+        k: [own.events is not None for own in swept.at(k).outcomes_.results[0].clusters]
+        for k in (2, 3)
+    }
+    assert shown == {2: [True, True], 3: [False, False, False]}
 
 
 def test_outcomes_need_a_closing_evaluation() -> None:

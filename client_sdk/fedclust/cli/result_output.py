@@ -81,20 +81,23 @@ def show_outcomes(outcomes: Outcomes) -> None:
     """Print each outcome by cluster, and its stratified effect against the reference cluster."""
     rows = []
     for found in outcomes.results:
-        effects = {each.cluster: _effect(each) for each in found.comparisons}
+        effects = {each.cluster: _effect(each, found.kind) for each in found.comparisons}
         for k, own in enumerate(found.clusters):
             effect = "reference" if k == outcomes.reference else effects.get(k, "")
-            rows.append((found.name, k, own.persons, own.events, _estimate(own.value), effect))
+            persons = "withheld" if own.persons is None else own.persons
+            rows.append((found.name, k, persons, own.events, _estimate(own.value), effect))
     headings = ["outcome", "cluster", "persons", "events", "share or mean", "stratified by site"]
     show_table(headings, rows)
+    if outcomes.withheld:
+        show(out, "withheld: fewer than min_sites sites have persons in a cluster")
 
 
-def _effect(found: ClusterComparison) -> str:
+def _effect(found: ClusterComparison, kind: str) -> str:
     """Return the odds ratio of a yes/no outcome, or the difference of means."""
-    common, sites = found.mantel_haenszel, found.over_sites
-    if common is not None:
-        return f"odds ratio {_estimate(common.odds_ratio)}"
-    return "" if sites is None or found.mean_difference is None else _estimate(sites.fixed)
+    if kind == "binary":
+        common = found.mantel_haenszel
+        return "" if common is None else f"odds ratio {_estimate(common.odds_ratio)}"
+    return "" if found.over_sites is None else _estimate(found.over_sites.fixed)
 
 
 def _estimate(found: Estimate | None) -> str:

@@ -454,7 +454,8 @@ def compare_outcomes(
 ) -> Result:
     """Return the result with the outcomes of every K whose sizes are known."""
     compared = []
-    for place, own in enumerate(clusterings(result)):
+    every_k = clusterings(result)
+    for place, own in enumerate(every_k):
         if own.sizes is None:
             compared.append(own)
             continue
@@ -464,7 +465,11 @@ def compare_outcomes(
             if c.payload is not None and c.payload.outcomes is not None
         }
         found, warnings = outcomes.summarise(
-            sent, own.sizes, config.outcome_columns, config.policy.min_sites
+            sent,
+            own.sizes,
+            config.outcome_columns,
+            config.policy.min_sites,
+            several=len(every_k) > 1,
         )
         update = {"outcomes": found, "warnings": (*own.warnings, *warnings)}
         compared.append(own.model_copy(update=update))

@@ -224,6 +224,8 @@ def summarise(
     persons: Sequence[int],
     columns: Sequence[Column],
     min_sites: int,
+    *,
+    several: bool = False,
 ) -> tuple[Outcomes, tuple[str, ...]]:
     """Compare the clusters.
 
@@ -236,7 +238,11 @@ def summarise(
     columns : sequence of Column
         Of the outcomes.
     min_sites : int
-        An outcome that fewer sites have is left out, and so is an effect over fewer sites.
+        Numbers of a cluster that fewer sites have are withheld, and so is an effect over fewer
+        sites. An outcome is left out where that concerns all clusters.
+    several : bool
+        Whether the session compares several K, whose clusters add up to the same total. One
+        withheld cluster then withholds all.
 
     Returns
     -------
@@ -254,13 +260,18 @@ def summarise(
     absent: dict[str, None] = {}
     for j, column in enumerate(columns):
         own = {site: sent[site] for site in sorted(sent) if sent[site].counts[:, j].any()}
-        if len(own) < min_sites or not own:
+        sites = np.zeros(len(persons), dtype=np.int64)
+        for each in own.values():
+            sites += each.counts[:, j] > 0
+        enough = sites >= min_sites
+        if not enough.any():
             absent[column.feature] = None
             continue
+        shown = enough & (enough.all() or not several)
         compare = _compare_events if column.kind == "binary" else _compare_means
         groups = [k for k in range(len(persons)) if k != reference]
         try:
-            design = _design_effect(own, j, column)
+            design = _design_effect(own, j, column, enough)
             clusters, by_site, comparisons = compare(own, j, reference, groups, design)
         except (ArithmeticError, ValueError):
             raise FloatingPointError from None
@@ -270,27 +281,47 @@ def summarise(
                 unit=column.unit,
                 kind=column.kind,
                 design_effect=design,
-                clusters=clusters,
+                clusters=tuple(
+                    each if shown[k] else OutcomeInCluster(persons=None)
+                    for k, each in enumerate(clusters)
+                ),
                 sites=by_site,
-                comparisons=tuple(_of_enough(each, min_sites) for each in comparisons),
+                comparisons=tuple(
+                    _of_enough(
+                        each, min_sites, crude=bool(shown[each.cluster] and shown[reference])
+                    )
+                    for each in comparisons
+                ),
             )
         )
     outcomes = Outcomes(reference=reference, results=tuple(results))
     if not absent:
         return outcomes, ()
     names = ", ".join(map(repr, absent))
-    return outcomes, (f"fewer sites than min_sites have values of the outcomes {names}",)
+    return outcomes, (
+        f"in every cluster, fewer sites than min_sites have values of the outcomes {names}",
+    )
 
 
-def _of_enough(found: ClusterComparison, min_sites: int) -> ClusterComparison:
+_CRUDE = (
+    "odds_ratio",
+    "risk_ratio",
+    "risk_difference",
+    "mean_difference",
+    "standardised_difference",
+)
+_OVER_SITES = ("mantel_haenszel", "over_sites", "standardised_over_sites")
+
+
+def _of_enough(found: ClusterComparison, min_sites: int, *, crude: bool) -> ClusterComparison:
     """Return a comparison without effects over fewer than ``min_sites`` sites.
 
-    Of two sites' common effect each could compute the other's.
+    Of two sites' common effect each could compute the other's. Crude effects give back the counts
+    of both clusters, so without these there are none.
     """
-    over_sites = ("mantel_haenszel", "over_sites", "standardised_over_sites")
-    effects = {name: getattr(found, name) for name in over_sites}
+    effects = {name: getattr(found, name) for name in _OVER_SITES}
     few = [name for name, each in effects.items() if each and each.sites < min_sites]
-    return found.model_copy(update=dict.fromkeys(few)) if few else found
+    return found.model_copy(update=dict.fromkeys([*few, *(() if crude else _CRUDE)]))
 
 
 _Compared = tuple[
@@ -359,16 +390,21 @@ def _event_row(
     )
 
 
-def _design_effect(sent: Mapping[str, OutcomeSums], j: int, column: Column) -> float:
-    """Return by how much values of persons of one group make variances larger; at least 1."""
+def _design_effect(
+    sent: Mapping[str, OutcomeSums], j: int, column: Column, clusters: NDArray[np.bool_]
+) -> float:
+    """Return by how much values of persons of one group make variances larger; at least 1.
+
+    ``clusters`` (K,) says which of them count.
+    """
     spread = independent = 0.0
     for each in sent.values():
-        counts, sums = each.counts[:, j], each.sums[:, j]
-        spread += float(each.spread[:, j].sum())
+        counts, sums = each.counts[clusters, j], each.sums[clusters, j]
+        spread += float(each.spread[clusters, j].sum())
         if column.kind == "binary":
             squares = sums * (1.0 - sums / np.maximum(counts, 1))
         else:
-            squares = each.m2[:, j] + counts * each.within[j]
+            squares = each.m2[clusters, j] + counts * each.within[j]
         independent += float(squares.sum())
     return max(spread / independent, 1.0) if independent > 0 else 1.0
 

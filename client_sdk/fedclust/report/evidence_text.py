@@ -126,6 +126,11 @@ def _outcomes(facts: Facts) -> str:
             f"effects {cite('dersimonian1986')}; I2 is the share of their variation that lies "
             f"between sites {cite('higgins2002')}."
         )
+    if found.withheld:
+        text += (
+            " Numbers over all sites and crude effects are withheld of clusters that fewer than "
+            f"{facts.definition.policy.min_sites} sites have."
+        )
     grouped = {o.name: o.design_effect for o in found.results if o.design_effect != 1.0}
     if grouped:
         effects = ", ".join(f"{effect:.2f} ({name})" for name, effect in grouped.items())

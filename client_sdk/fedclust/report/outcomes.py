@@ -37,6 +37,13 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
         "disagree, sites differ both in their mix of clusters and in the outcome."
     )
     lines = [reference, crude]
+    if found.withheld:
+        lines.append(
+            f"Withheld: fewer than {facts.definition.policy.min_sites} sites have persons with a "
+            "value in this cluster. Its numbers over all sites and its crude effects would show "
+            "what single sites have. Where several K are compared, all clusters of this K are "
+            "withheld, because another K may show their total."
+        )
     if facts.definition.policy.protection != "none":
         p = facts.definition.policy.min_group_size
         effects = ", ".join(f"{each.name} {each.design_effect:.1f}" for each in found.results)
@@ -65,6 +72,8 @@ def _html_outcome(facts: Facts, found: OutcomeResult) -> str:
 
 
 def _cells(found: OutcomeInCluster, binary: bool) -> list[object]:
+    if found.persons is None:
+        return ["withheld", None, None]
     if binary:
         return [found.persons, found.events, _interval(found.value, percent=True)]
     return [found.persons, _interval(found.value), found.deviation]

@@ -26,12 +26,12 @@ class Estimate(Model):
 
 
 class OutcomeInCluster(Model):
-    """An outcome in one cluster.
+    """An outcome in one cluster; over all sites, nothing where few sites have the cluster.
 
     Attributes
     ----------
-    persons : int
-        Those with a value.
+    persons : int or None
+        Those with a value. None, as all else, where it is withheld (``Outcomes``).
     events : int or None
         Of a yes/no outcome: persons who have it.
     value : Estimate or None
@@ -41,7 +41,7 @@ class OutcomeInCluster(Model):
         Of a number: the standard deviation (ddof 1), completed by the variance within groups.
     """
 
-    persons: int
+    persons: int | None
     events: int | None = None
     value: Estimate | None = None
     deviation: float | None = None
@@ -104,7 +104,8 @@ class ClusterComparison(Model):
     ----------
     cluster : int
     odds_ratio, risk_ratio, risk_difference : Estimate or None
-        Of a yes/no outcome, crude: as if all persons were of one site.
+        Of a yes/no outcome, crude: as if all persons were of one site. Like all crude effects, None
+        where the numbers of either cluster are withheld.
     mantel_haenszel : CommonOddsRatio or None
         The odds ratio, stratified by site. Like the other effects over sites, None where fewer than
         ``min_sites`` sites determine it.
@@ -141,7 +142,8 @@ class OutcomeResult(Model):
     kind : {"numeric", "binary"}
     design_effect : float
         How much larger variances are than those of as many independent persons, because groups of
-        similar persons were counted. All intervals and tests allow for it. 1 for rows.
+        similar persons were counted. All intervals and tests allow for it. 1 for rows. It rests on
+        the clusters that ``min_sites`` sites have.
     clusters : tuple of OutcomeInCluster, length K
         Over all sites.
     sites : dict of site to tuple of OutcomeInCluster
@@ -173,6 +175,11 @@ class OutcomeResult(Model):
 class Outcomes(Model):
     """The outcomes of a session, by cluster. P-values are not adjusted for their number.
 
+    Numbers of a cluster over all sites are withheld where fewer than ``min_sites`` sites have
+    persons with a value in it: a site could compute those of another. Where several K are compared,
+    those of all clusters of that K are withheld: the clusters of another K may add up to the same
+    total.
+
     Attributes
     ----------
     reference : int
@@ -183,6 +190,11 @@ class Outcomes(Model):
 
     reference: int
     results: tuple[OutcomeResult, ...]
+
+    @property
+    def withheld(self) -> bool:
+        """Whether numbers of a cluster over all sites are withheld."""
+        return any(own.persons is None for each in self.results for own in each.clusters)
 
     def of_sites(self, names: frozenset[str]) -> Outcomes:
         """Return this with the numbers of these sites alone."""
