@@ -35,9 +35,8 @@ K, D, ROUNDS = 8, 4, 20
 POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
 #: The command's exit code where the coordinator cannot be reached.
 UNREACHED = 6
-#: What analysts read of a result; its sweep is compared entry by entry. Not ``extra``: the last
-#: digits of spectral's eigengap there are those of the process that computed it.
-SHARED = tuple(sorted(Result.model_fields.keys() - {"mapping", "sweep", "extra"}))
+#: What analysts read of a result; its sweep is compared entry by entry.
+SHARED = tuple(sorted(Result.model_fields.keys() - {"mapping", "sweep"}))
 
 
 def rows() -> dict[str, NDArray[np.float64]]:

@@ -484,12 +484,15 @@ import numpy
 from threadpoolctl import threadpool_info
 from fedclust.numeric.threads import one_thread
 
-with one_thread():
-    assert "scipy.linalg" not in sys.modules
-import scipy.linalg  # It brings a BLAS of its own, after libraries were looked for.
+def numbers(kind="blas"):
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == kind}
 
-def numbers():
-    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+with one_thread():
+    import scipy.linalg  # It has a BLAS of its own.
+    print(numbers() == {1})
+    import sklearn  # It has OpenMP.
+    with one_thread():
+        print(numbers("openmp") == {1})
 
 before, seen = numbers(), []
 entered, leave = threading.Event(), threading.Event()
@@ -524,7 +527,7 @@ def test_threads_inside_keep_one_another_at_one_blas_thread() -> None:
         env={**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"},
     )
 
-    assert done.stdout.split() == ["True"] * 4
+    assert done.stdout.split() == ["True"] * 6
 
 
 # --- tasks ----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class _BlasLimit:
             # Finding libraries takes milliseconds. Only an import can have loaded another.
             if self._n_modules != len(sys.modules):
                 # Imported here: it comes with scikit-learn, which ``import fedclust`` can lack.
+                import scipy.linalg  # noqa: F401  # its BLAS would have more threads if it came later
                 from threadpoolctl import ThreadpoolController
 
                 # Counted first: a module imported meanwhile triggers the next search.
@@ -51,7 +52,11 @@ _blas_limit = _BlasLimit()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit BLAS and OpenMP to one thread; several threads of a process may be inside at once."""
+    """Limit BLAS and OpenMP to one thread; several threads of a process may be inside at once.
+
+    The limit covers libraries that are loaded at the start. Code that imports another one inside
+    uses this once more, after the import.
+    """
     controller = _blas_limit.acquire()
     try:
         # OpenMP keeps a setting for each thread.

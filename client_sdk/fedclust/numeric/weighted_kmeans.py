@@ -27,6 +27,7 @@ from fedclust.numeric.canonical import (
 )
 from fedclust.numeric.distances import ROW_BLOCK
 from fedclust.numeric.modes import CentroidRule, keep_means
+from fedclust.numeric.threads import one_thread
 from fedclust.numeric.ward import ward_is_affordable, ward_means
 
 FloatArray = NDArray[np.float64]
@@ -195,7 +196,9 @@ def sklearn_kmeans(
     from sklearn.cluster import KMeans
 
     kmeans = KMeans(n_clusters, n_init=n_restarts, random_state=seed, algorithm="lloyd")
-    labels = kmeans.fit(break_distance_ties(points), sample_weight=weights).labels_.astype(np.int64)
+    with one_thread():
+        kmeans.fit(break_distance_ties(points), sample_weight=weights)
+    labels = kmeans.labels_.astype(np.int64)
     return _Cloud(points, weights).means(labels, points[:n_clusters])
 
 
