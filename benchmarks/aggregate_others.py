@@ -36,7 +36,7 @@ ROUNDS = 20
 #: How long small requests are timed.
 REQUESTS_S = 10.0
 #: Their resampled models take about 45 s on a processor of 2024.
-LONG = {"n_clusters": list(range(6, 26)), "stability": 125}
+LONG = {"n_clusters": list(range(6, 26)), "stability": 200}
 
 
 def main() -> None:
