@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Request
 from pydantic import BaseModel
@@ -12,11 +12,12 @@ from starlette.responses import Response
 
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import reply
 
 #: What distinguishes the tags of one task in its representations.
 _TASK_SUFFIX = {JSON: "json", BINARY: "msgpack"}
 TAG_HEADER = {"ETag": "Of exactly this representation."}
+#: What says when somebody was last seen. A change is not refused because of it.
+_SEEN: Any = {"last_seen_at": True, "tokens": {"__all__": {"last_used_at": True}}}
 #: Only for the API's description: the functions below read the headers, which may be repeated.
 IfNoneMatch = Annotated[
     str | None, Header(alias="If-None-Match", description="The last ETag; `*` stands for any.")
@@ -30,9 +31,13 @@ IfMatch = Annotated[
 ]
 
 
-def tagged(request: Request, response: Response) -> Response:
-    """Add the strong ETag of a response's bytes; 304 if the client has them already."""
-    tag = _tag_of(bytes(response.body))
+def tagged(request: Request, response: Response, document: BaseModel | None = None) -> Response:
+    """Add the strong ETag of a response's bytes; 304 if the client has them already.
+
+    The tag of a ``document`` that can be changed ends with what `unchanged` compares.
+    """
+    end = "" if document is None else f"-{_state_of(document)}"
+    tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()}{end}"'
     response.headers["ETag"] = tag
     if not {tag, "*"} & _listed(request, "if-none-match"):
         return response
@@ -50,7 +55,8 @@ def unchanged(request: Request) -> Callable[[BaseModel], None] | None:
     wanted = _listed(request, "if-match", weak=False)
 
     def check(current: BaseModel) -> None:
-        if not {_tag_of(bytes(reply(current).body)), "*"} & wanted:
+        end = f'-{_state_of(current)}"'
+        if not any(tag == "*" or tag.endswith(end) for tag in wanted):
             detail = "Read it again, and send the change with its new ETag."
             raise Refusal("precondition-failed", detail)
 
@@ -72,8 +78,8 @@ def known_tasks(request: Request, media: str) -> set[str]:
     return {tag[1 : -len(end)] for tag in tags if tag.endswith(end)} | ({"*"} & tags)
 
 
-def _tag_of(body: bytes) -> str:
-    return f'"{hashlib.sha256(body).hexdigest()}"'
+def _state_of(document: BaseModel) -> str:
+    return hashlib.sha256(document.model_dump_json(exclude=_SEEN).encode()).hexdigest()
 
 
 def _listed(request: Request, header: str, *, weak: bool = True) -> set[str]:

@@ -98,7 +98,8 @@ def _router(role: Role, readers: str) -> APIRouter:
         name: PrincipalName,
         _known: IfNoneMatch = None,
     ) -> Response:
-        return tagged(request, reply(principals.get_principal(co, actor, role, name)))
+        document = principals.get_principal(co, actor, role, name)
+        return tagged(request, reply(document), document)
 
     @router.patch(
         "/{name}",

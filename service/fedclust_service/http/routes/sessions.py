@@ -97,7 +97,8 @@ def read(
     session: SessionName,
     _known: IfNoneMatch = None,
 ) -> Response:
-    return tagged(request, reply(sessions.get_session(co, actor, session)))
+    document = sessions.get_session(co, actor, session)
+    return tagged(request, reply(document), document)
 
 
 @router.patch(
