@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import structlog
-from sqlalchemy import Column, Connection, CursorResult, Executable, Label, Select, Table
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Executable,
+    Label,
+    Select,
+    Table,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import NamedColumn
@@ -94,6 +103,14 @@ def _insert_statement(dialect: str, table: Table, key: tuple[str, ...]) -> Execu
     statement = build(table).on_conflict_do_nothing(index_elements=list(key)).inline()
     # SQLAlchemy keeps the row count of an INSERT only with this option.
     return statement.execution_options(preserve_rowcount=True)
+
+
+def unindexed(column: ColumnElement[str]) -> ColumnElement[str]:
+    """Return a column's value for a condition that has no index, beside one that has a better.
+
+    SQLite knows nothing of the rows: it would take any index that fits.
+    """
+    return column.concat("")
 
 
 def names(columns: Iterable[NamedColumn[Any]]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from fedclust_service.domain.overview import (
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository
+from fedclust_service.store._sql import Repository, unindexed
 from fedclust_service.store.sessions import to_session
 
 REFUSED = "submission.refused"
@@ -173,7 +173,7 @@ class OverviewQueries(Repository):
         t = tables.audit
         query = (
             select(t.c.subject, t.c.actor, func.count())
-            .where(t.c.subject.in_(names.values()), t.c.action == REFUSED)
+            .where(t.c.subject.in_(names.values()), unindexed(t.c.action) == REFUSED)
             .group_by(t.c.subject, t.c.actor)
         )
         return {

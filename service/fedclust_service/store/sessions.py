@@ -138,7 +138,9 @@ class Sessions(Repository):
         if created_by is not None:
             query = query.where(_S.created_by == created_by)
         if site is not None:
-            query = query.where(_S.id.in_(select(_P.session_id).where(_P.site == site)))
+            # Not IN: SQLite would read all sessions of the site and sort them.
+            asked = select(_P.session_id).where(_P.session_id == _S.id, _P.site == site)
+            query = query.where(asked.exists())
         if state is not None:
             query = query.where(_S.state == state.value)
         if study is not None:
