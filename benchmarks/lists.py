@@ -7,6 +7,7 @@ every list and filter at most 50 ms, a sweep at most 10 ms of CPU.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 import time
@@ -74,6 +75,8 @@ def _measure(database: str, url: str, n_sessions: int, place: Path) -> list[dict
         waiting: Waiting = {}
         for _ in range(2):
             sweep(direct.co, waiting)
+        gc.collect()
+        gc.freeze()  # as `serve` does
         return [
             {"database": database, "what": what, **_timed(read)}
             for what, read in _reads(direct, waiting, place).items()

@@ -81,15 +81,22 @@ class Audit(Repository):
         """
         few = [(column, self._values(column, part)) for column in (_A.actor, _A.action)]
         found = [column.in_(values) for column, values in few if values]
-        return or_(_A.subject.contains(part, autoescape=True), *found)
+        return or_(_has(_A.subject, part), *found)
 
     def _values(self, column: ColumnElement[str], part: str) -> Sequence[str]:
         """Return the values with ``part`` of an indexed column, a step in the index for each."""
         walk = select(func.min(column).label("value")).cte(recursive=True)
         step = select(func.min(column)).where(column > walk.c.value).scalar_subquery()
         walk = walk.union_all(select(step).where(walk.c.value.is_not(None)))
-        found = select(walk.c.value).where(walk.c.value.contains(part, autoescape=True))
+        found = select(walk.c.value).where(_has(walk.c.value, part))
         return self._all(found).scalars().all()
+
+
+def _has(column: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    # `contains` leaves it to PostgreSQL to put the pattern together, again for each row.
+    for special in "/%_":
+        part = part.replace(special, f"/{special}")
+    return column.like(f"%{part}%", escape="/")
 
 
 def _conditions(search: AuditSearch) -> Iterator[ColumnElement[bool]]:
