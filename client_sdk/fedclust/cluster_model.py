@@ -26,6 +26,7 @@ from fedclust.definition import plan_of
 from fedclust.durable_files import write_atomically
 from fedclust.engine import Placement, outside_limits
 from fedclust.errors import UsageError, writing
+from fedclust.json_text import read_json
 from fedclust.live_line import SlowWork
 from fedclust.model_parts import (
     Assignment,
@@ -278,11 +279,10 @@ def load_model(path: str | os.PathLike[str]) -> ClusterModel:
     """
     try:
         content = Path(path).read_bytes()
-        tree = json.loads(content)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError:
-        tree = None
+    # A result file is no text.
+    tree = read_json(content, path) if content.startswith(b"{") else None
     if not isinstance(tree, dict) or not str(tree.get("format")).startswith("fedclust-model-"):
         raise UsageError(
             f"{path}: this is no model file. SessionResult.load reads a result file (.fedclust)"

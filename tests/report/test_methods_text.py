@@ -470,7 +470,7 @@ def test_the_checklist_in_each_form() -> None:
     definition = definition_of(purpose="Of <b>x</b> | y in the four hospitals of the country.")
     found = checklist(facts_of(definition=definition))
     assert "| aim |" in found.markdown()
-    assert "&lt;b>x&lt;/b> \\| y" in found.markdown()
+    assert "\\<b>x\\</b> \\| y" in found.markdown()
     assert "&lt;b&gt;x&lt;/b&gt; | y" in found.html()
     assert [each["id"] for each in json.loads(found.json())["items"]] == [
         item.id for item in found.items

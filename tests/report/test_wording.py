@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import html
+import re
+import string
 
-from fedclust.report.wording import in_markdown, named_values, share, value_text, without_noise
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from fedclust.report.wording import (
+    from_markdown,
+    in_markdown,
+    named_values,
+    share,
+    value_text,
+    without_noise,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +55,32 @@ def test_rounding_noise_of_a_share_is_left_out_and_a_small_share_is_kept() -> No
         ("![a](javascript:1)", r"![a\](javascript:1)"),
         # Units and levels as they are usual stay as they are.
         ("age (<65, >=65)", "age (<65, >=65)"),
-        ("mm[Hg], 10*9/L, a_b", "mm[Hg], 10*9/L, a_b"),
+        ("mm[Hg], mmol/L, a_b", "mm[Hg], mmol/L, a_b"),
     ],
 )
 def test_names_are_no_markdown(name: str, shown: str) -> None:
     assert in_markdown(name) == shown
+    assert from_markdown(shown) == name
+
+
+MARKUP = (
+    *("a", "*b*", "_c_", "__d__", "x_y", "`e`", "~~f~~", "10*9", "[^1]", "[n]: o", "(", " ", "|"),
+    *("[g](h)", "[g][h]", "![i](j)", "<k>", "<https://l>", "</m>", "&amp;", "&#35;", "&", "\\"),
+)
+
+
+@given(
+    st.text(st.sampled_from([*string.printable[:95], "é", "א"]), max_size=60)
+    | st.lists(st.sampled_from(MARKUP)).map("".join)
+)
+def test_whatever_people_write_a_reader_of_markdown_shows(name: str) -> None:
+    reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    name = " ".join(name.split())
+    table = reader.render(f"| a | b |\n|---|---|\n| x{in_markdown(name)}x | y |")
+    line = reader.render(f"x{in_markdown(name)}x")
+    for shown, tag in ((table, "td"), (line, "p")):
+        found = re.search(f"<{tag}>x(.*?)x</{tag}>", shown, re.DOTALL)
+        assert found is not None
+        assert "<" not in found[1]
+        assert html.unescape(found[1]) == name
+    assert from_markdown(in_markdown(name)) == name

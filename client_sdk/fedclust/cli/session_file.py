@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from fedclust.cli.console import err, show
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
 from fedclust.field_names import FieldNames
+from fedclust.json_text import read_json
 from fedclust.schema.field_names import SLUG_RULE
 from fedclust.schema.model import Slug
 from fedclust.session_request import read_model
@@ -26,26 +26,6 @@ def slug(name: str) -> str:
     except ValidationError:
         shown = f"{name[:64]!r}: " if name.isprintable() else ""
         raise UsageError(f"{shown}a name is {SLUG_RULE}") from None
-
-
-def read_json(text: str | bytes, source: object) -> Any:
-    """Parse JSON; UsageError for invalid text or an object with the same key twice."""
-
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                raise UsageError(f"{source}: one object has the key {key!r} twice: keep one")
-            found[key] = value
-        return found
-
-    try:
-        plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        return json.loads(plain, object_pairs_hook=distinct)
-    except UnicodeDecodeError:
-        raise UsageError(f"{source}: this is not text in UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{source}, line {error.lineno}: this is not JSON ({error.msg})") from None
 
 
 def source_name(path: Path) -> str:

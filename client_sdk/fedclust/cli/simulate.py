@@ -20,13 +20,13 @@ from fedclust.cli.output_files import (
     write_labels,
 )
 from fedclust.cli.result_output import show_result
-from fedclust.cli.session_file import read_json
 from fedclust.data import Dataset
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
 from fedclust.definition import DefinitionError
 from fedclust.field_names import FieldNames
+from fedclust.json_text import read_json
 from fedclust.live_line import SlowWork
 from fedclust.report.tables import bounds_of
 from fedclust.simulate import SimulationResult

@@ -28,8 +28,9 @@ class _BlasLimit:
         with self._lock:
             # Finding libraries takes milliseconds. Only an import can have loaded another.
             if self._n_modules != len(sys.modules):
-                # Imported here: it comes with scikit-learn, which ``import fedclust`` can lack.
-                import scipy.linalg  # noqa: F401  # its BLAS would have more threads if it came later
+                # Imported here: they come with scikit-learn, which ``import fedclust`` can lack.
+                # scipy's BLAS would have more threads if it were loaded inside.
+                import scipy.linalg  # noqa: F401
                 from threadpoolctl import ThreadpoolController
 
                 # Counted first: a module imported meanwhile triggers the next search.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from fedclust.report.drawing import short
 from fedclust.report.facts import Facts
 from fedclust.report.markup import html_table
 from fedclust.report.methods_text import SENTENCES, bibtex, methods_text
-from fedclust.report.wording import named_values
+from fedclust.report.wording import from_markdown, in_markdown, named_values
 
 __all__ = ["WRITE_UP", "Checklist", "ChecklistItem", "checklist"]
 
@@ -33,7 +32,7 @@ class ChecklistItem:
     report : str
         What a report should say.
     software : str
-        What this result says of it; "" for nothing.
+        What this result says of it, in Markdown; "" for nothing.
     authors : str
         What remains for the authors; "" for nothing.
     """
@@ -76,13 +75,12 @@ class Checklist:
                 section = item.section
                 lines += ["", f"## {section}", "", "| item | what to report | this analysis |"]
                 lines.append("|---|---|---|")
-            cells = (_in_cell(each) for each in (item.id, item.report, item.text))
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(f"| {item.id} | {item.report} | {item.text} |")
         return "\n".join(lines) + "\n"
 
     def html(self) -> str:
         """Return the checklist as an HTML table, for a page."""
-        rows = [[item.section, item.report, item.text] for item in self.items]
+        rows = [[item.section, item.report, from_markdown(item.text)] for item in self.items]
         header = ["section", "what to report", "this analysis"]
         return html_table(self.source, header, rows, text=(1, 2))
 
@@ -95,11 +93,6 @@ class Checklist:
 
     def _repr_markdown_(self) -> str:
         return self.markdown()
-
-
-def _in_cell(text: str) -> str:
-    """Return text for a table in Markdown: purposes and names hold neither tags nor columns."""
-    return re.sub(r"\\?<(?=[A-Za-z/!?])", "&lt;", text).replace("|", "\\|")
 
 
 def checklist(facts: Facts) -> Checklist:
@@ -133,16 +126,16 @@ def _data() -> dict[str, Any]:
 
 
 def _purpose(facts: Facts) -> str:
-    return facts.definition.purpose
+    return in_markdown(facts.definition.purpose)
 
 
 def _approval(facts: Facts) -> str:
     approval = facts.definition.approval
-    return f"Approval named in the definition: {approval}." if approval else ""
+    return f"Approval named in the definition: {in_markdown(approval)}." if approval else ""
 
 
 def _options(facts: Facts) -> str:
-    return f"All options: {named_values(facts.definition.config)}."
+    return f"All options: {in_markdown(named_values(facts.definition.config))}."
 
 
 def _starts(_facts: Facts) -> str:
@@ -208,18 +201,18 @@ def _effects(facts: Facts) -> str:
             if outcome.kind == "binary"
             else (
                 "difference of means with random effects"
-                + (f", {outcome.unit}" if outcome.unit else "")
+                + (f", {in_markdown(outcome.unit)}" if outcome.unit else "")
             )
         )
         if effects:
-            lines.append(f"{outcome.name}, {measure}: {'; '.join(effects)}.")
+            lines.append(f"{in_markdown(outcome.name)}, {measure}: {'; '.join(effects)}.")
     return " ".join(lines)
 
 
 def _warnings(facts: Facts) -> str:
     warnings = facts.result.warnings
     return (
-        f"Warnings of the software: {' '.join(warnings)}"
+        f"Warnings of the software: {in_markdown(' '.join(warnings))}"
         if warnings
         else "The software gave no warnings."
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fedclust.report.facts import Facts
 from fedclust.report.references import cite
-from fedclust.report.wording import variable_text
+from fedclust.report.wording import in_markdown, variable_text
 from fedclust.schema.feature import outcomes_of
 
 __all__ = ["EVIDENCE"]
@@ -133,7 +133,9 @@ def _outcomes(facts: Facts) -> str:
         )
     grouped = {o.name: o.design_effect for o in found.results if o.design_effect != 1.0}
     if grouped:
-        effects = ", ".join(f"{effect:.2f} ({name})" for name, effect in grouped.items())
+        effects = ", ".join(
+            f"{effect:.2f} ({in_markdown(name)})" for name, effect in grouped.items()
+        )
         text += f" Variances allow for groups of similar persons by a design effect of {effects}."
     return f"{text} Intervals are 95 % intervals; p-values are not adjusted for their number."
 

@@ -17,7 +17,7 @@ from fedclust.report.drawing import short
 from fedclust.report.evidence_text import EVIDENCE
 from fedclust.report.facts import Facts
 from fedclust.report.references import bibtex_of, cite, cited
-from fedclust.report.wording import named_values, variable_text
+from fedclust.report.wording import in_markdown, named_values, variable_text
 from fedclust.schema.feature import clustered
 
 __all__ = ["SENTENCES", "bibtex", "fedclust_version", "methods_text"]
@@ -167,7 +167,9 @@ def _scaling(facts: Facts) -> str:
     if not deviations:
         return found
     usual = max(deviations.values())
-    fewer = [f"{name} ({value:g})" for name, value in deviations.items() if value < usual]
+    fewer = [
+        f"{in_markdown(name)} ({value:g})" for name, value in deviations.items() if value < usual
+    ]
     return (
         f"{found} Values counted as at most {usual:g} standard deviations from the mean"
         + (f", fewer for {_and(fewer)}" if fewer else "")
@@ -222,16 +224,19 @@ def _plan(facts: Facts) -> Plan | None:
 
 def _algorithm(facts: Facts) -> str:
     definition, plan = facts.definition, _plan(facts)
-    named = f"{definition.algorithm}, version {definition.method_version}"
+    name, options = (
+        in_markdown(each) for each in (definition.algorithm, named_values(definition.config))
+    )
+    named = f"{name}, version {definition.method_version}"
     if plan is None:
         return (
-            f"The method was {definition.algorithm} of fedclust (version "
-            f"{definition.method_version}), with these options: {named_values(definition.config)}."
+            f"The method was {name} of fedclust (version "
+            f"{definition.method_version}), with these options: {options}."
         )
     papers = f" {cite(*plan.method.references)}" if plan.method.references else ""
     found = f"The method was {plan.method.title} ({named}){papers}."
     if plan.method.describe is None:
-        return f"{found} Its options were: {named_values(definition.config)}."
+        return f"{found} Its options were: {options}."
     return f"{found} {plan.method.describe(plan.options)}"
 
 
@@ -245,9 +250,8 @@ def _number_of_clusters(facts: Facts) -> str:
             return f"{compared} The clustering described here is that of K = {result.n_clusters}."
         measures = _measures(facts)
         by = f" {measures}" if measures else ""
-        return f"{compared}{by} {result.recommendation or ''} The result has {found}.".replace(
-            "  ", " "
-        )
+        recommended = in_markdown(result.recommendation or "")
+        return f"{compared}{by} {recommended} The result has {found}.".replace("  ", " ")
     if asked is None:
         return f"The number of clusters was not given. The result has {found}."
     return f"The number of clusters, K = {asked}, was given. The result has {found}."
@@ -335,7 +339,7 @@ def _bounds(facts: Facts) -> str:
     return (
         f"The inertia of any {bounds.n_clusters} centroids within the declared bounds was bounded "
         f"by {short(bounds.lower)} from below and {short(bounds.upper)} from above{gap}. "
-        f"{bounds.statement}"
+        f"{in_markdown(bounds.statement)}"
     )
 
 
@@ -350,10 +354,11 @@ _LIBRARIES = {
 
 
 def _software(facts: Facts) -> str:
-    number = fedclust_version(facts)
+    number = in_markdown(fedclust_version(facts))
     if _simulated(facts):
         return f"The simulation ran with fedclust {number}."
     platform = {} if facts.provenance is None else facts.provenance.platform
+    platform = {key: in_markdown(value) for key, value in platform.items()}
     used = [f"{name} {platform[key]}" for key, name in _LIBRARIES.items() if key in platform]
     under = " ".join(platform[key] for key in ("system", "machine") if key in platform)
     return (

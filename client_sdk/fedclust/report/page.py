@@ -27,7 +27,7 @@ from fedclust.report.methods_text import bibtex, methods_text
 from fedclust.report.outcomes import html_outcomes
 from fedclust.report.stability import html_stability, stability_columns
 from fedclust.report.transfer import TRANSFER_TITLE, html_transfer
-from fedclust.report.wording import isolated, named_values, without_noise
+from fedclust.report.wording import from_markdown, isolated, named_values, without_noise
 from fedclust.schema.encoding import Column
 from fedclust.wire.models import Definition
 
@@ -454,7 +454,7 @@ def _quality(facts: Facts) -> str:
 
 def _methods(facts: Facts) -> str:
     paragraphs = methods_text(facts).rstrip().split("\n\n")
-    text = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
+    text = "".join(f"<p>{escape(from_markdown(each))}</p>" for each in paragraphs)
     references = html_folded("References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>")
     return f"{text}{references}{html_folded('Reporting checklist', checklist(facts).html())}"
 

@@ -32,7 +32,11 @@ def cited(text: str) -> tuple[str, ...]:
 
 
 def bibtex_of(keys: Iterable[str], version: str) -> str:
-    """Return the entries with these keys; ``version`` is that of fedclust."""
+    """Return the entries with these keys; ``version`` is that of fedclust.
+
+    A coordinator names its version, so characters that no version has are left out.
+    """
     wanted = set(keys)
     found = [entry for key, entry in entries().items() if key in wanted]
-    return "\n\n".join(found).replace("{VERSION}", version) + "\n"
+    plain = re.sub(r"[^\w.+!-]", "", version, flags=re.ASCII)
+    return "\n\n".join(found).replace("{VERSION}", plain) + "\n"

@@ -9,8 +9,12 @@ from fedclust.schema.feature import Feature
 
 #: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
 _ROUNDING = 1e-12
-#: What begins a tag, a citation, a link or a footnote in Markdown, and what undoes an escape.
-_MARKUP = re.compile(r"\\|<(?=[A-Za-z/!?])|(?<!\w)@(?=\w)|\](?=[(\[:])|\[(?=\^)")
+#: What marks text up within a line of Markdown, Pandoc's included, and what undoes an escape.
+_MARKUP = re.compile(
+    r"[\\`*~^$|]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<!\w)@(?=\w)"
+    r"|\](?=[(\[:])|\[(?=\^)"
+)
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
 def value_text(value: object) -> str:
@@ -52,8 +56,16 @@ def isolated(text: str) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Return what somebody else wrote so that Markdown shows it and does nothing else."""
+    """Return what somebody else wrote so that Markdown shows it and does nothing else.
+
+    It stands within a line: text that people write into a definition has no line break.
+    """
     return _MARKUP.sub(r"\\\g<0>", text)
+
+
+def from_markdown(text: str) -> str:
+    """Undo :func:`in_markdown`, for a page that shows the text as it is."""
+    return _ESCAPED.sub(r"\1", text)
 
 
 def variable_text(feature: Feature) -> str:

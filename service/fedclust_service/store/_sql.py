@@ -106,7 +106,7 @@ def _insert_statement(dialect: str, table: Table, key: tuple[str, ...]) -> Execu
 
 
 def unindexed(column: ColumnElement[str]) -> ColumnElement[str]:
-    """Return a column's value for a condition that has no index, beside one that has a better.
+    """Return a column's value for a condition whose index is worse than another condition's.
 
     SQLite knows nothing of the rows: it would take any index that fits.
     """

@@ -18,6 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from fedclust.errors import UsageError
+from fedclust.json_text import read_json
+
 __all__ = [
     "SHOWN",
     "UNSET",
@@ -334,12 +337,9 @@ def _number(text: str) -> Any:
 
 
 def _json(text: str) -> Any:
-    def refuse(_name: str) -> Any:
-        raise ValueError
-
     try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError):
+        return read_json(text, "the field")
+    except UsageError:
         return text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -10,6 +9,8 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from fedclust.definition import canonical, plan_of
+from fedclust.errors import UsageError
+from fedclust.json_text import read_json
 from fedclust.methods.registry import METHODS
 from fedclust.report.session_terms import SessionTerms
 from fedclust.session_request import dropped_text, inherit
@@ -91,10 +92,8 @@ def _read(page: PageRequest) -> SessionForm:
 def _pasted(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
     """Return the form of a definition that was pasted; what is no object changes nothing."""
     try:
-        found = json.loads(text)
-        # Half of a pair of characters can neither be shown nor stored.
-        json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        found = read_json(text, "the pasted text")
+    except UsageError:
         found = None
     if isinstance(found, dict) and isinstance(found.get("definition"), dict):
         found = found["definition"]
