@@ -184,8 +184,14 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
             thread.start()
         with people.analyst() as analyst:
             eventually(
-                lambda: three.keys()
-                == {each.name for each in analyst.session(SESSION).sites if each.state == "joined"}
+                lambda: (
+                    three.keys()
+                    == {
+                        each.name
+                        for each in analyst.session(SESSION).sites
+                        if each.state == "joined"
+                    }
+                )
             )
             analyst.start_session(SESSION)
         for thread in threads:
