@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import math
+from typing import Any, NoReturn
 
 from fedclust.errors import UsageError
 
@@ -37,12 +38,18 @@ def read_json(text: str | bytes, source: object) -> Any:
             found[key] = value
         return found
 
-    def refuse(name: str) -> Any:
+    def refuse(name: str) -> NoReturn:
         raise UsageError(f"{source}: JSON has no number {name}: write null, or leave it out")
+
+    def finite(number: str) -> float:
+        value = float(number)
+        return value if math.isfinite(value) else refuse(number[:20])
 
     try:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        tree = json.loads(plain, object_pairs_hook=distinct, parse_constant=refuse)
+        tree = json.loads(
+            plain, object_pairs_hook=distinct, parse_constant=refuse, parse_float=finite
+        )
         json.dumps(tree, ensure_ascii=False).encode()
     except UsageError:  # a ValueError, too
         raise

@@ -495,6 +495,7 @@ def test_a_file_that_holds_no_rows(desk: Desk, name: str, content: bytes | None,
     ("content", "text"),
     [
         (b"\xff", "a mapping file is TOML in UTF-8"),
+        (b"delimiter = " + b"[" * 100_000, "it is nested too deeply"),
         (b"delimiter = 'ab'", "delimiter: too long: the limit is 1"),
         (b"delimiter = 'a'", "delimiter: a comma, semicolon, tab or the like"),
         (b"encoding = 'klingon'", "encoding: no such encoding; utf-8, utf-16, cp1252"),

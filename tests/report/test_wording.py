@@ -53,6 +53,7 @@ def test_rounding_noise_of_a_share_is_left_out_and_a_small_share_is_kept() -> No
         (r"\<img src=x>", r"\\\<img src=x>"),
         ("[@lloyd1982]", r"[\@lloyd1982]"),
         ("![a](javascript:1)", r"![a\](javascript:1)"),
+        ("[a]{.b}", r"[a\]{.b}"),
         # Units and levels as they are usual stay as they are.
         ("age (<65, >=65)", "age (<65, >=65)"),
         ("mm[Hg], mmol/L, a_b", "mm[Hg], mmol/L, a_b"),

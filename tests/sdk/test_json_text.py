@@ -15,6 +15,7 @@ FAULTS = {
     '{"a": 1, "a": 2}': "the key 'a' twice",
     '{"a": NaN}': "no number NaN",
     '{"a": -Infinity}': "no number -Infinity",
+    '{"a": -1e400}': "no number -1e400",
     '{"a": "\\ud800"}': "half of a pair of characters",
     '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}": "nested too deeply",
     '{"a": 1' + "0" * 10_000 + "}": "too many digits",

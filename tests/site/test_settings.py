@@ -56,6 +56,13 @@ def test_a_wrong_setting_names_file_key_and_what_is_allowed(content: str, said: 
     assert "yes" not in str(caught.value)
 
 
+def test_a_file_nested_too_deeply_is_refused() -> None:
+    path = write("require_approval = " + "[" * 100_000)
+    with pytest.raises(UsageError, match="it is nested too deeply") as caught:
+        read_settings()
+    assert str(path) in str(caught.value)
+
+
 def test_a_least_group_size_is_read() -> None:
     write("min_group_size = 11\n")
     assert read_settings().min_group_size == 11

@@ -286,6 +286,8 @@ def _read_mapping(path: Path) -> ColumnsFile:
         raise DataError(path.name, "mapping", "a mapping file is TOML in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise DataError(path.name, "mapping", f"this is no TOML: {error}") from None
+    except RecursionError:
+        raise DataError(path.name, "mapping", "it is nested too deeply") from None
     return _validated(tree, path.name)
 
 

@@ -12,7 +12,7 @@ _ROUNDING = 1e-12
 #: What marks text up within a line of Markdown, Pandoc's included, and what undoes an escape.
 _MARKUP = re.compile(
     r"[\\`*~^$|]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<!\w)@(?=\w)"
-    r"|\](?=[(\[:])|\[(?=\^)"
+    r"|\](?=[(\[:{])|\[(?=\^)"
 )
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 

@@ -120,6 +120,8 @@ def read_settings() -> SiteSettings:
         raise UsageError(f"{path}: this is not TOML in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: this is not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: it is nested too deeply") from None
     except ValidationError as error:
         raise UsageError(f"{path}: {_fault(error)}; it may hold: {_allowed()}") from None
     except TypeError:
