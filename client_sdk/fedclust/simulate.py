@@ -6,10 +6,13 @@ result as the service for the same seed and site names.
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,8 @@ from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.engine import EngineState, Plan
 from fedclust.errors import DataError
 from fedclust.live_line import SlowWork
+from fedclust.methods.common.options import variant_models
+from fedclust.methods.registry import METHODS
 from fedclust.numeric.separation import Separation, separation
 from fedclust.predictions import Predictions
 from fedclust.report import Facts
@@ -35,10 +40,15 @@ from fedclust.schema.display import short_repr
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import clustered
-from fedclust.schema.field_names import field_errors, unknown_field_message
+from fedclust.schema.field_names import (
+    field_errors,
+    unknown_field_message,
+    unknown_name_message,
+)
 from fedclust.schema.json_value import json_value
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
+from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.session_result import ResultFile, require_soft, simulated_document
@@ -251,13 +261,14 @@ def simulate(
     method: str,
     sites: Mapping[str, Any],
     *,
-    config: Mapping[str, Any],
+    config: Mapping[str, Any] = MappingProxyType({}),
     policy: Mapping[str, Any] | None = None,
     features: Sequence[Mapping[str, Any] | str] | Mapping[str, Sequence[str]] | None = None,
     seed: int = 0,
     persons: Mapping[str, ArrayLike] | None = None,
     arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
     progress: bool = True,
+    **others: object,
 ) -> SimulationResult:
     """Cluster the rows of several sites without a network.
 
@@ -290,6 +301,8 @@ def simulate(
     progress : bool
         Whether to show on terminals and in notebooks what takes over two seconds. The variable
         FEDCLUST_PROGRESS=0 turns it off in all of Python.
+    **others
+        None is known: the error says what was meant.
 
     Returns
     -------
@@ -297,6 +310,8 @@ def simulate(
 
     Raises
     ------
+    TypeError
+        There is no such argument.
     DefinitionError
         The definition breaks a rule; names each field. A ValueError.
     RuleViolation
@@ -325,6 +340,8 @@ def simulate(
     >>> result.at(3).cluster_centers_.shape
     (3, 4)
     """
+    if others:
+        raise TypeError(_unknown_argument(method, next(iter(others))))
     check_sites(sites, persons)
     masking = (policy or {}).get("missing") == "mask"
     if isinstance(features, Mapping):
@@ -363,6 +380,18 @@ class _Site:
     points: Points
     mask: NDArray[np.bool_]
     memory: Memory = field(default_factory=dict)
+
+
+def _unknown_argument(method: str, name: str) -> str:
+    """Return what somebody meant by an argument that :func:`simulate` does not have."""
+    options = variant_models(METHODS[method].options) if method in METHODS else ()
+    places = dict.fromkeys(Policy.model_fields, "policy")
+    places |= {field: "config" for model in options for field in model.model_fields}
+    names = [each for each in inspect.signature(simulate).parameters if each != "others"]
+    near = difflib.get_close_matches(name[:64], [*places, *names], 1)
+    if near and near[0] in places:
+        return f'simulate: write {places[near[0]]}={{"{near[0]}": ...}} instead of {name[:64]}='
+    return f"simulate: {unknown_name_message('argument', name, names)}"
 
 
 def _run_rounds(

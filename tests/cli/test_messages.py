@@ -589,6 +589,18 @@ def test_an_impossible_value_names_the_option_and_the_lines_of_the_mapping(desk:
         assert "outside the session's bounds" not in said.text
 
 
+def test_repeated_ids_are_said_of_a_column_that_nobody_named(desk: Desk) -> None:
+    def repeat(lines: list[list[Any]]) -> None:
+        lines[2][0] = lines[1][0]
+
+    data = changed(desk, "twice.csv", repeat)
+    for named in ("", "--id-column mrn"):
+        said = desk.run("ada", f"check --definition heart.json {data} {named}")
+        assert "mrn: 1 id occurs in several rows (2 rows); with --person-column mrn" in said.text
+    said = desk.run("ada", "check --definition heart.json --data north.csv")
+    assert "several rows" not in said.text
+
+
 def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     def rename(lines: list[list[Any]]) -> None:
         for line in lines[1:31]:
@@ -599,7 +611,7 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     assert said.code == 3
     assert "angina: 30 values that the session does not know. The session knows" in said.text
     assert '[features.angina.levels] "CODE HERE" = "typical"' in said.text
-    assert "angina angina warning 0.0%" in said.text
+    assert "angina angina refused 0.0%" in said.text
     assert "Secret" not in said.text
     saved = "participate swept --data north.csv --id-column mrn --result-out swept.fedclust"
     assert desk.run("north", saved).code == 0

@@ -461,7 +461,7 @@ def test_another_definition_than_the_one_consented_to_is_not_answered(shell: She
     listed.write_text(json.dumps(kept), "utf-8")
     shell.run("ada", "agent", "--until-done")
     entry = json.loads(shell.run("ada", "agent", "list", "--json"))[0]
-    assert (entry["state"], "not consented" in entry["said"]) == ("ended", True)
+    assert (entry["state"], "another definition" in entry["said"]) == ("ended", True)
     sites = json.loads(shell.run("eva", "session", "show", "heart", "--json"))["sites"]
     assert {each["state"] for each in sites} == {"invited"}
 

@@ -15,6 +15,7 @@ import pytest
 from fedclust import simulate
 from fedclust.wire.codec import to_tree
 from support.api_caller import FEATURES, ApiCaller, rows_of
+from support.processes import SERVICE
 from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S, eventually
 
@@ -99,7 +100,6 @@ def test_in_the_middle_of_everything(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Polls and event streams open, a body half sent, a round being aggregated."""
-    usual = ServerProcess.__init__.__globals__["_COMMAND"]
     monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", STUCK])
     environment = {"FEDCLUST_DATABASE_URL": database_url}
     with running_server(tmp_path / "data", "--lease-s", "1", env=environment) as server:
@@ -154,7 +154,7 @@ def test_in_the_middle_of_everything(
         assert upload.receive().startswith(b"HTTP/1.1 503 ")
         assert "Traceback" not in server.output()
 
-        monkeypatch.setattr("support.server._COMMAND", usual)
+        server.command = (sys.executable, "-c", SERVICE)
         server.restart()
         for (site, number), (body, receipt) in receipts.items():
             again = api.put(site, "heart", number, body)

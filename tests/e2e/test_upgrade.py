@@ -53,9 +53,7 @@ def site_of(release: str, spoken: int, people: Consortium, name: str, place: Pat
 
 
 @pytest.mark.long
-def test_a_session_survives_and_a_skew_is_refused_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_survives_and_a_skew_is_refused_with_the_command(tmp_path: Path) -> None:
     data = {name: X[:120] for name, X in rows().items()}
     with running_server(tmp_path / "server") as server:
         people = Consortium.found(server.base_url, server.operator_token, tuple(data))
@@ -89,7 +87,7 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
             )
             assert server.stop() == 0
             upgraded = [sys.executable, "-c", program("fedclust_service.cli", "9.9.9")]
-            monkeypatch.setattr("support.server._COMMAND", upgraded)
+            server.command = upgraded
             server.restart()
             assert analyst.whoami().server_version == "9.9.9"
             # The last site comes with a later release, too.

@@ -317,6 +317,21 @@ def test_a_wrong_call_is_a_value_error_that_names_what_to_change(
 
 
 @pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("n_clusters", r'write config=\{"n_clusters": \.\.\.\} instead of n_clusters='),
+        ("clusters", r'write config=\{"n_clusters": '),
+        ("min_group_sizes", r'write policy=\{"min_group_size": '),
+        ("feature", 'did you mean "features"'),
+        ("q", "There are: method, sites, config, "),
+    ],
+)
+def test_an_argument_that_is_unknown_names_what_was_meant(argument: str, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        simulate("lloyd", {"a": ROWS}, **{argument: 4})
+
+
+@pytest.mark.parametrize(
     ("rows", "message"),
     [
         (ROWS[:, 0], "shape"),

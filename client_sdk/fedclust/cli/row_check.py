@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Any
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
-from fedclust.data.advice import list_names, repeated_text
+from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.profile import ColumnProfile, SourceProfile, profile
+from fedclust.data.table import read_text_column
 from fedclust.errors import DataError, DisclosureError, FedclustError
 from fedclust.protection.figures import TableFigures
 from fedclust.protection.size_bands import size_band
@@ -20,6 +22,11 @@ from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import RowOptions
 from fedclust.site.settings import read_settings
 from fedclust.wire.models import SessionCreate
+
+#: Names of columns that identify persons or rows, such as ``patient_id``, ``MRN`` and ``caseId``.
+_IDENTIFIES = re.compile(
+    r"(?:^|[^a-z])(?i:id|mrn|pid|patient|person|subject|case)(?:[^a-z]|$)|[a-z]I[dD]$"
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,8 @@ class RowCheck:
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
         for name, (ids, rows) in found.repeated.items():
             said = f"{name}: {repeated_text(ids, rows)}"
-            show(out, f"{said}; with --person-column each id is one person")
+            said += f"; with --person-column {name} each id is one person"
+            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
@@ -161,6 +169,8 @@ def examine(
         with rows.line:
             lacking = body.policy.missing == "mask"
             found = profile(rows.data, body.features, text=text, lacking=lacking)
+            if not text:
+                found = dataclasses.replace(found, repeated=_repeated_ids(rows.data, found))
     except DataError as error:
         nothing = SourceProfile(error.source, 0, 0, (), (), (), error)
         return RowCheck(body, nothing, p, CheckedTable(0, (), None), read=False)
@@ -176,6 +186,16 @@ def examine(
     if found.refused is None and table.usable < p:
         found = dataclasses.replace(found, refused=_too_few(body, found, table.usable, p))
     return RowCheck(body, found, p, table)
+
+
+def _repeated_ids(data: Dataset, found: SourceProfile) -> dict[str, tuple[int, int]]:
+    """Count repeated ids in columns that nobody named, and whose names say what they are."""
+    counted = {
+        name: count_repeated(filter(None, read_text_column(data, name)))
+        for name in found.ignored
+        if _IDENTIFIES.search(name)
+    }
+    return {name: (ids, rows) for name, (ids, rows) in counted.items() if ids}
 
 
 def _too_few(body: SessionCreate, found: SourceProfile, usable: int, p: int) -> DataError:

@@ -49,10 +49,14 @@ def check_results(page: Page) -> None:
     assert len({cy for _, cy in circles}) == 1
     assert 'text-anchor="end"' not in two
     assert re.findall(r'font-weight="600">(\d)</text>', two) == ["0", "1"]
-    with pytest.raises(AttributeError, match=r"there are: plot\.profile\(\), plot\.pairs"):
+    with pytest.raises(AttributeError, match="There are: profile, pairs, "):
         three.plot.dendrogram  # noqa: B018
     with pytest.raises(UsageError, match=r"name the figure: plot\.profile"):
         three.plot()
+    with pytest.raises(UsageError, match=r"each figure is a method: plot\.profile\(\)"):
+        three.plot("profile")
+    with pytest.raises(UsageError, match='did you mean "profile"'):
+        three.plot("profiles")
     section = page.source.partition("## In a notebook")[2].partition("\n## ")[0]
     for name in [name for name in dir(three.plot) if not name.startswith("_")]:
         assert f"`{name}`" in section

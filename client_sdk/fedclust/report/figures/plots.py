@@ -16,6 +16,7 @@ from fedclust.report.figures.profile import draw_profile
 from fedclust.report.figures.radar import draw_radar
 from fedclust.report.figures.sizes import draw_mix, draw_sizes
 from fedclust.report.figures.stability import draw_consensus, draw_stability
+from fedclust.schema.field_names import unknown_name_message
 
 __all__ = ["Plots", "drawn_figures"]
 
@@ -37,6 +38,10 @@ _NAMES = (
 _CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
 
 
+def _unknown(name: str) -> str:
+    return unknown_name_message("figure", name, _NAMES) + ". Each is a method: plot.profile()"
+
+
 class Plots:
     """Draws a result's figures.
 
@@ -53,12 +58,16 @@ class Plots:
         found = ", ".join(f"{name}()" for name in drawn_figures(self))
         return f"Plots of {self._facts.definition.name}: {found or 'none'}"
 
-    def __call__(self) -> Figure:
-        """Raise UsageError: a figure has a name."""
+    def __call__(self, *names: object, **_options: object) -> Figure:
+        """Raise UsageError that says how each figure is drawn."""
+        if names and str(names[0]) in _NAMES:
+            raise UsageError(f"each figure is a method: plot.{names[0]}()")
+        if names:
+            raise UsageError(_unknown(str(names[0])))
         raise UsageError(f"name the figure: {_CALLS}")
 
     def __getattr__(self, name: str) -> Figure:
-        raise AttributeError(f"there is no figure {name!r}; there are: {_CALLS}")
+        raise AttributeError(_unknown(name))
 
     def profile(self) -> Figure:
         """Draw a heat map: standardised means as colours and numbers, means in own units."""
