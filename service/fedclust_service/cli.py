@@ -276,6 +276,7 @@ def backup(
     """
     from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.clock import StoreClock
+    from fedclust_service.orchestration.attention import BACKED_UP
     from fedclust_service.orchestration.audit import trail
     from fedclust_service.store import Store, StoreError
     from fedclust_service.store import backup as copies
@@ -286,7 +287,7 @@ def backup(
     try:
         store = Store.open(settings.store_url, StoreClock(), create=False)
         try:
-            trail.record_backup(store, made.sha256, made.size)
+            trail.record_command(store, BACKED_UP, backup=made.sha256, bytes=made.size)
         finally:
             store.close()
     except StoreError as error:
@@ -367,14 +368,16 @@ def audit_verify(
 ) -> None:
     """Verify the audit trail's chain; exit code 1 if an entry was changed, removed or moved.
 
-    Works while a coordinator runs. Note the printed head outside this machine: only `--head` or a
-    site's ledger reveals a trail that was cut at its end or rewritten completely.
+    Works while a coordinator runs. The trail records the outcome. Note the printed head outside
+    this machine: only `--head` or a site's ledger reveals a trail that was cut at its end or
+    rewritten completely.
     """
     from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.clock import StoreClock
     from fedclust_service.domain.audit_chain import Head
-    from fedclust_service.orchestration.audit.trail import verify_trail
-    from fedclust_service.store import Store
+    from fedclust_service.orchestration.attention import VERIFIED
+    from fedclust_service.orchestration.audit.trail import record_command, verify_trail
+    from fedclust_service.store import Store, StoreError
 
     noted = None if head is None else Head.noted(head)
     if head is not None and noted is None:
@@ -383,6 +386,12 @@ def audit_verify(
         store = Store.open(settings.store_url, StoreClock(), create=False)
         try:
             verdict, waiting = verify_trail(store, noted)
+            found = {"entries": verdict.head.number, "faults": len(verdict.faults)}
+            try:
+                record_command(store, VERIFIED, **found)
+            except StoreError as error:
+                not_recorded = f"fedclust-service: the verification is not recorded: {error}"
+                print(not_recorded, file=sys.stderr)
         finally:
             store.close()
     if as_json:

@@ -10,8 +10,13 @@ import pytest
 from fedclust import engine
 from fedclust.schema.errors import RuleViolation
 from fedclust_service.orchestration import admin
-from fedclust_service.orchestration.attention import LEAST_FREE_BYTES, Attention, find_attention
-from fedclust_service.orchestration.audit.trail import record_backup
+from fedclust_service.orchestration.attention import (
+    BACKED_UP,
+    LEAST_FREE_BYTES,
+    Attention,
+    find_attention,
+)
+from fedclust_service.orchestration.audit.trail import record_command
 from orchestration.direct_api import OPERATOR, DirectApi
 
 
@@ -69,7 +74,7 @@ def test_an_old_backup_and_none(direct_on_both: DirectApi, tmp_path: Path) -> No
     direct.clock.advance(1)
     assert found(direct, backups=True) == ["backup-old database: no backup was made"]
     assert found(direct) == []
-    record_backup(direct.store, "f" * 64, 4096)
+    record_command(direct.store, BACKED_UP, backup="f" * 64, bytes=4096)
     made = direct.clock.now()
     assert found(direct, backups=True) == []
     seen = admin.overview(direct.co, OPERATOR, tmp_path)

@@ -20,7 +20,12 @@ from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, requi
 from fedclust_service.domain.overview import SessionOverview, SiteOverview
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
-from fedclust_service.orchestration.attention import Attention, find_attention, last_backup
+from fedclust_service.orchestration.attention import (
+    BACKED_UP,
+    Attention,
+    find_attention,
+    last_about_database,
+)
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
 from fedclust_service.orchestration.provenance import server_version
@@ -139,7 +144,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
 
     def work(tx: Tx) -> Overview:
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
-        backups, backup = co.store.single_process, last_backup(tx)
+        backups, backup = co.store.single_process, last_about_database(tx, BACKED_UP)
         return Overview(
             at=now,
             sessions={state.value: sessions.get(state, 0) for state in SessionState},

@@ -23,8 +23,9 @@ BACKUP_EVERY = timedelta(days=7)
 LEAST_FREE_BYTES = 2**30
 #: The most items of each kind that need attention.
 MAX_CONCERNS = 50
-#: The entry of the audit trail about a backup.
+#: The entries of the audit trail about a backup, and about a verification of the trail.
 BACKED_UP = "database.backed_up"
+VERIFIED = "audit.verified"
 
 
 class Attention(Model):
@@ -41,6 +42,7 @@ class Attention(Model):
         "notifications-waiting",
         "notification-failed",
         "backup-old",
+        "audit-changed",
         "disk-low",
     ]
     subject: str
@@ -62,6 +64,7 @@ def find_attention(
         ),
         *_cannot_start(tx),
         *(_backup_old(tx, now) if backups else ()),
+        *_audit_changed(tx),
     ]
     if free_bytes < LEAST_FREE_BYTES:
         free = f"{free_bytes // 2**20} MiB are free"
@@ -69,18 +72,24 @@ def find_attention(
     return tuple(Attention.model_validate(vars(each)) for each in concerns)
 
 
-def last_backup(tx: Tx) -> AuditEntry | None:
-    """Return the entry about the last backup."""
-    found = tx.audit.list(1, search=AuditSearch(subject="database", action=BACKED_UP))
+def last_about_database(tx: Tx, action: str) -> AuditEntry | None:
+    """Return the last entry about the database with this action."""
+    found = tx.audit.list(1, search=AuditSearch(subject="database", action=action))
     return found[0] if found else None
 
 
 def _backup_old(tx: Tx, now: datetime) -> Iterator[Concern]:
-    last = last_backup(tx)
+    last = last_about_database(tx, BACKED_UP)
     since = tx.audit.began() if last is None else last.at
     if since is not None and now - since > BACKUP_EVERY:
         why = "no backup was made" if last is None else f"the last one is of {last.at:%Y-%m-%d}"
         yield Concern("backup-old", "database", since + BACKUP_EVERY, detail=why)
+
+
+def _audit_changed(tx: Tx) -> Iterator[Concern]:
+    last = last_about_database(tx, VERIFIED)
+    if last is not None and last.details.get("faults"):
+        yield Concern("audit-changed", "database", last.at, detail=f"found by {last.actor}")
 
 
 def _cannot_start(tx: Tx) -> Iterator[Concern]:

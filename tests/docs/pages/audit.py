@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from docs.hospitals import Hospitals
 from docs.page import Page
-from support.server import service
+from fedclust_service.orchestration.audit.trail import verify_trail
 from support.timeouts import eventually
 
 
@@ -17,11 +16,10 @@ def around(page: Page) -> Iterator[None]:
     Hospitals(page).create("heart-2026")
     page.env["FEDCLUST_DATA_DIR"] = str(page.coordinator.settings.data_dir)
 
-    def said() -> str:
-        return service("audit", "verify", env=page.env).stdout
-
-    eventually(lambda: " 0 not yet" in said())
-    n_entries, head = re.findall(r"^(\d+) entries.* head ([0-9a-f]{64})", said())[0]
-    page.replace("1284", n_entries)
-    page.replace("5d41…", head)
+    store = page.coordinator.coordinator.store
+    # The command would record that it verified.
+    eventually(lambda: verify_trail(store)[1] == 0)
+    head = verify_trail(store)[0].head
+    page.replace("1284", str(head.number))
+    page.replace("5d41…", head.hash)
     yield

@@ -346,6 +346,9 @@ def test_a_whole_trail_is_verified_in_steps(
     assert "<html" not in part
     assert head in part
     assert "It holds the head that you gave" in part
+    shown = " ".join(re.sub(r"<[^>]*>", " ", operator.open("/ui/audit")).split())
+    assert re.search(rf"Last verified .* by operator:operator : whole {count} entries", shown)
+    assert "audit trail was changed" not in operator.open("/ui/overview")
 
 
 def test_a_head_that_is_none_is_refused_at_its_field(operator: Reader) -> None:
@@ -359,7 +362,10 @@ def test_a_head_that_is_none_is_refused_at_its_field(operator: Reader) -> None:
 # The last test: nobody repairs the trail.
 def test_a_damaged_trail_is_named(place: Place, operator: Reader) -> None:
     store = place.local.coordinator.store
+    place.local.coordinator.sealer.run_once()
     change_stored(store, "audit", "action", lambda action: f"{action}x", number=3)
     found = operator.post("/ui/audit/verification").text
     assert "The trail was changed" in found
     assert "Entry 3: it or its place in the chain was changed" in found
+    assert "not whole" in operator.open("/ui/audit")
+    assert "found that the audit trail was changed" in operator.open("/ui/overview")

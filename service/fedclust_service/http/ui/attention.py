@@ -119,6 +119,20 @@ def _backup_old(each: Attention) -> Matter:
     )
 
 
+def _audit_changed(each: Attention) -> Matter:
+    return Matter(
+        "failed",
+        "audit trail",
+        "The last verification found that the audit trail was changed.",
+        "Keep a copy of the database as it is now, find out who could write to it, and compare the "
+        "trail with the newest backup. A verification without faults ends this message.",
+        at=each.at,
+        detail=each.detail,
+        where="/ui/audit",
+        link="Open the audit trail",
+    )
+
+
 def _disk_low(each: Attention) -> Matter:
     return Matter(
         "failed",
@@ -215,5 +229,6 @@ _WORDS: dict[str, Callable[[Attention], Matter]] = {
     "notifications-waiting": _notifications_waiting,
     "notification-failed": _notification_failed,
     "backup-old": _backup_old,
+    "audit-changed": _audit_changed,
     "disk-low": _disk_low,
 }

@@ -16,7 +16,7 @@ from fedclust_service.http.ui.attention import account_path
 from fedclust_service.http.ui.filled_form import FilledForm
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.orchestration.admin import AdminAuditEntry, list_audit
-from fedclust_service.orchestration.audit.trail import verify_audit
+from fedclust_service.orchestration.audit.trail import last_verification, verify_audit
 
 _WORDS = ("subject", "actor", "action", "text")
 _TIMES = ("since", "until")
@@ -100,6 +100,7 @@ def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
         form=form,
         searching=any(form.texts.values()),
         noted=noted,
+        verified=last_verification(page.co, page.actor),
         entries_found=found,
         older=more,
         newest=address("/ui/audit", **form.texts) if cursor else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedclust.schema.model import Model
 from fedclust.wire.models import AuditHead
-from fedclust_service.domain.access import Actor, absent, require
+from fedclust_service.domain.access import Actor, AuditEntry, absent, require
 from fedclust_service.domain.audit_chain import (
     Head,
     Verdict,
@@ -12,7 +12,7 @@ from fedclust_service.domain.audit_chain import (
     is_start,
     verify,
 )
-from fedclust_service.orchestration.attention import BACKED_UP
+from fedclust_service.orchestration.attention import VERIFIED, last_about_database
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, Detail, commit
 from fedclust_service.store import Store, Tx
@@ -68,8 +68,9 @@ def verify_audit(
 ) -> VerificationStep:
     """Verify at most ``most`` entries after the head ``after`` (operators).
 
-    The steps together find what :func:`verify_trail` finds, up to the first step with a fault.
-    ``noted`` is a head that somebody noted elsewhere and that the chain must hold.
+    The steps together find what :func:`verify_trail` finds, up to the first step with a fault. The
+    last one is recorded in the trail. ``noted`` is a head that somebody noted elsewhere and that
+    the chain must hold.
     """
     require(actor, "admin.read")
 
@@ -94,7 +95,17 @@ def verify_audit(
             holds_noted=held,
         )
 
-    return co.store.read("audit.verify_step", work)
+    step = co.store.read("audit.verify_step", work)
+    if step.done:
+        found = {"entries": step.entries, "faults": len(step.faults)}
+        commit(co, "audit.verified", lambda uow: uow.audit(actor, VERIFIED, "database", **found))
+    return step
+
+
+def last_verification(co: CoordinatorCore, actor: Actor) -> AuditEntry | None:
+    """Return the entry about the last verification (operators)."""
+    require(actor, "admin.read")
+    return co.store.read("audit.verified", lambda tx: last_about_database(tx, VERIFIED))
 
 
 def record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> None:
@@ -102,10 +113,9 @@ def record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> No
     commit(co, name, lambda uow: uow.audit(COORDINATOR, action, "database", **details))
 
 
-def record_backup(store: Store, sha256: str, size: int) -> None:
-    """Record a copy of the database, from the process that made it."""
-    details: dict[str, Detail] = {"backup": sha256, "bytes": size}
+def record_command(store: Store, action: str, **details: Detail) -> None:
+    """Record what a command did with the database, from the command's process."""
     store.run_tx(
-        "backup.record",
-        lambda tx: tx.audit.append(COORDINATOR, BACKED_UP, "database", details, tx.now),
+        "command.record",
+        lambda tx: tx.audit.append(COORDINATOR, action, "database", details, tx.now),
     )
