@@ -134,6 +134,18 @@ def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Place) -> N
     bystander.open("/ui/account")
 
 
+def test_signing_in_again_ends_the_earlier_sign_in_of_the_browser(place: Place) -> None:
+    reader, bystander = place.reader("ada"), place.reader("ada")
+    cookies = dict(reader.client.cookies)
+    again = reader.client.post("/ui/sign-in", data={"token": place.api.tokens["ada"]})
+    assert again.status_code == 303
+    assert dict(reader.client.cookies) != cookies
+    stolen = httpx.get(f"{place.local.base_url}/ui/account", cookies=cookies, trust_env=False)
+    assert stolen.status_code == 401
+    for each in (reader, bystander):
+        each.open("/ui/account")
+
+
 def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
     issued = place.api.ok("POST", "/v1/analysts/ada/tokens", "operator")
     reader = Reader(place.local.base_url, issued["token"])

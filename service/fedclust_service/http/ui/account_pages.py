@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.dependencies import service_of
 from fedclust_service.http.request_context import context_of
-from fedclust_service.http.sign_in_cookie import delete_cookie, set_cookie
+from fedclust_service.http.sign_in_cookie import cookie_of, delete_cookie, set_cookie
 from fedclust_service.http.sign_in_rate import SignInRate
 from fedclust_service.http.ui.errors import OWN_PAGE
 from fedclust_service.http.ui.form import Form, read_form
@@ -69,6 +69,8 @@ def _exchange(request: Request, form: Form) -> Response:
         values = {"next": wanted, "failure": refusal.detail}
         return render(request, "sign_in.html", values, status=refusal.status, headers=headers)
     context_of(request).identify(signed.actor)
+    # The browser forgets the cookie of an earlier sign-in: nobody could end that one.
+    sign_ins.sign_out(co, cookie_of(request) or "")
     response = RedirectResponse(wanted or entries_for(signed.actor.role)[0].path, 303)
     set_cookie(request, response, cookie)
     return response
