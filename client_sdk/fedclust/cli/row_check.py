@@ -182,10 +182,27 @@ def examine(
             with rows.line:
                 table = form_table(p)
         except (DataError, DisclosureError) as error:
-            found = dataclasses.replace(found, refused=error)
+            columns = _with_refused(found.columns, getattr(error, "column", None))
+            found = dataclasses.replace(found, refused=error, columns=columns)
     if found.refused is None and table.usable < p:
         found = dataclasses.replace(found, refused=_too_few(body, found, table.usable, p))
     return RowCheck(body, found, p, table)
+
+
+def _with_refused(
+    columns: tuple[ColumnProfile, ...], refused: str | None
+) -> tuple[ColumnProfile, ...]:
+    """Mark the column for which taking part was refused, and those with the same fault.
+
+    Of codes that the session does not know, the refusal names only the first column.
+    """
+    unknown = any(each.column == refused and each.unknown for each in columns)
+    return tuple(
+        dataclasses.replace(each, state="refused")
+        if each.column is not None and (each.column == refused or (unknown and each.unknown))
+        else each
+        for each in columns
+    )
 
 
 def _repeated_ids(data: Dataset, found: SourceProfile) -> dict[str, tuple[int, int]]:

@@ -323,7 +323,7 @@ def _column_profile(
         state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
         if rows.rules[feature.name].lacking:
             says = ["the mapping says that this site lacks it"]
-    elif faults or column.unknown:
+    elif faults:
         state = "refused"
     elif feature.role == "feature" and (share < rows.min_present or (lacking and not column.n)):
         state = "lacking" if lacking else "refused"
