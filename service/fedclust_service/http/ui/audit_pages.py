@@ -16,7 +16,11 @@ from fedclust_service.http.ui.attention import account_path
 from fedclust_service.http.ui.filled_form import FilledForm
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.orchestration.admin import AdminAuditEntry, list_audit
-from fedclust_service.orchestration.audit.trail import last_verification, verify_audit
+from fedclust_service.orchestration.audit.trail import (
+    last_verification,
+    record_verification,
+    verify_audit,
+)
 
 _WORDS = ("subject", "actor", "action", "text")
 _TIMES = ("since", "until")
@@ -152,6 +156,8 @@ def _verify(page: PageRequest) -> Response:
         return _shown(page, FilledForm(texts, {"noted": said}), status=422)
     after = Head.noted(texts["after"])
     step = verify_audit(page.co, page.actor, after if isinstance(after, Head) else None, noted)
+    if step.done:
+        record_verification(page.co, page.actor, step)
     template = "audit_step.html" if page.partial else "audit_verification.html"
     return page.render(template, step=step, noted=texts["noted"])
 

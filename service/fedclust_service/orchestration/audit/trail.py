@@ -68,9 +68,8 @@ def verify_audit(
 ) -> VerificationStep:
     """Verify at most ``most`` entries after the head ``after`` (operators).
 
-    The steps together find what :func:`verify_trail` finds, up to the first step with a fault. The
-    last one is recorded in the trail. ``noted`` is a head that somebody noted elsewhere and that
-    the chain must hold.
+    The steps together find what :func:`verify_trail` finds, up to the first step with a fault.
+    ``noted`` is a head that somebody noted elsewhere and that the chain must hold.
     """
     require(actor, "admin.read")
 
@@ -95,11 +94,14 @@ def verify_audit(
             holds_noted=held,
         )
 
-    step = co.store.read("audit.verify_step", work)
-    if step.done:
-        found = {"entries": step.entries, "faults": len(step.faults)}
-        commit(co, "audit.verified", lambda uow: uow.audit(actor, VERIFIED, "database", **found))
-    return step
+    return co.store.read("audit.verify_step", work)
+
+
+def record_verification(co: CoordinatorCore, actor: Actor, last: VerificationStep) -> None:
+    """Record the outcome of a verification whose last step this was (operators)."""
+    require(actor, "admin.read")
+    found = {"entries": last.entries, "faults": len(last.faults)}
+    commit(co, "audit.verified", lambda uow: uow.audit(actor, VERIFIED, "database", **found))
 
 
 def last_verification(co: CoordinatorCore, actor: Actor) -> AuditEntry | None:
