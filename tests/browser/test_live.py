@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from operation_bodies import SITES
+from support.timeouts import eventually
 
 from .conftest import Registered, Watched, signed_in
 
@@ -87,3 +88,29 @@ def test_a_page_whose_sign_in_is_revoked_leads_to_the_form(
     # The browser itself notes every answer of 400 and more, and htmx a stream that ended.
     noted = ("401 (Unauthorized)", "[object Event]")
     assert all(complaint.endswith(noted) for complaint in watching.complaints)
+
+
+def test_many_open_pages_leave_connections_for_each_other(
+    registered: Registered, watching: Watched
+) -> None:
+    first, context = watching.page, watching.page.context
+    pages = [first, *(context.new_page() for _ in range(6))]
+    for page in pages[1:]:
+        page.clock.install()
+        page.goto(f"/ui/sessions/{SESSION}")
+    assert not any(page.evaluate("() => document.hidden") for page in pages)
+    answer(registered, SITES[0])
+    expect(site_row(first, SITES[0])).to_contain_text("answered")
+    last = pages[-1]
+    last.clock.fast_forward(10_000)
+    expect(site_row(last, SITES[0])).to_contain_text("answered")
+
+    def streams() -> int:
+        last.clock.fast_forward(10_000)
+        return sum(page.evaluate("() => stream !== null") for page in pages)
+
+    eventually(lambda: streams() == 4)
+    # Another page takes the place of one that is closed.
+    pages.remove(first)
+    first.close()
+    eventually(lambda: streams() == 4)

@@ -216,7 +216,7 @@ def test_inviting_cancelling_and_deleting(place: Place) -> None:
     assert place.post("ada", "/over/cancel").status_code == 303
     page = place.open("ada", "/over")
     assert "The session was cancelled" in page
-    assert "sse-connect" not in page
+    assert "data-events" not in page
     assert "/cancel" not in page
     assert place.post("ada", "/over/sites/north/exclude").status_code == 409
 
@@ -258,7 +258,7 @@ def test_an_open_page_learns_of_changes_until_its_sign_in_ends(place: Place) -> 
     place.running("live", "north")
     place.local.coordinator.sealer.run_once()
     reader = Reader(place.local.base_url, place.api.tokens["ada"])
-    found = re.search(r'sse-connect="([^"]+)"', reader.open("/ui/sessions/live"))
+    found = re.search(r'data-events="([^"]+)"', reader.open("/ui/sessions/live"))
     assert found is not None
     headers = {"Cookie": "; ".join(f"{k}={v}" for k, v in reader.client.cookies.items())}
     with (
