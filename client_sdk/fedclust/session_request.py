@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 
 from fedclust.errors import UsageError
 from fedclust.field_names import FieldNames
-from fedclust.schema.field_names import field_errors, unknown_field_message
+from fedclust.schema.field_names import field_errors, nearest_name, unknown_field_message
 from fedclust.schema.json_value import json_value
 from fedclust.schema.model import Model
 from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo
@@ -135,8 +134,8 @@ def declare(names: Sequence[str], study: StudyInfo | None, option: str) -> list[
     known = {each.name: each for each in (study and study.features) or ()}
     for name in names:
         if known and study is not None and name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f': did you mean "{near[0]}"?' if near else "."
+            near = nearest_name(name, known)
+            meant = f': did you mean "{near}"?' if near else "."
             raise UsageError(
                 f'{option}: study {study.name} has no feature "{name}"{meant} It has: '
                 f"{', '.join(known)}"

@@ -6,7 +6,6 @@ result as the service for the same seed and site names.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import os
@@ -42,6 +41,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import clustered
 from fedclust.schema.field_names import (
     field_errors,
+    nearest_name,
     unknown_field_message,
     unknown_name_message,
 )
@@ -388,9 +388,9 @@ def _unknown_argument(method: str, name: str) -> str:
     places = dict.fromkeys(Policy.model_fields, "policy")
     places |= {field: "config" for model in options for field in model.model_fields}
     names = [each for each in inspect.signature(simulate).parameters if each != "others"]
-    near = difflib.get_close_matches(name[:64], [*places, *names], 1)
-    if near and near[0] in places:
-        return f'simulate: write {places[near[0]]}={{"{near[0]}": ...}} instead of {name[:64]}='
+    near = nearest_name(name, [*places, *names])
+    if near in places:
+        return f'simulate: write {places[near]}={{"{near}": ...}} instead of {name[:64]}='
     return f"simulate: {unknown_name_message('argument', name, names)}"
 
 

@@ -186,6 +186,9 @@ def examine(
             found = dataclasses.replace(found, refused=error, columns=columns)
     if found.refused is None and table.usable < p:
         found = dataclasses.replace(found, refused=_too_few(body, found, table.usable, p))
+        if body.policy.missing == "drop":
+            columns = tuple(map(_without_values, found.columns))
+            found = dataclasses.replace(found, columns=columns)
     return RowCheck(body, found, p, table)
 
 
@@ -203,6 +206,12 @@ def _with_refused(
         else each
         for each in columns
     )
+
+
+def _without_values(column: ColumnProfile) -> ColumnProfile:
+    """Mark a feature of which the session knows no code: it leaves out all rows."""
+    nothing = column.role == "feature" and column.unknown and not column.n
+    return dataclasses.replace(column, state="refused") if nothing else column
 
 
 def _repeated_ids(data: Dataset, found: SourceProfile) -> dict[str, tuple[int, int]]:

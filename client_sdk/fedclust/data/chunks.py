@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from fedclust.errors import DataError
+from fedclust.schema.field_names import nearest_name
 
 #: Markers of missing values, in any case, as people, R, pandas, spreadsheets, databases, SAS and
 #: Stata write them.
@@ -87,8 +87,8 @@ class Origin:
                 message += "; give the name that it has here"
                 # If other columns are found, the header holds names and no values.
                 known = places.keys() & set(wanted)
-                near = difflib.get_close_matches(missing[0], places, 1) if known else []
-                message += f", such as {near[0]!r}" if near else ""
+                near = nearest_name(missing[0], places) if known else None
+                message += f", such as {near!r}" if near else ""
             if self.hint and not places.keys() & set(wanted):
                 message += f"; {self.hint}"
             raise self.fault("missing-column", message, column=missing[0])

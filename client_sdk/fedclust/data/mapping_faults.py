@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
+
+from fedclust.schema.field_names import nearest_name
 
 #: What to write instead, by pydantic's type of the error; ``{name}`` is from its context.
 _PLAIN: Final = {
@@ -46,8 +47,8 @@ def first_fault(error: Exception, known: Sequence[Collection[str]]) -> tuple[str
         return _place(location), _A_LEVEL
     if kind == "extra_forbidden":
         names = known[0 if len(location) == 1 else 1]
-        near = difflib.get_close_matches(str(location[-1])[:64], names, 1)
-        meant = f": did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"
+        near = nearest_name(str(location[-1]), names)
+        meant = f": did you mean {near}?" if near else f"; there are {', '.join(names)}"
         return _place(location), f"there is no such setting{meant}"
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if kind == "string_type" and is_number and "missing" in location:

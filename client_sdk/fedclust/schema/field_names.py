@@ -99,9 +99,15 @@ def unknown_name_message(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message for an unknown name: the nearest known one, or all of them."""
     names = list(known)
     said = f'unknown {what} "{name}"' if _FIELD_NAME.fullmatch(name) else f"unknown {what}"
-    near = difflib.get_close_matches(name[:64], names, 1)
-    said += f': did you mean "{near[0]}"?' if near else "."
+    near = nearest_name(name, names)
+    said += f': did you mean "{near}"?' if near else "."
     return f"{said} There are: {', '.join(names)}" if names else said
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelt one probably means; None if none is near."""
+    near = difflib.get_close_matches(name[:64], list(known), 1)
+    return near[0] if near else None
 
 
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel] | None:

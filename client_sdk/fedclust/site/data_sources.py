@@ -6,7 +6,6 @@ columns, but no rows and no password of a database.
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Final, TypedDict
@@ -19,6 +18,7 @@ from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.data.secret_files import refuse_address
 from fedclust.data.sources import read_columns
 from fedclust.errors import DataError, UsageError
+from fedclust.schema.field_names import nearest_name
 from fedclust.schema.model import Model, Slug
 from fedclust.site.paths import state_directory
 from fedclust.site.state_file import StateFile
@@ -134,8 +134,8 @@ class DataSources:
         if name not in known:
             names = ", ".join(MARK + each for each in known)
             names = f"registered: {names}" if known else "none is registered"
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f". Did you mean {MARK}{near[0]}?" if near else ":"
+            near = nearest_name(name, known)
+            meant = f". Did you mean {MARK}{near}?" if near else ":"
             raise UsageError(
                 f"there is no data source {MARK}{name} ({names}){meant} fedclust data add {name} "
                 f"--data FILE registers {'a new one' if near else 'it'}"
@@ -213,8 +213,8 @@ def _not_there(source: DataSource, unmatched: list[str], columns: list[str]) -> 
     """Return the error for columns that the mapping names and the header lacks."""
     column = unmatched[0]
     others = f" (nor {', '.join(unmatched[1:])})" if len(unmatched) > 1 else ""
-    near = difflib.get_close_matches(column, columns, 1)
-    meant = f"; did you mean {near[0]!r}?" if near else ";"
+    near = nearest_name(column, columns)
+    meant = f"; did you mean {near!r}?" if near else ";"
     message = f"the mapping names this column and the header has none of that name{others}{meant} "
     message += f"it has {list_names(columns)}"
     return DataError(Path(source.data).name, "missing-column", message, column=column)
