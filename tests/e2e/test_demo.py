@@ -54,6 +54,7 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+@pytest.mark.long
 def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -> None:
     process = start(tmp_path / "demo", "--keep-running")
     assert process.stdout is not None

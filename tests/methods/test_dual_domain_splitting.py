@@ -82,7 +82,7 @@ def run(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) ->
         (2, (5, 5, 5), "pairwise"),
         pytest.param(2, (5, 5, 5), "none", marks=pytest.mark.long),
         pytest.param(2, (4, 4, 3, 4), "pairwise", marks=pytest.mark.long),
-        (3, (4, 3, 4), "pairwise"),
+        pytest.param(3, (4, 3, 4), "pairwise", marks=pytest.mark.long),
     ],
 )
 def test_the_gap_closes_and_the_optimum_stays_between_the_bounds(
