@@ -3,7 +3,7 @@
 Sessions of three sites run 20 rounds alone. Then the closing round of a sweep with stability is
 aggregated, which takes about 45 s. The same sessions run 20 rounds meanwhile. A round's time is
 from its last submission to when the session has left it. Small requests are timed at rest and
-beside the long aggregation. On SQLite and on PostgreSQL.
+during the long aggregation. All of it runs on SQLite and on PostgreSQL.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ _TITLES = {
     "participation": "States of a site in a session",
     "round": "States of a round",
 }
-#: States that only the text tells of: a way back would cross the other arrows.
+#: States that the text describes and the figure leaves out: their arrows back would cross others.
 _IN_WORDS = frozenset({"held"})
 #: States that stand left or right of the middle.
 _COLUMNS = {"cancelled": -1, "failed": 1, "left": -1, "excluded": 1, "refused": 0}

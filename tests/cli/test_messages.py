@@ -594,9 +594,23 @@ def test_repeated_ids_are_said_of_a_column_that_nobody_named(desk: Desk) -> None
         lines[2][0] = lines[1][0]
 
     data = changed(desk, "twice.csv", repeat)
-    for named in ("", "--id-column mrn"):
+    for named, advice in (
+        ("", "if each id is one person, give --person-column mrn"),
+        ("--id-column mrn", "with --person-column mrn each id is one person"),
+    ):
         said = desk.run("ada", f"check --definition heart.json {data} {named}")
-        assert "mrn: 1 id occurs in several rows (2 rows); with --person-column mrn" in said.text
+        assert f"mrn: 1 id occurs in several rows (2 rows); {advice}" in said.text
+    # Other columns repeat their values, too.
+    for other in ("patient_sex", "case", "COVID"):
+
+        def add(lines: list[list[Any]], name: str = other) -> None:
+            for line in lines:
+                line.append(name if line is lines[0] else 1)
+
+        data = changed(desk, "other.csv", add)
+        said = desk.run("ada", f"check --definition heart.json {data}")
+        assert other in said.text
+        assert "several rows" not in said.text
     said = desk.run("ada", "check --definition heart.json --data north.csv")
     assert "several rows" not in said.text
 

@@ -62,7 +62,7 @@ def test_the_page_is_what_the_tables_render() -> None:
 
 @pytest.mark.parametrize("name", states.TABLES)
 def test_the_figure_draws_every_row(name: str) -> None:
-    """Except for those of a state that the text tells of."""
+    """Except for those of states that the figure leaves out."""
     figure = states.draw(name)
     rows = [row for row in states.TABLES[name] if "held" not in (row.source, row.target)]
     for row in rows:

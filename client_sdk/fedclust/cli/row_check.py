@@ -23,9 +23,9 @@ from fedclust.site.prepare import RowOptions
 from fedclust.site.settings import read_settings
 from fedclust.wire.models import SessionCreate
 
-#: Names of columns that identify persons or rows, such as ``patient_id``, ``MRN`` and ``caseId``.
+#: Names of columns of identifiers, such as ``patient_id``, ``MRN``, ``caseId`` and ``Patient``.
 _IDENTIFIES = re.compile(
-    r"(?:^|[^a-z])(?i:id|mrn|pid|patient|person|subject|case)(?:[^a-z]|$)|[a-z]I[dD]$"
+    r"(?:^|[^A-Za-z])(?i:id|mrn|pid)$|[a-z]I[dD]$|^(?i:patient|person|subject)$"
 )
 
 
@@ -135,7 +135,10 @@ class RowCheck:
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
         for name, (ids, rows) in found.repeated.items():
             said = f"{name}: {repeated_text(ids, rows)}"
-            said += f"; with --person-column {name} each id is one person"
+            if name in found.ignored:
+                said += f"; if each id is one person, give --person-column {name}"
+            else:
+                said += f"; with --person-column {name} each id is one person"
             show(out, textwrap.fill(said, 98, subsequent_indent="  "))
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:

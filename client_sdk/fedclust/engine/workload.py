@@ -91,7 +91,7 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
         several = _largest(len(ks), lambda n: fits(ks[:n], n_sites, n_models))
         fitting += [f"n_clusters {list(ks[:several])}"] if several > 1 else []
     names = ["stability"] * bool(n_models) + ["transfer"] * plan.options.transferred
-    count = sum(_models_of_one_k(plan, n_sites, n_models) for _ in ks)
+    count = len(ks) * _models_of_one_k(plan, n_sites, n_models)
     advice = f"At most {', or '.join(fitting)} would fit" if fitting else "Leave it out"
     raise RuleViolation(
         "workload",

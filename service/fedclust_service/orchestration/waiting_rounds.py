@@ -46,9 +46,9 @@ class WaitingRounds:
         for each in waiting:
             try:
                 known[each.id] = self._known.get(each.id) or (now, self._seconds(each))
+            except StoreError:
+                raise
             except Exception as error:  # a round that cannot be read must not block the others
-                if isinstance(error, StoreError):
-                    raise
                 log.error(
                     "driver_error", round_id=each.id, error=type(error).__name__, exc_info=error
                 )
