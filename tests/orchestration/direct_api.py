@@ -8,6 +8,7 @@ direct.drive()                             # aggregate whatever waits
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +37,9 @@ from support.store_rows import latest_state
 
 SITES = ("north", "south", "west")
 KEYS = SecretKeys([b"k" * 32])
+#: However slow the machine is, no round goes to a process: it would not know the method, and under
+#: a clock that stands still the lease of the lost process would never run out.
+LIMITS = Limits(heartbeat_s=0.01, pooled_after=1000, pooled_above_s=math.inf)
 _FAR = datetime(2040, 1, 1, tzinfo=UTC)
 
 
@@ -60,12 +64,11 @@ class DirectApi:
         self,
         store: Store,
         clock: StoreClock,
-        limits: Limits | None = None,
+        limits: Limits = LIMITS,
         outgoing: Outgoing | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
-        limits = limits or Limits(heartbeat_s=0.01, pooled_after=100)
         self.co = Coordinator(store, KEYS, limits, outgoing=outgoing or Outgoing())
 
     def another(self) -> Coordinator:
@@ -214,10 +217,13 @@ class DirectApi:
 
     def finish(self, name: str) -> SessionInfo:
         """Answer and aggregate until the session has ended."""
-        while self.info(name).state == "running":
+        info = self.info(name)
+        while info.state == "running":
             self.answer_all(name)
             self.drive()
-        return self.info(name)
+            before, info = info, self.info(name)
+            assert info != before, f"round {info.round} does not end"
+        return info
 
     def audit(self, *, action: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
         """Return (actor, action, details but ``via``), oldest first."""
@@ -246,6 +252,7 @@ def unlike(body: Participation, **changes: Any) -> Participation:
 __all__ = [
     "ANALYST",
     "JSON",
+    "LIMITS",
     "OPERATOR",
     "SITES",
     "DirectApi",

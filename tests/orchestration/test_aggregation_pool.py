@@ -41,10 +41,9 @@ from fedclust_service.orchestration.aggregation_pool import (
     PooledAggregation,
     ProcessLost,
 )
-from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
 from orchestration import counting_method
-from orchestration.direct_api import ANALYST, DirectApi
+from orchestration.direct_api import ANALYST, LIMITS, DirectApi
 from orchestration.pool_processes import ALWAYS, HANG, healed, process_runs
 from support import rounds
 from support.clock import ManualClock
@@ -141,7 +140,7 @@ def test_the_database_holds_the_same_bytes(
 ) -> None:
     process_runs(monkeypatch)
     stored = {}
-    for name, limits in (("near", Limits()), ("heart", ALWAYS)):
+    for name, limits in (("near", LIMITS), ("heart", ALWAYS)):
         direct_on_both.co.limits = limits
         direct_on_both.session(name, rounds=2)
         direct_on_both.finish(name)
@@ -244,7 +243,7 @@ def test_a_long_aggregation_holds_up_no_short_one(
         return expected[names[plan.options.width]]
 
     monkeypatch.setattr(engine, "aggregation_seconds", seconds)
-    direct.co.limits = Limits(driver_poll_s=0.01)
+    direct.co.limits = dataclasses.replace(LIMITS, pooled_above_s=10, driver_poll_s=0.01)
     names = {}
     for width, name in enumerate(expected, 3):
         names[width] = name

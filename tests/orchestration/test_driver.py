@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -22,10 +23,9 @@ from fedclust_service.orchestration import (
     sweeper,
 )
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import Store, StoreUnavailable
 from orchestration import counting_method
-from orchestration.direct_api import ANALYST, DirectApi, site
+from orchestration.direct_api import ANALYST, LIMITS, DirectApi, site
 from support.clock import ManualClock
 from support.timeouts import TIMEOUT_S, eventually
 
@@ -73,7 +73,7 @@ def test_a_session_runs_to_its_end(direct: DirectApi) -> None:
 
 def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
     # Nothing is due by polling: the submission itself wakes the driver.
-    direct.co.limits = Limits(driver_poll_s=60, sweep_every_s=60)
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=60, sweep_every_s=60)
     assert not direct.co.alive
     direct.co.start()
     assert direct.co.alive
@@ -88,7 +88,7 @@ def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
 
 
 def test_the_sweeper_thread_closes_at_the_deadline(direct: DirectApi, clock: ManualClock) -> None:
-    direct.co.limits = Limits(driver_poll_s=60, sweep_every_s=0.01)
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=60, sweep_every_s=0.01)
     direct.session(sites=("a", "b", "c", "d"), policy={"quorum": 3}, rounds=2)
     for name in ("a", "b", "c"):
         direct.answer("heart", name)
@@ -162,7 +162,7 @@ def test_on_postgres_a_starting_process_respects_leases(
     postgres_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store.open(postgres_url, clock)
-    direct = DirectApi(store, clock, Limits(driver_poll_s=0.01))
+    direct = DirectApi(store, clock, dataclasses.replace(LIMITS, driver_poll_s=0.01))
     direct.session(rounds=2)
     direct.answer_all("heart")
     with monkeypatch.context() as patch:
@@ -211,7 +211,7 @@ def test_a_driver_that_lost_its_lease_writes_nothing(
 ) -> None:
     """It computes while its lease runs out and another takes over; both come to finish."""
     direct = direct_on_both
-    direct.co.limits = Limits(heartbeat_s=1000)
+    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
     direct.session(rounds=2)
     direct.answer_all("heart")
     other = direct.another()
@@ -234,7 +234,7 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
 ) -> None:
     """The other one is still computing, with the lease, when the first comes to its end."""
     direct = direct_on_both
-    direct.co.limits = Limits(heartbeat_s=1000)
+    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
     direct.session(rounds=2)
     direct.answer_all("heart")
     other = direct.another()
@@ -260,7 +260,7 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
 def test_a_paused_driver_that_nobody_overtook_still_finishes(
     direct: DirectApi, clock: ManualClock
 ) -> None:
-    direct.co.limits = Limits(heartbeat_s=1000)
+    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
     direct.session(rounds=2)
     direct.answer_all("heart")
 
@@ -352,7 +352,9 @@ def test_the_heartbeat_renews_while_it_computes(direct: DirectApi, clock: Manual
 def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
     direct: DirectApi, clock: ManualClock
 ) -> None:
-    direct.co.limits = Limits(aggregation_timeout_s=50, heartbeat_s=0.01, driver_poll_s=0.01)
+    direct.co.limits = dataclasses.replace(
+        LIMITS, aggregation_timeout_s=50, heartbeat_s=0.01, driver_poll_s=0.01
+    )
     stuck, release = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -534,7 +536,7 @@ def test_a_database_that_is_away_fails_nothing(
 def test_the_worker_outlives_errors_of_the_database(
     direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    direct.co.limits = Limits(driver_poll_s=0.01)
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     direct.session(rounds=2)
     failures = iter([StoreUnavailable("away"), RuntimeError("defect")])
     real = direct.store.read
@@ -554,7 +556,7 @@ def test_the_worker_outlives_errors_of_the_database(
 
 
 def test_stopping_does_not_wait_for_an_endless_aggregation(direct: DirectApi) -> None:
-    direct.co.limits = Limits(driver_poll_s=0.01)
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     direct.session()
     stuck, release = threading.Event(), threading.Event()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 
 import pytest
 
-from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import Store
-from orchestration.direct_api import DirectApi
+from orchestration.direct_api import LIMITS, DirectApi
 from support.clock import ManualClock
 from support.timeouts import TIMEOUT_S
 
@@ -129,7 +129,7 @@ def test_a_commit_of_another_process_wakes(
     postgres_url: str, clock: ManualClock, notified: bool
 ) -> None:
     here, there = (DirectApi(Store.open(postgres_url, clock), clock) for _ in range(2))
-    here.co.limits = Limits(reread_s=3600 if notified else 0.01)
+    here.co.limits = dataclasses.replace(LIMITS, reread_s=3600 if notified else 0.01)
     there.session(rounds=2)
     version = here.view("heart", "north").version
     if not notified:

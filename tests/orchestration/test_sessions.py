@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,9 +16,8 @@ from fedclust.wire.models import SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, session_start, sessions
-from fedclust_service.orchestration.core import Limits
 from orchestration import counting_method
-from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, actor, site
+from orchestration.direct_api import ANALYST, LIMITS, OPERATOR, DirectApi, actor, site
 from support.clock import ManualClock
 
 
@@ -302,7 +302,7 @@ def test_no_more_models_sites_and_clusters_than_the_coordinator_can_compute(
     direct: DirectApi,
 ) -> None:
     """With the number that would fit; also where sites are invited later."""
-    direct.co.limits = Limits(aggregation_timeout_s=3)
+    direct.co.limits = dataclasses.replace(LIMITS, aggregation_timeout_s=3)
     names = tuple(f"s{i}" for i in range(9))
     direct.register(*names)
 

@@ -15,10 +15,9 @@ from fedclust_service.domain.sign_in import CookieText, parse_cookie
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration import principals, sessions
 from fedclust_service.orchestration import sign_ins as use
-from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.events import EventBatch, read_events
 from fedclust_service.orchestration.sweeper import remove_sign_ins
-from orchestration.direct_api import OPERATOR, DirectApi
+from orchestration.direct_api import LIMITS, OPERATOR, DirectApi
 from support.clock import ManualClock
 from support.timeouts import eventually
 
@@ -117,7 +116,7 @@ def test_what_a_page_loads_by_itself_keeps_no_sign_in_open(
 
 
 def test_it_ends_with_its_token(direct: DirectApi, clock: ManualClock) -> None:
-    direct.co.limits = Limits(sign_in_s=3 * DAY, sign_in_idle_s=3 * DAY)
+    direct.co.limits = dataclasses.replace(LIMITS, sign_in_s=3 * DAY, sign_in_idle_s=3 * DAY)
     token = issue(direct, days=1)
     cookie, signed = use.sign_in(direct.co, token)
     assert (signed.ends_at - signed.created_at).total_seconds() == DAY

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
 
 from fedclust_service.domain.round import Round, RoundState
-from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
 from orchestration import counting_method
-from orchestration.direct_api import DirectApi
+from orchestration.direct_api import LIMITS, DirectApi
 from support.timeouts import TIMEOUT_S, eventually
 
 
@@ -24,7 +24,7 @@ def latest(direct: DirectApi) -> Round:
 def test_nobody_waits_for_the_lease_of_one_that_stopped(direct_on_both: DirectApi) -> None:
     """An aggregation that goes on is given up: another worker does it, and it writes nothing."""
     direct = direct_on_both
-    direct.co.limits = Limits(driver_poll_s=0.01)
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     direct.session(rounds=2)
     stuck, go_on = threading.Event(), threading.Event()
 
