@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from operation_bodies import SESSION
@@ -46,6 +47,7 @@ def answered(answer: Locator, status: int) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.long
 def test_a_session_is_tried_out_from_create_to_submit(
     registered: Registered, watched: Watched
 ) -> None:

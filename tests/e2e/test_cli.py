@@ -374,6 +374,7 @@ class BreakingLine:
         self._listener.close()
 
 
+@pytest.mark.long
 def test_agents_finish_two_sessions_over_many_broken_connections(tmp_path: Path) -> None:
     """Whatever breaks, every round is answered once, and the result is the undisturbed one."""
     rows = _rows()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSI
 
 #: Each takes as long as forty other tests: the others are among the long ones. Here, many rounds
 #: and few, tasks for all and for each site.
-DEFAULT = {"sqlite": ("fkm", "overlap"), "postgresql": ("lloyd", "spectral")}
+DEFAULT = {"sqlite": ("overlap",), "postgresql": ("lloyd",)}
 
 
 def _case(method: str, kind: str) -> Any:

@@ -61,7 +61,9 @@ def test_clusters_of_fewer_persons_than_a_group_are_warned_of() -> None:
     assert "smaller min_group_size" in warning
 
 
-@pytest.mark.parametrize(("n_sites", "a_site"), [(5, 30), (1, 150), (50, 60)])
+@pytest.mark.parametrize(
+    ("n_sites", "a_site"), [(5, 30), (1, 150), pytest.param(50, 60, marks=pytest.mark.long)]
+)
 def test_clusters_of_several_groups_are_not(n_sites: int, a_site: int) -> None:
     assert resolution_warning(**_sent(*_clusters(n_sites, a_site))) is None
 
