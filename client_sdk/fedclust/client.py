@@ -172,6 +172,27 @@ class Client:
         """
         self._http.request("DELETE", _path(kind, name, "tokens", token_id))
 
+    def site_tables(self, name: str) -> Listing[models.SiteTableInfo]:
+        """Return what the coordinator accepted last of each protected table of a site."""
+        return Listing(self._pages(models.SiteTableInfo, _path("sites", name, "tables")))
+
+    def accept_table(
+        self, name: str, table_id: str, number: int, head: str
+    ) -> models.SiteTableInfo:
+        """Accept a chain of a site's protected table, which its restored store ends with.
+
+        Parameters
+        ----------
+        table_id : str
+        number : int
+            Of the chain's last change.
+        head : str
+            Of that change, 16 hexadecimal digits.
+        """
+        body = models.TableAcceptance(number=number, head=head)
+        path = _path("sites", name, "tables", table_id)
+        return self._send(models.SiteTableInfo, "PUT", path, body)
+
     # --- studies and sessions ---------------------------------------------------------------------
 
     def create_study(self, study: StudyCreate | Mapping[str, Any]) -> StudyInfo:

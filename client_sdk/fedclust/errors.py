@@ -348,6 +348,10 @@ class TableChanged(CoordinatorError):
     slug = "table-changed"
 
 
+class TableHeadsNeeded(CoordinatorError):
+    slug = "table-heads-needed"
+
+
 class VersionUnsupported(CoordinatorError):
     slug = "version-unsupported"
 

@@ -162,6 +162,7 @@ class PageSite:
             "methods": {"lloyd": [4]},
             "engine": [1],
             "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
+            "heads": {"first": 1, "heads": ["9f86d081884c7d65"]},
         }
         assert self._http.put(f"{self._at}/participation", json=body).status_code == 201
 

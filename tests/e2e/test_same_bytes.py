@@ -91,7 +91,7 @@ def test_the_sdk_in_binary_and_plain_http_in_json_give_what_simulate_gives(
     consortium.create(as_json, 3, **session)
     api = ApiCaller(consortium.url, "", tokens=dict(consortium.site_tokens), data=data)
     for name in data:
-        api.join(name, as_json, table_id=None)
+        api.join(name, as_json, table_id=None, heads=None)
     assert api.finish(as_json, list(data), rng=rng) == "completed"
     assert shared(consortium.result(as_json).result) == shared(to_tree(expected.result_))
 

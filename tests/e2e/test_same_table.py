@@ -35,7 +35,7 @@ ME = "me"
 OTHERS = ("alpha", "beta")
 SITE = site_of(("whole", "binary"), 12, np.random.default_rng(0))
 PLACES = changed_places(SITE, 1)
-_TABLE = re.compile(rb'"table_id":"[0-9a-f]{32}"')
+_TABLE = re.compile(rb'"table_id":"[0-9a-f]{32}"|"heads":\["[0-9a-f]{16}"')
 
 
 @dataclass

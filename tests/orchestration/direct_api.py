@@ -19,7 +19,7 @@ from fedclust import engine
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.wire import codec
-from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo
+from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo, TableHeads
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Role
@@ -122,8 +122,10 @@ class DirectApi:
         return self.info(name)
 
     def consent(self, name: str, **changes: Any) -> Participation:
-        """Return what a site sends to join."""
+        """Return what a site sends to join; a table has one change, unless ``heads`` says more."""
         row = self.row(name)
+        if changes.get("table_id") is not None:
+            changes.setdefault("heads", chain("a"))
         fields: dict[str, Any] = {
             "definition_sha256": row.definition_sha256,
             "consents": Consents(),
@@ -244,6 +246,11 @@ class DirectApi:
         return np.asarray(tree["method"]["votes"]).reshape(-1, width)
 
 
+def chain(letters: str, first: int = 1) -> TableHeads:
+    """Return heads of a table, one for each letter from ``a`` to ``f``."""
+    return TableHeads(first=first, heads=tuple(each * 16 for each in letters))
+
+
 def unlike(body: Participation, **changes: Any) -> Participation:
     """Return a declaration with some fields changed."""
     return Participation(**{**body.model_dump(), "consents": body.consents, **changes})
@@ -257,6 +264,7 @@ __all__ = [
     "SITES",
     "DirectApi",
     "actor",
+    "chain",
     "replace",
     "site",
     "unlike",

@@ -12,6 +12,7 @@ import pytest
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session
+from fedclust_service.domain.site_table import SiteTable
 from fedclust_service.store import AlreadyExists, Store, Tx
 from support.clock import ManualClock
 from support.store_rows import (
@@ -200,21 +201,17 @@ def test_of_a_sites_first_tables_one_is_joined_with(two: list[Store]) -> None:
 
     def arrange(tx: Tx) -> list[Session]:
         tx.principals.add(Role.SITE, "zurich", "")
-        found = [add_session(tx, f"s{number}") for number in range(CROWD)]
-        for session in found:
-            tx.participations.add(participation(session, "zurich"))
-        return found
+        return [add_session(tx, f"s{number}") for number in range(CROWD)]
 
     sessions = two[0].run_tx("arrange", arrange)
 
     def step(store: Store, number: int) -> bool:
         def work(tx: Tx) -> bool:
             tx.sessions.lock(sessions[number].name)
-            if tx.participations.tables_of("zurich"):
+            tx.site_tables.lock("zurich")
+            if tx.site_tables.any("zurich"):
                 return False
-            table = f"{number:032x}"
-            joined = replace(participation(sessions[number], "zurich"), table_id=table)
-            tx.participations.update(joined)
+            tx.site_tables.put(SiteTable("zurich", f"{number:032x}", 1, "a" * 16, at(0)))
             return True
 
         return store.run_tx("join", work)

@@ -11,6 +11,7 @@ import pytest
 from fedclust_service.domain.access import AuditSearch, Role, Token
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
+from fedclust_service.domain.site_table import SiteTable
 from fedclust_service.store import (
     AlreadyExists,
     ConstraintViolated,
@@ -260,8 +261,26 @@ def test_participations(store: Store) -> None:
         assert [p.site for p in listed] == list(SITES)
         assert listed[2] == joined
         assert tx.participations.get(other.id, "zurich") == participation(other, "zurich")
-        assert tx.participations.tables_of("zurich") == {"0" * 32}
-        assert tx.participations.tables_of("budapest") == set()
+
+    store.run_tx("work", work)
+
+
+def test_what_was_accepted_of_a_table_is_replaced(store: Store) -> None:
+    first, second = (SiteTable("zurich", each * 32, 2**40, "a" * 16, at(1)) for each in "01")
+    moved = replace(first, number=2, head="b" * 16, accepted_at=at(2))
+
+    def work(tx: Tx) -> None:
+        assert not tx.site_tables.any("zurich")
+        for each in (second, first, moved):
+            tx.site_tables.put(each)
+        assert tx.site_tables.any("zurich")
+        assert not tx.site_tables.any("basel")
+        assert tx.site_tables.get("zurich", "0" * 32) == moved
+        assert tx.site_tables.get("basel", "0" * 32) is None
+        assert tx.site_tables.list("zurich", 5) == [moved, second]
+        assert tx.site_tables.list("zurich", 1) == [moved]
+        assert tx.site_tables.list("zurich", 5, "0" * 32) == [second]
+        assert tx.site_tables.list("basel", 5) == []
 
     store.run_tx("work", work)
 

@@ -114,6 +114,7 @@ class ApiCaller:
             "features": [feature["name"] for feature in info["definition"]["features"]],
             "size_band": size_band(len(self._rows(site))),
             "table_id": uuid.uuid5(uuid.NAMESPACE_DNS, site).hex,
+            "heads": {"first": 1, "heads": [codec.sha256(site.encode())[:16]]},
             "sdk_version": __version__,
             "methods": {name: [method.version] for name, method in METHODS.items()},
             "engine": [engine.VERSION],

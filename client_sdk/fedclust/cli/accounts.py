@@ -32,6 +32,7 @@ Days = Annotated[int, typer.Option("--days", help="Days until the token expires.
 
 _NAMES = FieldNames(
     {"/name": "NAME", "/title": "--title", "/email": "--email", "/expires_in_days": "--days"}
+    | {"/table_id": "--table", "/number": "--number", "/head": "--head"}
 )
 
 
@@ -196,5 +197,49 @@ def _give(name: str, issued: TokenIssued, path: Path | None, as_json: bool) -> N
 
 
 sites = _group("sites", "site", "cleveland")
+
+
+@o.command(
+    sites,
+    "tables",
+    "fedclust site tables cleveland",
+    text="List what was accepted last of each protected table of the site NAME.",
+)
+def show_tables(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
+    with connection.client() as client:
+        found = list(client.site_tables(name))
+    if as_json:
+        print_json(found)
+        return
+    show_table(
+        ["table", "change", "head", "accepted"],
+        (
+            (each.table_id, each.number, each.head, f"{each.accepted_at:%Y-%m-%d %H:%M}")
+            for each in found
+        ),
+        none=f"{name} has joined no session with a protected table",
+    )
+
+
+@o.command(
+    sites,
+    "accept-table",
+    "fedclust site accept-table cleveland --table 5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e "
+    "--number 7 --head 9f86d081884c7d65",
+    text="Accept the protected table of a site that lost its newer store; its groups are kept.",
+)
+def accept_table(
+    connection: o.Connection,
+    name: Name,
+    table: Annotated[str, o.opt("--table", "The table's id, as the site's refusal names it.")],
+    number: Annotated[int, o.opt("--number", "Number of the table's last change there.")],
+    head: Annotated[str, o.opt("--head", "Head of that change: 16 hexadecimal digits.")],
+    as_json: o.AsJson = False,
+) -> None:
+    with connection.client() as client, _NAMES.applied():
+        known = client.accept_table(name, table, number, head)
+    conclude(f"{name}: table {table} is accepted with {number} changes", known, as_json)
+
+
 analysts = _group("analysts", "analyst", "ada")
 operators = _group("operators", "operator", "grace")

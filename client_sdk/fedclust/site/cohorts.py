@@ -14,10 +14,11 @@ one. A damaged, missing or foreign file ends the command; no other groups are fo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -42,6 +43,8 @@ from fedclust.schema.times import write_time
 from fedclust.site.cohort_file import RESTORE, decode_cohort, encode_cohort, key_check
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
+from fedclust.wire.codec import canonical_json
+from fedclust.wire.models import MOST_HEADS, TableHeads
 
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
@@ -49,6 +52,10 @@ _MOST_GROUPINGS = 3
 #: Another process may be forming the groups of a large site.
 _PATIENCE_S = 600.0
 _RETRY_S = 0.1
+
+
+#: A join sends so many heads; all of them only to a coordinator that asks for them.
+_LAST_HEADS = 1_000
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,19 @@ class CohortRecord:
             "time": write_time(now),
         }
         return CohortRecord(cohort, (*self.history, {**line, **facts}))
+
+
+def table_heads(history: Sequence[Mapping[str, Any]], *, every: bool = False) -> TableHeads:
+    """Return the heads of a table's changes: the last ones, or every one.
+
+    A head covers its change and all changes before it.
+    """
+    head, heads = bytes(32), []
+    for line in history:
+        head = hashlib.sha256(head + hashlib.sha256(canonical_json(line)).digest()).digest()
+        heads.append(head[:8].hex())
+    sent = heads[-(MOST_HEADS if every else _LAST_HEADS) :]
+    return TableHeads(first=len(heads) - len(sent) + 1, heads=tuple(sent))
 
 
 @dataclass(frozen=True)

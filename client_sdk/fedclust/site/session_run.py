@@ -114,7 +114,6 @@ class SessionRun:
             self.send(answer, again=True)
         if self.info.state not in ENDED:
             self.join(consent)
-            self.keep_table()
         task, etag = self.client.task(self.session)
         while True:
             if task is not None and task.status == "ended":
@@ -144,15 +143,17 @@ class SessionRun:
             self.refuse_gaps()
         if record is not None:
             joined = record.participation
-            kept = ("sdk_version", "methods", "engine")
-            versions = {name: getattr(joined, name) for name in kept}
-            same = wanted.model_copy(update=versions) == joined
+            kept = ("heads", "sdk_version", "methods", "engine")
+            same = (
+                wanted.model_copy(update={name: getattr(joined, name) for name in kept}) == joined
+            )
             if not same and not invited:
                 raise errors.JournalError(
                     "this site joined with another min_group_size or size band; give the same "
                     "rows and options, or leave the session (fedclust leave)"
                 )
             record = record if same else None
+        fresh = record is None
         if record is None:
             with self.asking():
                 decide_consent(self.request, consent, approved=approval is not None)
@@ -164,17 +165,27 @@ class SessionRun:
                 consented_at=self.now(),
                 participation=wanted,
             )
-            self.keep_table()
-            self.journal.write_record(record)
-            invited = True
-        if invited:
-            self.client.join(self.session, record.participation)
-            self.report(Progress("joined"))
-
-    def keep_table(self) -> None:
-        """Store the groups and their releases before anything of them leaves."""
+        # The groups and their releases are stored before anything of them leaves.
         if self.prepared.draft is not None:
             CohortStore().keep(self.prepared.draft, self.ledger)
+        if fresh:
+            self.journal.write_record(record)
+        # Also where this site has joined before: its store may have been restored since.
+        self.send_join(record.participation)
+        if invited or fresh:
+            self.report(Progress("joined"))
+
+    def send_join(self, declared: Participation) -> None:
+        """Join with the table as it is now; with all its heads if the coordinator needs them."""
+
+        def join(*, every: bool) -> None:
+            heads = self.prepared.heads(every=every)
+            self.client.join(self.session, declared.model_copy(update={"heads": heads}))
+
+        try:
+            join(every=False)
+        except errors.TableHeadsNeeded:
+            join(every=True)
 
     def refuse_gaps(self) -> None:
         """Refuse to go on with a journal that lacks a round which this site has answered."""

@@ -41,9 +41,13 @@ Purpose = Annotated[
     str, StringConstraints(max_length=PURPOSE_CHARACTERS[1], pattern=_TEXT), Visible
 ]
 #: 16 random bytes in hexadecimal, with or without a UUID's hyphens.
-TableId = Annotated[
-    str, StringConstraints(pattern=r"^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$")
-]
+TABLE_ID = r"^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$"
+TableId = Annotated[str, StringConstraints(pattern=TABLE_ID)]
+#: The first 8 bytes of a head of a table, in hexadecimal.
+Head = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+#: A join names the heads of at most so many changes.
+MOST_HEADS = 100_000
+ChangeNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Role = Literal["operator", "analyst", "site"]
 
 
@@ -114,6 +118,25 @@ class TokenIssued(Model):
     id: str
     token: str
     expires_at: Timestamp
+
+
+class TableAcceptance(Model):
+    """An operator accepts a site's table as it is after change ``number``, with this head."""
+
+    number: ChangeNumber
+    head: Head
+
+
+class SiteTableInfo(Model):
+    """What the coordinator accepted last of a site's protected table.
+
+    ``number`` is 0 where the table was used before coordinators knew heads.
+    """
+
+    table_id: TableId
+    number: int
+    head: Head
+    accepted_at: Timestamp
 
 
 # --- algorithms -----------------------------------------------------------------------------------
@@ -288,6 +311,22 @@ class Consents(Model):
     protection_none: bool = False
 
 
+class TableHeads(Model):
+    """The heads of a protected table's last changes: of number ``first``, ``first + 1``, ..."""
+
+    first: ChangeNumber
+    heads: Annotated[tuple[Head, ...], Field(min_length=1, max_length=MOST_HEADS, repr=False)]
+
+    @property
+    def last(self) -> int:
+        """The number of the last change."""
+        return self.first + len(self.heads) - 1
+
+    def at(self, number: int) -> str | None:
+        """Return the head of a change; None if it is not among these."""
+        return self.heads[number - self.first] if self.first <= number <= self.last else None
+
+
 class Participation(Model):
     """A site joins: its consent, its features and size, and the versions of its SDK.
 
@@ -295,6 +334,8 @@ class Participation(Model):
     ----------
     table_id : str or None
         The random id of the site's protected table; null without one.
+    heads : TableHeads or None
+        The heads of its changes; null where ``table_id`` is.
     separate_groups : bool
         Whether the site knowingly joins with another table than before.
     methods : dict of method to tuple of int
@@ -309,6 +350,7 @@ class Participation(Model):
     min_group_size: Annotated[int, Field(ge=3, le=1_000_000)] | None = None
     size_band: Line
     table_id: TableId | None = None
+    heads: TableHeads | None = None
     separate_groups: bool = False
     sdk_version: Line
     methods: dict[str, tuple[int, ...]]

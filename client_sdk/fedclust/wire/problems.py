@@ -27,6 +27,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "consent-needed": (409, "A consent that this session needs is missing"),
     "session-expired": (409, "The session takes no more sites"),
     "table-changed": (409, "The site took part with another protected table"),
+    "table-heads-needed": (409, "Earlier heads of the site's protected table are needed"),
     "version-unsupported": (409, "The version of the session is not supported"),
     "late-joining-refused": (409, "The session's method takes no site after its start"),
     "sites-unsuitable": (409, "These sites cannot serve the session's method"),

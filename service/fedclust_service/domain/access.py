@@ -118,6 +118,8 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "operator.read": frozenset({Role.OPERATOR}),
     "token.issue": frozenset({Role.OPERATOR}),
     "token.revoke": frozenset({Role.OPERATOR}),
+    "table.read": frozenset({Role.OPERATOR}),
+    "table.accept": frozenset({Role.OPERATOR}),
     "session.create": frozenset({Role.OPERATOR, Role.ANALYST}),
     "session.read": frozenset(Role),
     "session.manage": frozenset({Role.OPERATOR, Role.ANALYST}),

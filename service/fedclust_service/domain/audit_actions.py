@@ -22,6 +22,9 @@ AUDIT_ACTIONS: dict[str, str] = {
     "site.excluded": "The analyst or an operator excluded a site.",
     "site.refused": "A site refused the task of a round, and left the session with it; ``reason`` "
     "is [the rule that the task breaks](../protocol.md#refusing-a-task).",
+    "site.table_refused": "A site was refused because its protected table does not continue what "
+    "was accepted of it; ``reason`` says why: ``older``, ``branched``, ``unknown``, or ``other`` "
+    "than the one that the session was joined with.",
     "round.opened": "A round began to collect submissions.",
     "round.deadline_moved": "Somebody moved the deadline of the open round.",
     "round.overdue": "The round has passed its deadline without its quorum.",
@@ -47,6 +50,8 @@ AUDIT_ACTIONS: dict[str, str] = {
     "site.addressed": "The e-mail address of a site was changed.",
     "site.disabled": "A site was disabled: its tokens are refused.",
     "site.enabled": "A disabled site was enabled again.",
+    "site.table_accepted": "An operator accepted a chain of a site's protected table, in place of "
+    "the one whose number and head are named.",
     "analyst.created": "An operator registered an analyst.",
     "analyst.titled": "The title of an analyst was changed.",
     "analyst.addressed": "The e-mail address of an analyst was changed.",

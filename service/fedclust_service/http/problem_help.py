@@ -77,11 +77,20 @@ PROBLEM_HELP: dict[str, ProblemHelp] = {
         "Ask the analyst for a new session.",
     ),
     "table-changed": ProblemHelp(
-        "A site joins with another protected table than the one with which it took part before. "
-        "A second grouping of the same persons would reveal more about each of them.",
-        "Join from the machine and state directory that hold the site's groups, or restore them "
-        "from their backup. For other persons, or if the site accepts this, join with "
+        "A site joins with another protected table than the ones with which it took part before, "
+        "or with a store that is older than what the coordinator has accepted of the table, or "
+        "branched from it: it was restored from a backup, or copied. A second grouping of the same "
+        "persons would reveal more about each of them.",
+        "Find the site's newer store, on another machine, in another state directory or in a newer "
+        "backup, and join with it. If there is none, ask the operator to accept the chain that "
+        "`detail` names (`fedclust site accept-table`); the groups of the restored store are kept. "
+        "For other persons, or if the site accepts a second grouping, join with "
         "`--separate-groups`; a session that the site has joined keeps its table.",
+    ),
+    "table-heads-needed": ProblemHelp(
+        "A site joins with the last heads of its protected table, and the last change that the "
+        "coordinator has accepted came before them.",
+        "Send the heads of all changes. The SDK does so by itself.",
     ),
     "version-unsupported": ProblemHelp(
         "The site's SDK does not support the session's version of its method or of the rounds that "

@@ -33,14 +33,9 @@ from fedclust_service.orchestration.definitions import definition_of, plan_or_re
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.orchestration.round_lifecycle import update_round
 from fedclust_service.orchestration.session_start import Start, start_if_complete, with_start
+from fedclust_service.orchestration.site_tables import record_heads, refuse_other_table
 from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import DataDamaged, Tx
-
-_FIND_TABLE = (
-    "Join from the machine and state directory that hold the site's store of groups, or restore "
-    "the store from its backup."
-)
-
 
 # --- joining --------------------------------------------------------------------------------------
 
@@ -54,15 +49,18 @@ def join(
     ``methods`` has the session's version.
     """
     require(actor, "session.join")
+    _check_heads(body)
 
-    def work(start: Start | None, uow: UnitOfWork) -> tuple[ParticipationInfo, bool]:
+    def work(start: Start | None, uow: UnitOfWork) -> tuple[ParticipationInfo, bool] | Refusal:
         tx = uow.tx
         found, own = own_session(tx, actor, session, lock=True)
         if own.state is ParticipationState.JOINED:
-            return _rejoin(uow, found, own, body), False
+            return _rejoin(uow, actor, found, own, body)
         _check_state(found, own, uow.now)
         _check_consent(tx, actor, found, body)
-        _check_table(tx, actor, body)
+        refused = record_heads(uow, actor, found.name, body)
+        if refused is not None:
+            return refused
         joined = dataclasses.replace(
             own,
             **_declared(body),
@@ -86,7 +84,10 @@ def join(
         start_if_complete(uow, found, actor, start)
         return _participation_info(found, joined), not late
 
-    return with_start(co, "participation.join", work)
+    done = with_start(co, "participation.join", work)
+    if isinstance(done, Refusal):
+        raise done
+    return done
 
 
 def _declared(body: JoinRequest) -> dict[str, Any]:
@@ -102,14 +103,10 @@ def _declared(body: JoinRequest) -> dict[str, Any]:
 
 
 def _rejoin(
-    uow: UnitOfWork, session: Session, own: Participation, body: JoinRequest
-) -> ParticipationInfo:
+    uow: UnitOfWork, actor: Actor, session: Session, own: Participation, body: JoinRequest
+) -> tuple[ParticipationInfo, bool] | Refusal:
     if own.table_id != body.table_id:
-        raise Refusal(
-            "table-changed",
-            "This site joined the session with another protected table, which holds until the "
-            f"session ends. {_FIND_TABLE}",
-        )
+        return refuse_other_table(uow, actor, session.name, body)
     if dataclasses.replace(own, **_declared(body)) != own:
         raise Refusal(
             "wrong-state",
@@ -118,10 +115,13 @@ def _rejoin(
         )
     if not session.state.ended:
         _check_versions(session, body)
+    refused = record_heads(uow, actor, session.name, body)
+    if refused is not None:
+        return refused
     if own.sdk_version != body.sdk_version:
         own = dataclasses.replace(own, sdk_version=body.sdk_version)
         uow.tx.participations.update(own)
-    return _participation_info(session, own)
+    return _participation_info(session, own), False
 
 
 def _check_state(session: Session, own: Participation, now: datetime) -> None:
@@ -184,18 +184,12 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
         raise Refusal("consent-needed", "Give the consents that are named here.", missing)
 
 
-def _check_table(tx: Tx, actor: Actor, body: JoinRequest) -> None:
-    """Refuse a table that this site has not used before, unless it asks for separate groups."""
-    if body.table_id is None or body.separate_groups:
-        return
-    used = tx.participations.tables_of(actor.name)
-    if used and body.table_id not in used:
-        raise Refusal(
-            "table-changed",
-            "This site has taken part with another protected table, and a second grouping of the "
-            f"same persons reveals more about each of them. {_FIND_TABLE} For other persons, or if "
-            "you accept this, join with --separate-groups (separate_groups: true).",
+def _check_heads(body: JoinRequest) -> None:
+    if (body.table_id is None) is not (body.heads is None):
+        fault = FieldError(
+            pointer="/heads", rule="heads", message="goes together with table_id: both or none"
         )
+        raise Refusal("invalid", "Send the heads of the table's changes with its id.", [fault])
 
 
 def _check_versions(session: Session, body: JoinRequest) -> None:

@@ -186,7 +186,7 @@ def issue_token(
     require(actor, "token.issue")
 
     def work(uow: UnitOfWork) -> TokenIssued:
-        principal = _principal_named(uow.tx, role, name)
+        principal = principal_named(uow.tx, role, name)
         return _issue(co, uow, actor, principal, timedelta(days=body.expires_in_days))
 
     return commit(co, "token.issue", work)
@@ -211,7 +211,7 @@ def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id:
 
     def work(uow: UnitOfWork) -> None:
         _lock(uow.tx, role)
-        principal = _principal_named(uow.tx, role, name)
+        principal = principal_named(uow.tx, role, name)
         row = uow.tx.tokens.get(token_id) if token_id.isalnum() else None
         if row is None or row.principal_id != principal.id:
             raise absent("token")
@@ -332,7 +332,7 @@ def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> Princ
     """Return one principal; only operators see its tokens' metadata."""
     require(actor, f"{role.value}.read")
     return co.store.read(
-        "principal.get", lambda tx: _principal_info(tx, actor, _principal_named(tx, role, name))
+        "principal.get", lambda tx: _principal_info(tx, actor, principal_named(tx, role, name))
     )
 
 
@@ -353,7 +353,7 @@ def patch_principal(
 
     def work(uow: UnitOfWork) -> PrincipalInfo:
         _lock(uow.tx, role)
-        before = _principal_named(uow.tx, role, name)
+        before = principal_named(uow.tx, role, name)
         if check is not None:
             check(_principal_info(uow.tx, actor, before))
         after = dataclasses.replace(
@@ -377,7 +377,8 @@ def patch_principal(
     return commit(co, "principal.change", work)
 
 
-def _principal_named(tx: Tx, role: Role, name: str) -> Principal:
+def principal_named(tx: Tx, role: Role, name: str) -> Principal:
+    """Return a principal; Refusal ``not-found`` if there is none."""
     principal = tx.principals.get(role, name) if is_slug(name) else None
     if principal is None:
         raise absent(role.value)

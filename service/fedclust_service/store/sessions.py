@@ -8,12 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Executable, bindparam, delete, func, select, update
 
-from fedclust_service.domain.access import Role
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, Row
 
-_S, _P, _U = tables.sessions.c, tables.participations.c, tables.principals.c
+_S, _P = tables.sessions.c, tables.participations.c
 COLUMNS = [column for column in _S if column.name != "scrubbed_at"]
 # These run with every request of a site. Building a statement costs more than running it.
 _BY_NAME = select(*COLUMNS).where(_S.name == bindparam("name"))
@@ -30,14 +29,6 @@ _REFUSALS = (
     select(_P.site, _P.refused_task)
     .where(_P.session_id == bindparam("session_id"), _P.refused_task.is_not(None))
     .order_by(_P.site)
-)
-_LOCK_SITE = (
-    select(_U.id)
-    .where(_U.role == Role.SITE.value, _U.name == bindparam("site"))
-    .with_for_update(key_share=True)
-)
-_TABLES_OF = (
-    select(_P.table_id).where(_P.site == bindparam("site"), _P.table_id.is_not(None)).distinct()
 )
 
 
@@ -211,14 +202,6 @@ class Participations(Repository):
     def refusals(self, session_id: int) -> dict[str, str]:
         """Return the sites that have refused a task, with the rule that it broke."""
         return {row.site: row.refused_task for row in self._all(_REFUSALS, session_id=session_id)}
-
-    def tables_of(self, site: str) -> frozenset[str]:
-        """Return the ids of the protected tables with which a site has joined sessions.
-
-        Other transactions that ask for the same site wait until this one ends.
-        """
-        self._all(_LOCK_SITE, site=site).all()
-        return frozenset(self._all(_TABLES_OF, site=site).scalars())
 
     def update(self, participation: Participation) -> None:
         """Write all columns of a participation."""

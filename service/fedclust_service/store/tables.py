@@ -39,7 +39,7 @@ from fedclust_service.domain.notification import Channel, DeliveryState, Notific
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0010"
+SCHEMA_REVISION = "0011"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -252,7 +252,6 @@ class ParticipationRow(Row, table=True):
         ForeignKeyConstraint(["session_id"], ["sessions.id"]),
         _one_of("state", ParticipationState),
         Index(None, "site", "session_id"),
-        Index(None, "site", "table_id"),
         Index(
             "ix_participations_refused_task",
             "session_id",
@@ -277,6 +276,18 @@ class ParticipationRow(Row, table=True):
     table_id: str | None = Field(sa_type=Word)
     separate_groups: bool = Field(sa_column_kwargs={"server_default": false()})
     refused_task: str | None = Field(sa_type=Word)
+
+
+class SiteTableRow(Row, table=True):
+    """The change of a site's protected table that was accepted last."""
+
+    __tablename__ = "site_tables"
+
+    site: str = Field(primary_key=True, sa_type=Word)
+    table_id: str = Field(primary_key=True, sa_type=Word)
+    number: int = Field(sa_type=Whole)
+    head: str = Field(sa_type=Word)
+    accepted_at: datetime = Field(sa_type=UtcDateTime)
 
 
 class RoundRow(Row, table=True):
@@ -461,6 +472,7 @@ studies = _sql_table(StudyRow)
 study_sites = _sql_table(StudySiteRow)
 sessions = _sql_table(SessionRow)
 participations = _sql_table(ParticipationRow)
+site_tables = _sql_table(SiteTableRow)
 rounds = _sql_table(RoundRow)
 addressees = _sql_table(AddresseeRow)
 submissions = _sql_table(SubmissionRow)

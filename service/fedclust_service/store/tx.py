@@ -16,6 +16,7 @@ from fedclust_service.store.results import Results, States
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.store.sessions import Participations, Sessions
 from fedclust_service.store.sign_ins import SignIns
+from fedclust_service.store.site_tables import SiteTables
 from fedclust_service.store.site_views import SiteViews
 from fedclust_service.store.studies import Studies
 from fedclust_service.store.submissions import Submissions
@@ -39,6 +40,7 @@ class Tx:
         self.studies = Studies(connection)
         self.sessions = Sessions(connection, self._touched)
         self.participations = Participations(connection)
+        self.site_tables = SiteTables(connection)
         self.rounds = Rounds(connection)
         self.site_views = SiteViews(connection)
         self.submissions = Submissions(connection, self._scrubbed)

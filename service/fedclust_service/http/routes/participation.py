@@ -28,8 +28,8 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
     operation_id="join_session",
     summary="Join a session",
     description="Sites. Names the SHA-256 of the definition that is consented to, further "
-    "consents, the features that the site has, its own least group size, its size band and what "
-    "its SDK speaks. Repeating it changes nothing.",
+    "consents, the features that the site has, its own least group size, its size band, the heads "
+    "of its protected table and what its SDK speaks. Repeating it changes nothing.",
     **described(
         {
             201: ("Joined.", ref(ParticipationInfo)),
@@ -45,6 +45,7 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
         "consent-needed",
         "session-expired",
         "table-changed",
+        "table-heads-needed",
         "version-unsupported",
         "late-joining-refused",
         "stored-data-damaged",

@@ -15,6 +15,8 @@ from fedclust.wire.models import (
     PrincipalCreate,
     PrincipalInfo,
     PrincipalPatch,
+    TableAcceptance,
+    TableId,
     TokenCreate,
     TokenInfo,
 )
@@ -23,7 +25,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.filled_form import FilledForm, checked
 from fedclust_service.http.ui.page_request import PageRequest, get, post
-from fedclust_service.orchestration import principals
+from fedclust_service.orchestration import principals, site_tables
 from fedclust_service.orchestration.attention import EXPIRING_IN
 
 _DAYS = str(TokenCreate().expires_in_days)
@@ -159,13 +161,21 @@ def _shown(
     *,
     form: FilledForm | None = None,
     days: FilledForm | None = None,
+    chain: FilledForm | None = None,
     status: int = 200,
 ) -> Response:
+    whole, tables = sees_tokens(page.actor), None
+    if whole and person.role is Role.SITE:
+        cursor = page.query("tables")
+        tables = site_tables.list_tables(page.co, page.actor, person.info.name, cursor=cursor)
     return page.render(
         "person.html",
         status=status,
         person=person,
-        whole=sees_tokens(page.actor),
+        whole=whole,
+        tables=tables,
+        further=tables and tables.next and address(person.path, tables=tables.next),
+        chain=chain or FilledForm(),
         form=form or FilledForm(),
         days=days or FilledForm({"expires_in_days": _DAYS}),
     )
@@ -274,6 +284,31 @@ def _revoke(role: Role, page: PageRequest) -> Response:
     return page.redirect(f"{_path(role)}/{name}", "token-revoked")
 
 
+# --- a site's protected tables --------------------------------------------------------------------
+
+
+class _TypedTable(TableAcceptance):
+    table_id: TableId
+
+
+def _accept_table(page: PageRequest) -> Response:
+    require(page.actor, "table.accept")
+    form, name = _typed(page, "table_id", "number", "head"), page.param("name")
+    number = form.texts["number"]
+    try:
+        # What is no number is refused by the model, with its message at the field.
+        read = int(number) if number.isdecimal() and len(number) < 11 else number
+        typed = checked(_TypedTable, {**form.texts, "number": read})
+        body = TableAcceptance(number=typed.number, head=typed.head)
+        site_tables.accept_table(page.co, page.actor, name, typed.table_id, body)
+    except Refusal as refusal:
+        if not refusal.errors:
+            raise
+        person, wrong = _find(Role.SITE, page), form.refused(refusal)
+        return _shown(page, person, chain=wrong, status=refusal.status)
+    return page.redirect(f"{_path(Role.SITE)}/{name}", "table-accepted")
+
+
 def _routes(role: Role) -> tuple[Route, ...]:
     many, one = f"/{role.value}s", f"/{role.value}s/{{name}}"
 
@@ -297,6 +332,7 @@ def _routes(role: Role) -> tuple[Route, ...]:
     )
 
 
-ROUTES = tuple(
-    route for role in (Role.SITE, Role.ANALYST, Role.OPERATOR) for route in _routes(role)
+ROUTES = (
+    *(route for role in (Role.SITE, Role.ANALYST, Role.OPERATOR) for route in _routes(role)),
+    post("/sites/{name}/tables", _accept_table),
 )

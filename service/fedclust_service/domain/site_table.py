@@ -1,0 +1,51 @@
+"""When a coordinator accepts a site's protected table: its heads continue the accepted ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from fedclust.wire.models import TableHeads
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """The change of a site's table that was accepted last: its number and its head.
+
+    The number is 0, and the head zeros, where the table was used before coordinators knew heads.
+    """
+
+    site: str
+    table_id: str
+    number: int
+    head: str
+    accepted_at: datetime
+
+
+class Verdict(StrEnum):
+    """What the heads that a site sends say about its store."""
+
+    ACCEPTED = "accepted"
+    #: The accepted change comes before the first head that was sent.
+    HEADS_NEEDED = "heads-needed"
+    #: The store lacks the accepted change: it is a restored copy.
+    OLDER = "older"
+    #: The store has another change at the accepted number.
+    BRANCHED = "branched"
+
+
+def accepts(accepted: SiteTable, sent: TableHeads) -> Verdict:
+    """Compare the heads that a site sends with what was accepted of this table.
+
+    A site may have stored changes that this coordinator has not seen: a longer chain is accepted
+    if it has the accepted head at the accepted number.
+    """
+    if accepted.number == 0:
+        return Verdict.ACCEPTED
+    if accepted.number < sent.first:
+        return Verdict.HEADS_NEEDED
+    if accepted.number > sent.last:
+        return Verdict.OLDER
+    same = sent.at(accepted.number) == accepted.head
+    return Verdict.ACCEPTED if same else Verdict.BRANCHED

@@ -1,0 +1,70 @@
+"""Operators read what was accepted of a site's protected tables, and accept another chain."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path
+from starlette.responses import Response
+
+from fedclust.wire.models import TABLE_ID, SiteTableInfo, TableAcceptance
+from fedclust_service.domain.access import Actor
+from fedclust_service.http.bodies import JsonBody, parse, reply
+from fedclust_service.http.dependencies import (
+    ActorOf,
+    CoordinatorOf,
+    CursorOf,
+    LimitOf,
+    SiteName,
+    allowed,
+    api_router,
+)
+from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.orchestration import site_tables
+
+router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
+
+
+@router.get(
+    "",
+    operation_id="list_site_tables",
+    summary="List a site's protected tables",
+    description="Operators. Number and head of the change that was accepted last, by the tables' "
+    "ids.",
+    **described(
+        {200: ("A page of tables.", page_of(SiteTableInfo))}, "forbidden", "not-found", "invalid"
+    ),
+)
+def index(
+    actor: ActorOf,
+    co: CoordinatorOf,
+    site: SiteName,
+    limit: LimitOf = 50,
+    cursor: CursorOf = None,
+) -> Response:
+    return reply(site_tables.list_tables(co, actor, site, limit, cursor))
+
+
+@router.put(
+    "/{table_id}",
+    operation_id="accept_site_table",
+    summary="Accept a chain of a site's protected table",
+    description="Operators. For a site that asks for it, because its store was restored from a "
+    "backup and no newer one is left. The next join must have this head at this number. A second "
+    "time changes nothing.",
+    **described(
+        {200: ("Accepted.", ref(SiteTableInfo))},
+        "forbidden",
+        "not-found",
+        body=ref(TableAcceptance),
+    ),
+)
+def accept(
+    actor: Annotated[Actor, allowed("table.accept")],
+    co: CoordinatorOf,
+    site: SiteName,
+    table_id: Annotated[str, Path(pattern=TABLE_ID, description="The table's id.")],
+    body: JsonBody,
+) -> Response:
+    request = parse(TableAcceptance, body)
+    return reply(site_tables.accept_table(co, actor, site, table_id, request))

@@ -1,0 +1,166 @@
+"""The protected tables of sites: each join continues what was accepted, or operators accept it."""
+
+from __future__ import annotations
+
+from fedclust.wire.models import Page, SiteTableInfo, TableAcceptance
+from fedclust.wire.models import Participation as JoinRequest
+from fedclust_service.domain.access import Actor, Role, require
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.site_table import SiteTable, Verdict, accepts
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
+from fedclust_service.orchestration.principals import principal_named
+from fedclust_service.orchestration.unit_of_work import Detail, UnitOfWork, commit
+from fedclust_service.store import Tx
+
+_FIND_STORE = "on another machine, in another state directory or in a newer backup"
+
+
+# --- joining --------------------------------------------------------------------------------------
+
+
+def record_heads(uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest) -> Refusal | None:
+    """Accept the table that a site joins with; return why it is refused, for after the commit.
+
+    The refusal has an entry of the audit trail, which raising it here would undo.
+    """
+    table_id, heads = body.table_id, body.heads
+    if table_id is None or heads is None:
+        return None
+    known = uow.tx.site_tables
+    known.lock(actor.name)
+    accepted = known.get(actor.name, table_id)
+    last, head = heads.last, heads.heads[-1]
+    ask = (
+        f"ask the coordinator's operator to accept it: table {table_id}, number {last}, head "
+        f"{head} (fedclust site accept-table {actor.name} --table {table_id} --number {last} "
+        f"--head {head})."
+    )
+    if accepted is None:
+        if known.any(actor.name) and not body.separate_groups:
+            _audit_refusal(uow, actor, session, body, "unknown")
+            return Refusal(
+                "table-changed",
+                "This site has taken part with another protected table, and a second grouping of "
+                "the same persons reveals more about each of them. Find the store with that table "
+                f"{_FIND_STORE}. For other persons, or if you accept this, join with "
+                "--separate-groups (separate_groups: true). If that table is lost without a "
+                f"backup, {ask}",
+            )
+    else:
+        verdict = accepts(accepted, heads)
+        if verdict is Verdict.HEADS_NEEDED:
+            raise Refusal(
+                "table-heads-needed",
+                f"This coordinator has accepted change {accepted.number} of the table, which comes "
+                "before the heads that were sent. Send the heads of all changes.",
+            )
+        if verdict is not Verdict.ACCEPTED:
+            _audit_refusal(uow, actor, session, body, verdict.value, accepted)
+            what = (
+                f"has {last} changes only"
+                if verdict is Verdict.OLDER
+                else "has another change there"
+            )
+            return Refusal(
+                "table-changed",
+                "The site's store is older than what this coordinator has accepted, or branched "
+                f"from it: change {accepted.number} with head {accepted.head} was accepted, and "
+                f"the store {what}. Find the newer store {_FIND_STORE}, and join with it. If "
+                f"there is none, the groups of this store are kept: {ask}",
+            )
+        if (accepted.number, accepted.head) == (last, head):
+            return None
+    known.put(SiteTable(actor.name, table_id, last, head, uow.now))
+    return None
+
+
+def refuse_other_table(uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest) -> Refusal:
+    """Return the refusal of a site that comes back to a session with another table."""
+    _audit_refusal(uow, actor, session, body, "other")
+    return Refusal(
+        "table-changed",
+        "This site joined the session with another protected table, which holds until the session "
+        f"ends. Find the store with that table {_FIND_STORE}.",
+    )
+
+
+def _audit_refusal(
+    uow: UnitOfWork,
+    actor: Actor,
+    session: str,
+    body: JoinRequest,
+    reason: str,
+    accepted: SiteTable | None = None,
+) -> None:
+    details: dict[str, Detail] = {"table": body.table_id, "reason": reason}
+    if body.heads is not None:
+        details |= {"number": body.heads.last, "head": body.heads.heads[-1]}
+    if accepted is not None:
+        details |= {"accepted_number": accepted.number, "accepted_head": accepted.head}
+        if body.heads is not None:
+            details["head_there"] = body.heads.at(accepted.number)
+    uow.audit(actor, "site.table_refused", session, **details)
+
+
+# --- for operators --------------------------------------------------------------------------------
+
+
+def list_tables(
+    co: Coordinator, actor: Actor, site: str, limit: int = 50, cursor: str | None = None
+) -> Page:
+    """List what was accepted last of each table of a site, by the tables' ids (operators)."""
+    require(actor, "table.read")
+    size = page_size(limit)
+    after = read_cursor(cursor, name_in_list)
+
+    def work(tx: Tx) -> Page:
+        principal_named(tx, Role.SITE, site)
+        rows = tx.site_tables.list(site, size + 1, after)
+        items = tuple(_info(each) for each in rows[:size])
+        return Page(items=items, next=rows[size - 1].table_id if len(rows) > size else None)
+
+    return co.store.read("site_table.list", work)
+
+
+def accept_table(
+    co: Coordinator, actor: Actor, site: str, table_id: str, body: TableAcceptance
+) -> SiteTableInfo:
+    """Accept a chain of a site's table, in place of what was accepted before (operators).
+
+    Idempotent. A table that the site has not used is accepted too: the state of the site may be
+    lost.
+    """
+    require(actor, "table.accept")
+
+    def work(uow: UnitOfWork) -> SiteTableInfo:
+        known = uow.tx.site_tables
+        principal = principal_named(uow.tx, Role.SITE, site)
+        known.lock(site)
+        before = known.get(site, table_id)
+        if before is not None and (before.number, before.head) == (body.number, body.head):
+            return _info(before)
+        after = SiteTable(site, table_id, body.number, body.head, uow.now)
+        known.put(after)
+        uow.audit(
+            actor,
+            "site.table_accepted",
+            principal.key,
+            table=table_id,
+            number=body.number,
+            head=body.head,
+            number_before=None if before is None else before.number,
+            head_before=None if before is None else before.head,
+        )
+        return _info(after)
+
+    return commit(co, "site_table.accept", work)
+
+
+def _info(table: SiteTable) -> SiteTableInfo:
+    return SiteTableInfo(
+        table_id=table.table_id,
+        number=table.number,
+        head=table.head,
+        accepted_at=table.accepted_at,
+    )

@@ -1,0 +1,130 @@
+"""When a coordinator accepts a site's table: every short history of its store, enumerated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import TypeAlias
+
+import pytest
+
+from fedclust.site.cohorts import table_heads
+from fedclust.wire.models import TableHeads
+from fedclust_service.domain.site_table import SiteTable, Verdict, accepts
+
+STEPS = 6
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+#: The changes of a store, each with a number that no other has.
+Chain: TypeAlias = tuple[int, ...]
+Rule: TypeAlias = Callable[[SiteTable, TableHeads], Verdict]
+
+
+@cache
+def heads(chain: Chain, most: int | None = None) -> TableHeads:
+    """Return the heads of a chain; of its last ``most`` changes."""
+    found = table_heads([{"change": each} for each in chain])
+    if most is None or most >= len(chain):
+        return found
+    return TableHeads(first=len(chain) - most + 1, heads=found.heads[-most:])
+
+
+def table(chain: Chain) -> SiteTable:
+    """Return what a coordinator keeps that has accepted a chain."""
+    return SiteTable("north", "0" * 32, len(chain), heads(chain).heads[-1], NOW)
+
+
+@dataclass(frozen=True)
+class World:
+    """A store, its snapshot, and the chain that each coordinator has accepted last."""
+
+    chain: Chain
+    saved: Chain
+    accepted: tuple[Chain | None, ...]
+    made: int = 1
+    restored: bool = False
+
+    def changed(self) -> World:
+        return replace(self, chain=(*self.chain, self.made), made=self.made + 1)
+
+    def joined(self, place: int, rule: Rule) -> tuple[World, Verdict]:
+        """Send two heads, and all of them if the coordinator asks for them."""
+        before = self.accepted[place]
+        verdict = Verdict.ACCEPTED
+        if before is not None:
+            for most in (2, None):
+                verdict = rule(table(before), heads(self.chain, most))
+                if verdict is not Verdict.HEADS_NEEDED:
+                    break
+        if verdict is not Verdict.ACCEPTED:
+            return self, verdict
+        kept = (*self.accepted[:place], self.chain, *self.accepted[place + 1 :])
+        return replace(self, accepted=kept), verdict
+
+
+def histories(world: World, rule: Rule, found: Counter[str], left: int = STEPS) -> Iterator[World]:
+    """Yield where every history of so many steps ends, and count what must not happen."""
+    if left == 0:
+        yield world
+        return
+    # A change, and a crash after the store was written: the site sends nothing.
+    after = [world.changed(), world.changed()]
+    after.append(replace(world, saved=world.chain))
+    if world.saved != world.chain:
+        after.append(replace(world, chain=world.saved, restored=True))
+    for place, before in enumerate(world.accepted):
+        first, verdict = world.joined(place, rule)
+        continues = before is None or world.chain[: len(before)] == before
+        found["branches"] += verdict is Verdict.ACCEPTED and not continues
+        found["refused"] += verdict is not Verdict.ACCEPTED and continues
+        found["honest refused"] += verdict is not Verdict.ACCEPTED and not world.restored
+        # A lost answer: the same once more.
+        again, second = first.joined(place, rule)
+        found["moved by a lost answer"] += (again, second) != (first, verdict)
+        after += [first, again]
+    for each in after:
+        yield from histories(each, rule, found, left - 1)
+
+
+def by_id(_accepted: SiteTable, _sent: TableHeads) -> Verdict:
+    return Verdict.ACCEPTED
+
+
+def by_number(accepted: SiteTable, sent: TableHeads) -> Verdict:
+    """Know the number and the last head alone."""
+    if accepted.number == sent.last:
+        return Verdict.ACCEPTED if accepted.head == sent.heads[-1] else Verdict.BRANCHED
+    return Verdict.ACCEPTED if accepted.number < sent.last else Verdict.OLDER
+
+
+@pytest.mark.parametrize("coordinators", [1, 2])
+def test_no_coordinator_accepts_two_branches_and_no_honest_site_is_refused(
+    coordinators: int,
+) -> None:
+    start = World((0,), (0,), (None,) * coordinators)
+    found: Counter[str] = Counter()
+    n_ends = sum(1 for _ in histories(start, accepts, found))
+    assert n_ends > 5**STEPS
+    assert +found == Counter()
+
+
+@pytest.mark.parametrize("rule", [by_id, by_number])
+def test_weaker_rules_accept_two_branches(rule: Rule) -> None:
+    found: Counter[str] = Counter()
+    list(histories(World((0,), (0,), (None,)), rule, found))
+    assert found["branches"] > 0
+
+
+def test_a_store_without_the_accepted_change_is_older() -> None:
+    assert accepts(table((0, 1, 2)), heads((0, 1))) is Verdict.OLDER
+    assert accepts(table((0, 1)), heads((0, 2))) is Verdict.BRANCHED
+    assert accepts(table((0, 1)), heads((0, 2, 3))) is Verdict.BRANCHED
+    assert accepts(table((0,)), heads((0, 1, 2), 2)) is Verdict.HEADS_NEEDED
+    assert accepts(table((0,)), heads((0, 1, 2), 3)) is Verdict.ACCEPTED
+
+
+def test_a_table_from_before_heads_is_accepted_with_any() -> None:
+    before = replace(table((0,)), number=0, head="0" * 16)
+    assert accepts(before, heads((0, 1, 2), 1)) is Verdict.ACCEPTED
