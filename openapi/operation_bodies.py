@@ -19,6 +19,7 @@ SITES = ("north", "south", "west")
 SESSION = "heart-2026"
 STUDY = "heart"
 TOKEN_ID = "AAAAAAAAAAAA"
+TABLE_ID = "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e"
 SHOWN_TOKEN = f"fcs_{TOKEN_ID}_shown-once-and-never-again"
 #: What no two machines or runs have alike.
 MEASURED: dict[str, Any] = {
@@ -83,6 +84,8 @@ class _Recorder:
         self._do("join_session", "north", api.participation("north", SESSION))
         for site in ("south", "west"):
             api.join(site, SESSION)
+        accepted = {"number": 1, "head": "9f86d081884c7d65"}
+        self._do("accept_site_table", "operator", accepted)
         self._do("start_session", "ada")
         self._do("retry_session", "operator")
         self._do("get_task", "north")
@@ -133,6 +136,7 @@ class _Recorder:
             site="west",
             algorithm="lloyd",
             token_id=TOKEN_ID,
+            table_id=TABLE_ID,
         )
         path += query
         keywords = {} if body is None else {"json": body}

@@ -13,13 +13,13 @@ import pytest
 
 from fedclust.site.cohorts import table_heads
 from fedclust.wire.models import TableHeads
-from fedclust_service.domain.site_table import SiteTable, Verdict, accepts
+from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
 
 STEPS = 6
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 #: The changes of a store, each with a number that no other has.
 Chain: TypeAlias = tuple[int, ...]
-Rule: TypeAlias = Callable[[SiteTable, TableHeads], Verdict]
+Rule: TypeAlias = Callable[[SiteTable, TableHeads], TableVerdict]
 
 
 @cache
@@ -49,16 +49,16 @@ class World:
     def changed(self) -> World:
         return replace(self, chain=(*self.chain, self.made), made=self.made + 1)
 
-    def joined(self, place: int, rule: Rule) -> tuple[World, Verdict]:
+    def joined(self, place: int, rule: Rule) -> tuple[World, TableVerdict]:
         """Send two heads, and all of them if the coordinator asks for them."""
         before = self.accepted[place]
-        verdict = Verdict.ACCEPTED
+        verdict = TableVerdict.ACCEPTED
         if before is not None:
             for most in (2, None):
                 verdict = rule(table(before), heads(self.chain, most))
-                if verdict is not Verdict.HEADS_NEEDED:
+                if verdict is not TableVerdict.HEADS_NEEDED:
                     break
-        if verdict is not Verdict.ACCEPTED:
+        if verdict is not TableVerdict.ACCEPTED:
             return self, verdict
         kept = (*self.accepted[:place], self.chain, *self.accepted[place + 1 :])
         return replace(self, accepted=kept), verdict
@@ -77,9 +77,9 @@ def histories(world: World, rule: Rule, found: Counter[str], left: int = STEPS) 
     for place, before in enumerate(world.accepted):
         first, verdict = world.joined(place, rule)
         continues = before is None or world.chain[: len(before)] == before
-        found["branches"] += verdict is Verdict.ACCEPTED and not continues
-        found["refused"] += verdict is not Verdict.ACCEPTED and continues
-        found["honest refused"] += verdict is not Verdict.ACCEPTED and not world.restored
+        found["branches"] += verdict is TableVerdict.ACCEPTED and not continues
+        found["refused"] += verdict is not TableVerdict.ACCEPTED and continues
+        found["honest refused"] += verdict is not TableVerdict.ACCEPTED and not world.restored
         # A lost answer: the same once more.
         again, second = first.joined(place, rule)
         found["moved by a lost answer"] += (again, second) != (first, verdict)
@@ -88,15 +88,15 @@ def histories(world: World, rule: Rule, found: Counter[str], left: int = STEPS) 
         yield from histories(each, rule, found, left - 1)
 
 
-def by_id(_accepted: SiteTable, _sent: TableHeads) -> Verdict:
-    return Verdict.ACCEPTED
+def by_id(_accepted: SiteTable, _sent: TableHeads) -> TableVerdict:
+    return TableVerdict.ACCEPTED
 
 
-def by_number(accepted: SiteTable, sent: TableHeads) -> Verdict:
+def by_number(accepted: SiteTable, sent: TableHeads) -> TableVerdict:
     """Know the number and the last head alone."""
     if accepted.number == sent.last:
-        return Verdict.ACCEPTED if accepted.head == sent.heads[-1] else Verdict.BRANCHED
-    return Verdict.ACCEPTED if accepted.number < sent.last else Verdict.OLDER
+        return TableVerdict.ACCEPTED if accepted.head == sent.heads[-1] else TableVerdict.BRANCHED
+    return TableVerdict.ACCEPTED if accepted.number < sent.last else TableVerdict.OLDER
 
 
 @pytest.mark.parametrize("coordinators", [1, 2])
@@ -118,13 +118,13 @@ def test_weaker_rules_accept_two_branches(rule: Rule) -> None:
 
 
 def test_a_store_without_the_accepted_change_is_older() -> None:
-    assert accepts(table((0, 1, 2)), heads((0, 1))) is Verdict.OLDER
-    assert accepts(table((0, 1)), heads((0, 2))) is Verdict.BRANCHED
-    assert accepts(table((0, 1)), heads((0, 2, 3))) is Verdict.BRANCHED
-    assert accepts(table((0,)), heads((0, 1, 2), 2)) is Verdict.HEADS_NEEDED
-    assert accepts(table((0,)), heads((0, 1, 2), 3)) is Verdict.ACCEPTED
+    assert accepts(table((0, 1, 2)), heads((0, 1))) is TableVerdict.OLDER
+    assert accepts(table((0, 1)), heads((0, 2))) is TableVerdict.BRANCHED
+    assert accepts(table((0, 1)), heads((0, 2, 3))) is TableVerdict.BRANCHED
+    assert accepts(table((0,)), heads((0, 1, 2), 2)) is TableVerdict.HEADS_NEEDED
+    assert accepts(table((0,)), heads((0, 1, 2), 3)) is TableVerdict.ACCEPTED
 
 
 def test_a_table_from_before_heads_is_accepted_with_any() -> None:
     before = replace(table((0,)), number=0, head="0" * 16)
-    assert accepts(before, heads((0, 1, 2), 1)) is Verdict.ACCEPTED
+    assert accepts(before, heads((0, 1, 2), 1)) is TableVerdict.ACCEPTED

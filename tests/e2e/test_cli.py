@@ -281,6 +281,26 @@ def test_an_operator_changes_where_mail_goes(shell: Shell) -> None:
     assert "Bcc" not in shell.err
 
 
+def test_an_operator_accepts_a_sites_table(shell: Shell) -> None:
+    shell.run("operator", "site", "add", "ada")
+    shell.run("operator", "site", "tables", "ada")
+    assert "ada has joined no session with a protected table" in shell.err
+    given = ["--table", "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e", "--number", "7"]
+    accept = ("site", "accept-table", "ada", *given, "--head")
+    shell.run("operator", *accept, "9f86d081884c7d65")
+    assert f"ada: table {given[1]} is accepted with 7 changes" in shell.err
+    (known,) = json.loads(shell.run("operator", "site", "tables", "ada", "--json"))
+    assert (known["table_id"], known["number"]) == (given[1], 7)
+    shell.run("operator", "site", "tables", "ada")
+    assert "9f86d081884c7d65" in shell.out
+    shell.run("operator", *accept, "9F86", code=2)
+    assert "--head" in shell.err
+    assert json.loads(shell.run("operator", "site", "tables", "ada", "--json")) == [known]
+    shell.run("operator", *accept[:4], "x", *accept[5:], "9f86d081884c7d65", code=2)
+    assert "--table" in shell.err
+    shell.run("operator", "site", "tables", "nobody", code=5)
+
+
 def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
     shell.run("operator", "site", "add", "ada", "--token-out", "ada.token")
     _write(shell.place / "ada.csv", _rows()["ada"])

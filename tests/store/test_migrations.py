@@ -15,6 +15,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
 from fedclust_service.domain.session import Participation
+from fedclust_service.domain.site_table import SiteTable
 from fedclust_service.store import Store, migrate, tables
 from support.clock import ManualClock
 from support.databases import PostgresServer
@@ -22,6 +23,7 @@ from support.store_rows import (
     add_session,
     add_sign_in,
     add_token,
+    at,
     open_round,
     participation,
     submission,
@@ -202,6 +204,26 @@ def test_participations_keep_what_they_hold(store: Store, database_url: str) -> 
     again = Store.open(database_url, ManualClock())
     kept = again.read("read", lambda tx: tx.participations.get(before.session_id, "zurich"))
     assert kept == before
+    again.close()
+
+
+def test_tables_that_sites_have_used_are_known_without_a_head(
+    store: Store, database_url: str
+) -> None:
+    def arrange(tx: Any) -> None:
+        for number, table in enumerate(("0" * 32, "0" * 32, "1" * 32, None)):
+            new = participation(add_session(tx, f"s{number}"), "zurich")
+            tx.participations.add(replace(new, table_id=table, joined_at=at(number)))
+
+    store.run_tx("arrange", arrange)
+    store.close()
+    migrate.downgrade(database_url, "0010")
+    migrate.upgrade(database_url)
+    again = Store.open(database_url, ManualClock())
+    assert again.read("read", lambda tx: tx.site_tables.list("zurich", 9)) == [
+        SiteTable("zurich", "0" * 32, 0, "0" * 16, at(1)),
+        SiteTable("zurich", "1" * 32, 0, "0" * 16, at(2)),
+    ]
     again.close()
 
 

@@ -16,7 +16,7 @@ from fedclust.client import Kind
 from fedclust.errors import UsageError
 from fedclust.field_names import FieldNames
 from fedclust.schema.model import EmailAddress
-from fedclust.wire.models import PrincipalInfo, TokenIssued
+from fedclust.wire.models import PrincipalInfo, TableId, TokenIssued
 
 Name = Annotated[str, o.arg("Name: a-z, 0-9 and hyphens.")]
 TokenOut = Annotated[
@@ -31,8 +31,14 @@ Days = Annotated[int, typer.Option("--days", help="Days until the token expires.
 
 
 _NAMES = FieldNames(
-    {"/name": "NAME", "/title": "--title", "/email": "--email", "/expires_in_days": "--days"}
-    | {"/table_id": "--table", "/number": "--number", "/head": "--head"}
+    {
+        "/name": "NAME",
+        "/title": "--title",
+        "/email": "--email",
+        "/expires_in_days": "--days",
+        "/number": "--number",
+        "/head": "--head",
+    }
 )
 
 
@@ -167,6 +173,14 @@ def _email_address(email: str) -> str:
         raise UsageError("this is no e-mail address; use one such as it@hospital.example") from None
 
 
+def _table_id(text: str) -> str:
+    """Return the id of a table; UsageError if it is none."""
+    try:
+        return TypeAdapter(TableId).validate_python(text)
+    except ValidationError:
+        raise UsageError("--table: an id has 32 hexadecimal digits; copy the whole id") from None
+
+
 def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
     seen = account.last_seen_at
     valid = [each for each in account.tokens or () if each.revoked_at is None]
@@ -236,8 +250,9 @@ def accept_table(
     head: Annotated[str, o.opt("--head", "Head of that change: 16 hexadecimal digits.")],
     as_json: o.AsJson = False,
 ) -> None:
+    chosen = _table_id(table)
     with connection.client() as client, _NAMES.applied():
-        known = client.accept_table(name, table, number, head)
+        known = client.accept_table(name, chosen, number, head)
     conclude(f"{name}: table {table} is accepted with {number} changes", known, as_json)
 
 

@@ -265,6 +265,10 @@ class CohortStore:
             self.refuse_lost(records, ledger)
         return records
 
+    def heads(self, table_id: str, *, every: bool = False) -> TableHeads:
+        """Return the heads of a table as it is stored now; see :func:`table_heads`."""
+        return table_heads(self.records()[table_id].history, every=every)
+
     def refuse_lost(self, records: Mapping[str, CohortRecord], ledger: Ledger) -> None:
         """Raise CohortLost if the ledger names a table or a change that is not here."""
         for line in ledger.read():

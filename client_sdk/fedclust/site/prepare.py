@@ -42,7 +42,7 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import read_settings
-from fedclust.wire.models import Participation, SessionInfo, TableHeads
+from fedclust.wire.models import Participation, SessionInfo
 
 
 class RowOptions(TypedDict, total=False):
@@ -121,10 +121,6 @@ class Prepared:
     def table_id(self) -> str | None:
         """The random id of the table."""
         return None if self.draft is None else self.draft.record.cohort.table_id
-
-    def heads(self, *, every: bool = False) -> TableHeads | None:
-        """Return the heads of the table's changes: the last ones, or every one."""
-        return None if self.draft is None else table_heads(self.draft.record.history, every=every)
 
     def digest(self, rows: Table | LabelRows) -> str:
         """Return the SHA-256 that distinguishes these rows and points from any others."""
@@ -252,7 +248,7 @@ def declare(
         min_group_size=given.min_group_size,
         size_band=request.size_band,
         table_id=prepared.table_id,
-        heads=prepared.heads(),
+        heads=None if prepared.draft is None else table_heads(prepared.draft.record.history),
         separate_groups=bool(given.separate_groups) or separate_before,
         sdk_version=importlib.metadata.version("fedclust"),
         methods={name: (method.version,) for name, method in METHODS.items()},

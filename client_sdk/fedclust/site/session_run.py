@@ -176,16 +176,22 @@ class SessionRun:
             self.report(Progress("joined"))
 
     def send_join(self, declared: Participation) -> None:
-        """Join with the table as it is now; with all its heads if the coordinator needs them."""
+        """Join with the table's heads; again with all of them if the coordinator needs them.
 
-        def join(*, every: bool) -> None:
-            heads = self.prepared.heads(every=every)
-            self.client.join(self.session, declared.model_copy(update={"heads": heads}))
-
-        try:
-            join(every=False)
-        except errors.TableHeadsNeeded:
-            join(every=True)
+        Another process of this site may store a change and join with it at the same time: then the
+        heads that were sent are behind, and those of the store are sent.
+        """
+        table_id, heads, every = self.prepared.table_id, self.participation.heads, False
+        while True:
+            try:
+                self.client.join(self.session, declared.model_copy(update={"heads": heads}))
+                return
+            except (errors.TableHeadsNeeded, errors.TableChanged) as refused:
+                every = every or isinstance(refused, errors.TableHeadsNeeded)
+                stored = table_id and CohortStore().heads(table_id, every=every)
+                if not stored or stored == heads:
+                    raise
+                heads = stored
 
     def refuse_gaps(self) -> None:
         """Refuse to go on with a journal that lacks a round which this site has answered."""

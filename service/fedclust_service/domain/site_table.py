@@ -23,7 +23,7 @@ class SiteTable:
     accepted_at: datetime
 
 
-class Verdict(StrEnum):
+class TableVerdict(StrEnum):
     """What the heads that a site sends say about its store."""
 
     ACCEPTED = "accepted"
@@ -35,17 +35,17 @@ class Verdict(StrEnum):
     BRANCHED = "branched"
 
 
-def accepts(accepted: SiteTable, sent: TableHeads) -> Verdict:
+def accepts(accepted: SiteTable, sent: TableHeads) -> TableVerdict:
     """Compare the heads that a site sends with what was accepted of this table.
 
     A site may have stored changes that this coordinator has not seen: a longer chain is accepted
     if it has the accepted head at the accepted number.
     """
     if accepted.number == 0:
-        return Verdict.ACCEPTED
+        return TableVerdict.ACCEPTED
     if accepted.number < sent.first:
-        return Verdict.HEADS_NEEDED
+        return TableVerdict.HEADS_NEEDED
     if accepted.number > sent.last:
-        return Verdict.OLDER
+        return TableVerdict.OLDER
     same = sent.at(accepted.number) == accepted.head
-    return Verdict.ACCEPTED if same else Verdict.BRANCHED
+    return TableVerdict.ACCEPTED if same else TableVerdict.BRANCHED

@@ -6,7 +6,7 @@ from fedclust.wire.models import Page, SiteTableInfo, TableAcceptance
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust_service.domain.access import Actor, Role, require
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.site_table import SiteTable, Verdict, accepts
+from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
 from fedclust_service.orchestration.principals import principal_named
@@ -49,17 +49,17 @@ def record_heads(uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest)
             )
     else:
         verdict = accepts(accepted, heads)
-        if verdict is Verdict.HEADS_NEEDED:
+        if verdict is TableVerdict.HEADS_NEEDED:
             raise Refusal(
                 "table-heads-needed",
                 f"This coordinator has accepted change {accepted.number} of the table, which comes "
                 "before the heads that were sent. Send the heads of all changes.",
             )
-        if verdict is not Verdict.ACCEPTED:
+        if verdict is not TableVerdict.ACCEPTED:
             _audit_refusal(uow, actor, session, body, verdict.value, accepted)
             what = (
                 f"has {last} changes only"
-                if verdict is Verdict.OLDER
+                if verdict is TableVerdict.OLDER
                 else "has another change there"
             )
             return Refusal(

@@ -238,6 +238,55 @@ def test_titles_are_shown_as_they_were_typed(operator: Reader, title: str) -> No
         assert "<script>alert" not in shown
 
 
+def test_a_chain_of_a_sites_table_is_accepted(place: Place, operator: Reader) -> None:
+    (known,) = place.api.ok("GET", "/v1/sites/west/tables", "operator")["items"]
+    shown = operator.open("/ui/sites/west")
+    assert known["table_id"] in shown
+    assert known["head"] in shown
+    fields = {"table_id": known["table_id"], "number": "3", "head": "ab" * 8}
+    answer = operator.post("/ui/sites/west/tables", list(fields.items()))
+    assert answer.headers["Location"] == "/ui/sites/west?notice=table-accepted"
+    shown = operator.open(answer.headers["Location"])
+    assert "Accepted: the site can join" in shown
+    assert "ab" * 8 in shown
+    (now,) = place.api.ok("GET", "/v1/sites/west/tables", "operator")["items"]
+    assert (now["number"], now["head"]) == (3, "ab" * 8)
+    (entry,) = place.entries("site.table_accepted")
+    assert (entry["actor"], entry["subject"]) == ("operator:operator", "site:west")
+    details = entry["details"]
+    assert isinstance(details, dict)
+    assert (details["via"], details["head_before"]) == ("page", known["head"])
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        ("table_id", "x"),
+        ("number", "0"),
+        ("number", "1.5"),
+        ("number", "9" * 30),
+        ("head", "AB" * 8),
+    ],
+)
+def test_a_chain_that_is_none_is_refused_at_its_field(
+    operator: Reader, name: str, typed: str
+) -> None:
+    fields = {"table_id": "0" * 32, "number": "1", "head": "ab" * 8, name: typed}
+    refused = operator.post("/ui/sites/south/tables", list(fields.items()))
+    assert refused.status_code == 422
+    assert re.findall(r'id="(\w+)-wrong"', refused.text) == [name]
+    for text in fields.values():
+        assert f'value="{text}"' in refused.text
+
+
+def test_only_sites_have_tables_and_only_operators_see_them(place: Place, operator: Reader) -> None:
+    assert "Protected tables" in operator.open("/ui/sites/south")
+    assert "Protected tables" not in operator.open("/ui/analysts/ada")
+    assert "Protected tables" not in place.readers["ada"].open("/ui/sites/south")
+    for name in ("ada", "north"):
+        assert place.readers[name].post("/ui/sites/south/tables", []).status_code == 403
+
+
 def test_a_wrong_address_is_refused_at_its_field(operator: Reader) -> None:
     refused = operator.post("/ui/sites/south", [("title", "South"), ("email", "nobody")])
     assert refused.status_code == 422

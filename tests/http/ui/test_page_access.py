@@ -106,6 +106,7 @@ EXPECTED: dict[str, PageAccess] = {
     f"GET {_SESSION}/retry": _PERSON,
     **{f"GET {_SESSION}{act}": _MANAGED for act in _ACTS},
     **_people("sites", _CREATORS, _SITE),
+    "POST /sites/{name}/tables": _PERSON,
     **_people("analysts", _OPERATORS, _PERSON),
     **_people("operators", _OPERATORS, _PERSON),
     f"POST {_SESSION}/retry": _PERSON,

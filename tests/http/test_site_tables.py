@@ -1,0 +1,103 @@
+"""The heads of sites' tables over HTTP: what is refused, and what operators accept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.api_caller import ApiCaller
+from support.local_coordinator import LocalCoordinator, local_coordinator
+
+SITES = ["north", "south", "west"]
+TABLE = "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinator]:
+    with local_coordinator(tmp_path_factory.mktemp("tables")) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def api(local: LocalCoordinator) -> ApiCaller:
+    api = ApiCaller(local.base_url, local.operator_token)
+    api.tokens["operator"] = local.operator_token
+    api.register("sites", *SITES)
+    api.register("analysts", "ada")
+    for session in ("one", "two", "three"):
+        api.define("ada", session, SITES)
+    return api
+
+
+def heads(*letters: str, first: int = 1) -> dict[str, Any]:
+    return {"first": first, "heads": [each * 16 for each in letters]}
+
+
+def join(api: ApiCaller, session: str, site: str = "north", **changes: Any) -> Any:
+    body = api.participation(site, session) | {"table_id": TABLE} | changes
+    return api.request("PUT", f"/v1/sessions/{session}/participation", site, json=body)
+
+
+def test_a_restored_store_is_refused_until_an_operator_accepts_it(api: ApiCaller) -> None:
+    path = "/v1/sites/north/tables"
+    assert join(api, "one", heads=heads("a", "b", "c")).status_code == 201
+    (known,) = api.ok("GET", path, "operator")["items"]
+    assert (known["table_id"], known["number"], known["head"]) == (TABLE, 3, "c" * 16)
+    refused = join(api, "two", heads=heads("a", "b"))
+    assert refused.status_code == 409
+    assert refused.json()["type"] == "urn:fedclust:problem:table-changed"
+    assert f"--table {TABLE} --number 2 --head {'b' * 16}" in refused.json()["detail"]
+    needed = join(api, "two", heads=heads("d", first=4))
+    assert needed.json()["type"] == "urn:fedclust:problem:table-heads-needed"
+
+    body = {"number": 2, "head": "b" * 16}
+    first = api.ok("PUT", f"{path}/{TABLE}", "operator", json=body)
+    assert api.ok("PUT", f"{path}/{TABLE}", "operator", json=body) == first
+    assert (first["number"], first["head"]) == (2, "b" * 16)
+    assert join(api, "two", heads=heads("a", "b")).status_code == 201
+    trail = api.ok("GET", "/v1/admin/audit?action=site.table_accepted", "operator")["items"]
+    assert [each["subject"] for each in trail] == ["site:north"]
+    trail = api.ok("GET", "/v1/admin/audit?action=site.table_refused", "operator")["items"]
+    assert [(each["actor"], each["subject"]) for each in trail] == [("site:north", "two")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "at"),
+    [
+        (None, "/heads"),
+        ({"first": 1, "heads": []}, "/heads/heads"),
+        ({"first": 0, "heads": ["a" * 16]}, "/heads/first"),
+        ({"first": 2**31, "heads": ["a" * 16]}, "/heads/first"),
+        ({"first": 1, "heads": ["A" * 16]}, "/heads/heads/0"),
+        ({"first": 1, "heads": ["a" * 15]}, "/heads/heads/0"),
+        ({"first": 1, "heads": ["a" * 16] * 100_001}, "/heads/heads"),
+        ({"first": 1, "heads": "a" * 16}, "/heads/heads"),
+    ],
+)
+def test_heads_that_are_none_are_refused_at_their_field(
+    api: ApiCaller, wrong: Any, at: str
+) -> None:
+    refused = join(api, "one", "south", heads=wrong)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == at
+
+
+def test_as_many_heads_as_the_protocol_allows_are_taken(api: ApiCaller) -> None:
+    many = {"first": 1, "heads": [f"{number:016x}" for number in range(100_000)]}
+    assert join(api, "one", "south", heads=many).status_code == 201
+    (known,) = api.ok("GET", "/v1/sites/south/tables", "operator")["items"]
+    assert (known["number"], known["head"]) == (100_000, f"{99_999:016x}")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"number": 0, "head": "a" * 16}, {"number": 1, "head": "x" * 16}, {"number": 1}]
+)
+def test_an_operator_who_mistypes_changes_nothing(api: ApiCaller, wrong: Any) -> None:
+    path = "/v1/sites/west/tables"
+    assert api.request("PUT", f"{path}/{TABLE}", "operator", json=wrong).status_code == 422
+    right = {"number": 1, "head": "a" * 16}
+    for table in ("0", TABLE.upper(), f"{TABLE}0"):
+        assert api.request("PUT", f"{path}/{table}", "operator", json=right).status_code == 404
+    assert api.ok("GET", path, "operator") == {"items": [], "next": None}
