@@ -1,0 +1,83 @@
+"""A site's store is restored from its backup: refused, until the operator accepts it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust import Site, errors
+from fedclust.client import Client
+from fedclust.site.cohorts import CohortStore
+from fedclust.site.paths import state_directory
+from support.consortium import Consortium
+from support.local_coordinator import local_coordinator
+
+ME, OTHERS = "me", ("alpha", "beta")
+RNG = np.random.default_rng(5)
+ROWS = {name: RNG.normal(size=(120, 2)) for name in (ME, *OTHERS)}
+ASKED = re.compile(r"--table (\w+) --number (\d+) --head (\w{16})")
+
+
+def frame(name: str, *people: range) -> pd.DataFrame:
+    """Return the rows of a site's persons with these numbers."""
+    numbers = [number for each in people for number in each]
+    rows = pd.DataFrame(ROWS[name][numbers], columns=["x0", "x1"])
+    return rows.assign(patient=[f"{name}-{number}" for number in numbers])
+
+
+def test_a_restored_store_is_refused_and_then_accepted_with_its_groups(
+    database_url: str, tmp_path: Path
+) -> None:
+    journals, backup = tmp_path / "journals", tmp_path / "backup"
+    place = {"database_url": database_url}
+    with local_coordinator(tmp_path, threads=True, **place) as local:
+        consortium = Consortium.found(local.base_url, local.operator_token, (ME, *OTHERS))
+
+        def run(session: str, mine: pd.DataFrame, *, new: bool = True) -> None:
+            if new:
+                consortium.create(session, 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
+            rows = {ME: mine} | {name: frame(name, range(60)) for name in OTHERS}
+            consortium.run(session, rows, journals, person="patient")
+
+        run("first", frame(ME, range(60)))
+        shutil.copytree(state_directory(), backup / "state")
+        shutil.copytree(journals / ME, backup / "journal")
+        run("second", frame(ME, range(80)))
+
+        for kept, lost in (("state", state_directory()), ("journal", journals / ME)):
+            shutil.rmtree(lost)
+            shutil.copytree(backup / kept, lost)
+        restored = CohortStore().records()
+        consortium.create("third", 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
+        mine = frame(ME, range(60), range(80, 110))
+        with (
+            Site(local.base_url, consortium.site_tokens[ME], journal_dir=journals / ME) as site,
+            pytest.raises(errors.TableChanged, match="newer store") as refused,
+        ):
+            site.participate("third", mine, person="patient", consent=True)
+        with consortium.analyst() as analyst:
+            states = {each.name: each.state for each in analyst.session("third").sites}
+        assert states[ME] == "invited"
+
+        asked = ASKED.search(str(refused.value))
+        assert asked is not None
+        table, number, head = asked[1], int(asked[2]), asked[3]
+        with Client(local.base_url, local.operator_token) as operator:
+            (before,) = operator.site_tables(ME)
+            assert (before.table_id, before.number) == (table, number)
+            assert before.head != head
+            operator.accept_table(ME, table, number, head)
+        run("third", mine, new=False)
+        # The restored groups are kept; the newcomers came into groups of their own.
+        now = CohortStore().records()
+        assert now.keys() == restored.keys()
+        kept_groups, after = restored[table].cohort, now[table].cohort
+        assert len(after.keys) > len(kept_groups.keys)
+        grouped = kept_groups.groups >= 0
+        same = after.groups[after.find(kept_groups.keys)][grouped] == kept_groups.groups[grouped]
+        assert same.all()

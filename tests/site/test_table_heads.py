@@ -1,0 +1,199 @@
+"""The heads of a site's table: chained over its changes, stored before they are sent."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import errors
+from fedclust.site import cohorts
+from fedclust.site.cohorts import CohortStore, table_heads
+from fedclust.site.ledger import Ledger
+from fedclust.site.paths import state_directory
+from fedclust.wire.models import Participation, TableHeads
+from support.fake_coordinator import FakeCoordinator, refusal
+
+RNG = np.random.default_rng(3)
+MINE = RNG.normal(size=(120, 2)) + 6 * RNG.integers(0, 3, (120, 1))
+IDS = [f"p{i}" for i in range(120)]
+OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
+
+
+def coordinator() -> FakeCoordinator:
+    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]})
+
+
+def take_part(fake: FakeCoordinator, place: Path, n: int = 80) -> None:
+    rows: NDArray[np.float64] = MINE[:n]
+    fake.site(place).participate("heart", rows, person=IDS[:n], consent=True)
+
+
+def stored() -> TableHeads:
+    (table_id,) = CohortStore().records()
+    return CohortStore().heads(table_id, every=True)
+
+
+def joins(request: httpx.Request) -> bool:
+    return request.method == "PUT" and request.url.path.endswith("/participation")
+
+
+def sent_heads(request: httpx.Request) -> TableHeads:
+    heads = Participation.model_validate_json(request.content).heads
+    assert heads is not None
+    return heads
+
+
+def test_a_head_covers_its_change_and_all_before_it() -> None:
+    lines = [{"change": number, "persons": 9} for number in range(1, 5)]
+    whole = table_heads(lines)
+    assert (whole.first, len(set(whole.heads))) == (1, 4)
+    assert table_heads(lines[:3]).heads == whole.heads[:3]
+    # As after a restart: the order of keys is not part of a change.
+    assert table_heads([dict(reversed(line.items())) for line in lines]) == whole
+    for place in range(4):
+        changed = table_heads([*lines[:place], {"change": 0}, *lines[place + 1 :]]).heads
+        same = [a == b for a, b in zip(changed, whole.heads, strict=True)]
+        assert same == [True] * place + [False] * (4 - place)
+
+
+def test_the_last_thousand_heads_are_sent_and_all_if_asked() -> None:
+    lines = [{"change": number} for number in range(2_500)]
+    last, every = table_heads(lines), table_heads(lines, every=True)
+    assert (last.first, last.last, len(last.heads)) == (1_501, 2_500, 1_000)
+    assert (every.first, every.last) == (1, 2_500)
+    assert every.heads[-1_000:] == last.heads
+    assert every.at(1_501) == last.at(1_501) == last.heads[0]
+    assert last.at(1_500) is last.at(2_501) is None
+
+
+def test_each_join_continues_the_one_before(tmp_path: Path) -> None:
+    first, second = coordinator(), coordinator()
+    take_part(first, tmp_path / "a")
+    assert first.joined is not None
+    before = first.joined.heads
+    assert before == stored()
+    take_part(second, tmp_path / "b", n=100)
+    assert second.joined is not None
+    after = second.joined.heads
+    assert after == stored()
+    assert before is not None
+    assert after is not None
+    assert after.last > before.last
+    assert after.heads[: before.last] == before.heads
+
+
+def test_changes_are_stored_before_their_heads_leave(tmp_path: Path) -> None:
+    """Also where the site crashes in between: then its chain is longer than what was sent."""
+    fake = coordinator()
+    seen: list[bool] = []
+
+    def crash(request: httpx.Request) -> httpx.Response | None:
+        if joins(request):
+            seen.append(sent_heads(request) == stored())
+            if len(seen) == 1:
+                raise ZeroDivisionError
+        return None
+
+    fake.before = crash
+    with pytest.raises(ZeroDivisionError):
+        take_part(fake, tmp_path / "a")
+    # Newcomers between the crash and the next run.
+    other = coordinator()
+    take_part(other, tmp_path / "b", n=100)
+    take_part(fake, tmp_path / "a", n=100)
+    assert seen == [True, True]
+
+
+def test_all_heads_are_sent_to_a_coordinator_that_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_part(coordinator(), tmp_path / "a")
+    monkeypatch.setattr(cohorts, "_LAST_HEADS", 1)
+    fake = coordinator()
+    firsts: list[int] = []
+
+    def needs_all(request: httpx.Request) -> httpx.Response | None:
+        if not joins(request):
+            return None
+        firsts.append(sent_heads(request).first)
+        return refusal("table-heads-needed") if firsts[-1] > 1 else None
+
+    fake.before = needs_all
+    take_part(fake, tmp_path / "b", n=100)
+    assert firsts == [2, 1]
+    assert fake.joined is not None
+    assert fake.joined.heads == stored()
+
+
+def test_a_refusal_stands_if_nothing_was_stored_since(tmp_path: Path) -> None:
+    for slug, error in (
+        ("table-changed", errors.TableChanged),
+        ("table-heads-needed", errors.TableHeadsNeeded),
+    ):
+        fake = coordinator()
+        fake.before = lambda request, slug=slug: refusal(slug) if joins(request) else None
+        with pytest.raises(error, match="do something else"):
+            take_part(fake, tmp_path / slug)
+        assert sum(each.endswith("/participation") for each in fake.requests) == 1
+        assert fake.puts == []
+
+
+def test_a_change_that_another_process_stores_meanwhile_refuses_nobody(tmp_path: Path) -> None:
+    """Another session of this site joins with it first: the coordinator is ahead of this join."""
+    fake = coordinator()
+    sent: list[TableHeads] = []
+
+    def overtaken(request: httpx.Request) -> httpx.Response | None:
+        if not joins(request):
+            return None
+        sent.append(sent_heads(request))
+        if len(sent) > 1:
+            return None
+        CohortStore().withdraw(IDS[0], Ledger(tmp_path / "a"), datetime.now(UTC))
+        return refusal("table-changed")
+
+    fake.before = overtaken
+    take_part(fake, tmp_path / "a")
+    assert [each.last for each in sent] == [1, 2]
+    assert fake.joined is not None
+    assert fake.joined.heads == stored()
+
+
+def test_a_store_that_is_restored_in_mid_session_is_noticed_before_anything_is_sent(
+    tmp_path: Path,
+) -> None:
+    fake = coordinator()
+    state, backup = state_directory(), tmp_path / "backup"
+
+    def stop(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith("/task"):
+            raise ZeroDivisionError
+        return None
+
+    fake.before = stop
+    with pytest.raises(ZeroDivisionError):
+        take_part(fake, tmp_path / "a")
+    assert fake.presence == "joined"
+    shutil.copytree(state, backup)
+    shutil.copytree(tmp_path / "a", tmp_path / "journal of the backup")
+    take_part(coordinator(), tmp_path / "b", n=100)
+    accepted = stored()
+
+    shutil.rmtree(state)
+    shutil.copytree(backup, state)
+
+    def compares(request: httpx.Request) -> httpx.Response | None:
+        if joins(request) and sent_heads(request).at(accepted.last) != accepted.heads[-1]:
+            return refusal("table-changed")
+        return None
+
+    fake.before = compares
+    with pytest.raises(errors.TableChanged):
+        take_part(fake, tmp_path / "journal of the backup")
+    assert fake.puts == []
