@@ -286,7 +286,7 @@ def test_addresses_that_are_not_there(running: Running, path: str) -> None:
 def test_every_route_refuses_a_parameter_that_it_does_not_have(running: Running) -> None:
     named = {"session": "heart", "study": "heart", "number": "1", "site": "west", "name": "north"}
     for route in api_routes():
-        path = route.path.format(**named, token_id="x", algorithm="lloyd")
+        path = route.path.format(**named, token_id="x", table_id="0" * 32, algorithm="lloyd")
         (method,) = route.methods
         if path.startswith("/v1/"):
             unknown = running.api.request(method, f"{path}?limits=3")
@@ -311,6 +311,7 @@ def test_every_path_names_the_methods_that_it_takes(running: Running) -> None:
             site="west",
             name="north",
             token_id="x",
+            table_id="0" * 32,
             algorithm="lloyd",
         )
         allowed = methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())

@@ -76,7 +76,8 @@ def _targets(api: ApiCaller, session: str) -> list[tuple[str, str, str, str, Any
                 continue
             # Nobody whose token the rest depends on is changed.
             who = OTHERS[path.split("/")[2]] if "{name}" in path else ""
-            filled = path.format(session=session, study="none", number=1, name=who, site=site)
+            names = {"session": session, "study": "none", "name": who, "site": site}
+            filled = path.format(**names, number=1, table_id="0" * 32)
             caller = (
                 site
                 if name in SITE_OPERATIONS

@@ -22,6 +22,7 @@ _PARAMETERS: dict[str, Any] = {
     "session": "heart-2026",
     "site": "west",
     "study": "heart",
+    "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
     "token_id": "AAAAAAAAAAAA",
 }
 _BODY = "$response.body#/"
