@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import errors
+from fedclust.protection.cohort import Cohort
 from fedclust.site import cohorts
-from fedclust.site.cohorts import CohortStore, table_heads
+from fedclust.site.cohorts import CohortRecord, CohortStore, table_heads
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
 from fedclust.wire.models import Participation, TableHeads
@@ -60,6 +61,13 @@ def test_a_head_covers_its_change_and_all_before_it() -> None:
         changed = table_heads([*lines[:place], {"change": 0}, *lines[place + 1 :]]).heads
         same = [a == b for a, b in zip(changed, whole.heads, strict=True)]
         assert same == [True] * place + [False] * (4 - place)
+
+
+def test_no_head_can_be_found_by_guessing_the_counts_of_its_change() -> None:
+    empty = CohortRecord(Cohort.empty("0" * 32, 5), ())
+    now = datetime(2026, 11, 1, tzinfo=UTC)
+    first, second = (empty.after(empty.cohort, "created", now, persons=80) for _ in range(2))
+    assert table_heads(first.history) != table_heads(second.history)
 
 
 def test_the_last_thousand_heads_are_sent_and_all_if_asked() -> None:

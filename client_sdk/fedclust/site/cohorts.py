@@ -80,6 +80,8 @@ class CohortRecord:
             "table": cohort.table_id,
             "change": len(self.history) + 1,
             "time": write_time(now),
+            # The coordinator gets a hash of this line. It must not be able to guess the counts.
+            "random": secrets.token_hex(16),
         }
         return CohortRecord(cohort, (*self.history, {**line, **facts}))
 

@@ -58,7 +58,7 @@ def record_heads(uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest)
         if verdict is not TableVerdict.ACCEPTED:
             _audit_refusal(uow, actor, session, body, verdict.value, accepted)
             what = (
-                f"has {last} changes only"
+                f"ends with change {last}"
                 if verdict is TableVerdict.OLDER
                 else "has another change there"
             )
