@@ -154,7 +154,7 @@ def ledger_screen(line: dict[str, Any]) -> None:
         return
     if event == "cohort":
         show(out, f"{line.get('line', '-')}  {line.get('time')}  table {line.get('table')}", "bold")
-        hidden = {"event", "table", "time", "line", "previous", "what", "change"}
+        hidden = {"event", "table", "time", "line", "previous", "what", "change", "random"}
         counts = ", ".join(f"{n} {line[n]}" for n in sorted(line) if n not in hidden and line[n])
         show(out, f"     {line.get('what')}: {counts}")
         return
