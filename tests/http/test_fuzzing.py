@@ -31,7 +31,7 @@ _STREAM = "text/event-stream"
 @pytest.mark.parametrize(
     ("watch", "requests"),
     [
-        ("sqlite", 120),
+        ("sqlite", 240),
         pytest.param("sqlite", 600, marks=pytest.mark.long),
         pytest.param("postgresql", 600, marks=pytest.mark.long),
     ],
