@@ -52,8 +52,6 @@ _MOST_GROUPINGS = 3
 #: Another process may be forming the groups of a large site.
 _PATIENCE_S = 600.0
 _RETRY_S = 0.1
-
-
 #: A join sends so many heads; all of them only to a coordinator that asks for them.
 _LAST_HEADS = 1_000
 
