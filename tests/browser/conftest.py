@@ -17,7 +17,8 @@ from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.timeouts import TIMEOUT_S
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The shell draws no window of its own: a third less work for the same pages.
+_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 WIDE = {"width": 1280, "height": 900}
 
 
@@ -73,7 +74,7 @@ def browser() -> Iterator[Browser]:
     """Start Chromium; without one the tests are skipped, but never in CI."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
-        reason = "no Chromium here: apt-get install --no-install-recommends chromium"
+        reason = "no Chromium here: apt-get install --no-install-recommends chromium-headless-shell"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
