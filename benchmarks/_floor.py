@@ -157,7 +157,7 @@ def take_part_by_sdk(folder: Path, name: str) -> None:
     rows = np.load(folder / f"{name}.npy")
     os.environ["FEDCLUST_STATE_DIR"] = str(folder / "groups" / name)
     said = json.loads((folder / f"{name}.json").read_text("ascii"))
-    with Site(said["url"], token=said["token"], journal_dir=folder / "journals" / name) as site:
+    with Site(said["url"], token=said["token"], state_dir=folder / "states" / name) as site:
         _wait(folder, name)
         site.participate("floor", rows, consent=True)
 

@@ -10,14 +10,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.recognition import PersonSource
 from fedclust.site.cohorts import CohortStore
-from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 
 
 def _timed(what: str, work: Callable[[], object]) -> None:
@@ -37,18 +36,18 @@ def main() -> None:
     sources = [SourceColumn(f"x{j}", rng.normal(size=given.persons)) for j in range(given.columns)]
     rules = {each.name: "number" for each in sources}
     with tempfile.TemporaryDirectory() as place:
-        store, ledger = CohortStore(Path(place) / "cohorts"), Ledger(Path(place))
+        state = SiteState(place)
+        store = CohortStore(state)
 
         def update() -> None:
             source = PersonSource(lambda: [(ids, sources)], rules, n_persons=len(ids))
             draft = store.draft(source, p=5, now=datetime.now(UTC))
-            store.keep(draft, ledger)
+            store.keep(draft)
 
         _timed("first table, formed and written", update)
         _timed("opened and verified", store.records)
         _timed("an update in which nothing changed", update)
-        (path,) = store.directory.glob("*.cohort")
-        print(f"{'on disk':<44}{path.stat().st_size / 1e6:8.1f} MB")
+        print(f"{'on disk':<44}{state.path.stat().st_size / 1e6:8.1f} MB")
 
 
 if __name__ == "__main__":

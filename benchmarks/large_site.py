@@ -70,7 +70,7 @@ def _small_sites(people: Consortium, folder: Path) -> None:
         site: centres()[rng.integers(0, K, SMALL)] + rng.normal(size=(SMALL, D))
         for site in ("u", "v")
     }
-    people.run("large", rows, folder / "journals")
+    people.run("large", rows, folder / "states")
 
 
 def take_part(url: str, token: str, path: str) -> dict[str, float]:
@@ -78,9 +78,9 @@ def take_part(url: str, token: str, path: str) -> dict[str, float]:
     from sklearn.cluster import KMeans
 
     joined: list[float] = []
-    journal = Path(path).parent / "journal"
+    state = Path(path).parent / "state"
     began, begun = time.process_time(), time.perf_counter()
-    with Site(url, token=token, journal_dir=journal) as site:
+    with Site(url, token=token, state_dir=state) as site:
         result = site.participate(
             "large",
             path,

@@ -156,7 +156,7 @@ def _sessions(clusters: dict[int, Cluster], folder: Path, repeats: int) -> list[
             policy = {"max_rounds": ROUNDS, "scaling": "standard"}
             cluster.consortium.create(name, D, config={"n_clusters": K}, policy=policy)
             began = time.perf_counter()
-            cluster.consortium.run(name, data, folder / f"journals-{n}")
+            cluster.consortium.run(name, data, folder / f"states-{n}")
             # The first session of a worker imports what the others find.
             if repeat:
                 took[n].append(time.perf_counter() - began)

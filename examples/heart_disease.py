@@ -169,7 +169,7 @@ def command(*arguments: str, url: str, at: Path, wait: bool = True) -> subproces
     program = [sys.executable, "-m", "fedclust.cli", *arguments]
     program += ["--coordinator", url, "--token-file", str(at / "token")]
     # Keep the groups of this trial's persons apart from those of real sessions on this account.
-    env = _env() | {"FEDCLUST_STATE_DIR": str(at / "groups")}
+    env = _env() | {"FEDCLUST_STATE_DIR": str(at / "state")}
     with (at / "log").open("ab") as log:
         process = subprocess.Popen(program, stdout=log, stderr=log, cwd=at, env=env)
     if wait and process.wait(_WAIT_S):
@@ -187,7 +187,7 @@ def take_part(url: str, session: str, data: Path, out: Path) -> None:
             arguments = ["participate", session, "--data", str(rows), *READING, "--yes"]
             if masked:
                 arguments += ["--min-present", "0.7", "--sentinel", "chol=0"]
-            arguments += ["--journal-dir", "journal", "--labels-out", f"{session}.csv"]
+            arguments += ["--labels-out", f"{session}.csv"]
             running[name] = command(*arguments, url=url, at=out / name, wait=False)
         give_up = time.monotonic() + _WAIT_S
         while any(process.poll() is None for process in running.values()):

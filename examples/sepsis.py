@@ -401,7 +401,7 @@ def participate(session: str, url: str, at: Path) -> subprocess.Popen[bytes]:
     """Start a site; its FEDCLUST_STATE_DIR is in its own folder, as in ``heart.command``."""
     return heart.command(
         *("participate", session, "--data", "patients.csv", "--id-column", "patient", "--yes"),
-        *("--journal-dir", "journal", "--labels-out", "labels.csv"),
+        *("--labels-out", "labels.csv"),
         url=url,
         at=at,
         wait=False,

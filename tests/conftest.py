@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from typer import main as typer
 
-from fedclust.site import cohorts
+from fedclust.site import cohorts, state
 
 if TYPE_CHECKING:
     from fedclust_service.store import Store
@@ -70,9 +70,12 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path_factory.mktemp("state")))
     drawn = random.Random(0)
     drawing = SimpleNamespace(
-        token_bytes=drawn.randbytes, token_hex=lambda n: drawn.randbytes(n).hex()
+        # Whichever site begins first.
+        token_bytes=lambda n: random.Random(0).randbytes(n),
+        token_hex=lambda n: drawn.randbytes(n).hex(),
     )
     monkeypatch.setattr(cohorts, "secrets", drawing)
+    monkeypatch.setattr(state, "secrets", drawing)
 
 
 @pytest.fixture

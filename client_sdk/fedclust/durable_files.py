@@ -1,4 +1,4 @@
-"""Durable, private files for the journal, the ledger and the cohorts.
+"""Durable, private files, and locks.
 
 A file is complete or absent, survives a loss of power once a function here has returned, and can
 be read by its owner alone (0600 and 0700 on POSIX; on Windows the directory's access list decides).
@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -86,47 +86,16 @@ def sync_directory(path: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: a reader or a crash sees the old file or the new one."""
-    write_together({path: data})
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Do what :func:`write_atomically` does for several files, and sync each directory once.
-
-    After a crash the first ones may be replaced and the others not.
-    """
-    # As text: a Path would be joined again for every system call.
-    names = {os.fspath(path): data for path, data in files.items()}
-    for name, data in names.items():
-        with _naming(name):
-            descriptor = os.open(
-                f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600
-            )
-            try:
-                _write_all(descriptor, data)
-                sync(descriptor)
-            finally:
-                os.close(descriptor)
-    for name in names:
-        with _naming(name):
-            os.replace(f"{name}.new", name)  # noqa: PTH105  # as text
-    for directory in {path.parent for path in files}:
-        with _naming(directory):
-            sync_directory(directory)
-
-
-def append(path: Path, at: int, data: bytes) -> None:
-    """Cut a file at byte ``at`` and append ``data``, durably."""
     with _naming(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o600)
+        draft = path.with_name(f"{path.name}.new")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
         try:
-            os.ftruncate(descriptor, at)
-            os.lseek(descriptor, at, os.SEEK_SET)
             _write_all(descriptor, data)
             sync(descriptor)
         finally:
             os.close(descriptor)
-        if at == 0:
-            sync_directory(path.parent)
+        draft.replace(path)
+        sync_directory(path.parent)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -137,16 +106,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def write_sealed(path: Path, data: bytes) -> None:
     """Write ``data`` atomically under a first line that holds its SHA-256."""
-    seal_all({path: data})
-
-
-def seal_all(files: Mapping[Path, bytes]) -> None:
-    """Do what :func:`write_sealed` does for several files: see :func:`write_together`."""
-    write_together({path: _sealed(data) for path, data in files.items()})
-
-
-def _sealed(data: bytes) -> bytes:
-    return _MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n" + data
+    digest = hashlib.sha256(data).hexdigest().encode()
+    write_atomically(path, _MAGIC + digest + b"\n" + data)
 
 
 def read_sealed(path: Path) -> bytes:

@@ -11,15 +11,10 @@
     |   +-- ConsentNeeded               a consent has to be given expressly
     |   +-- ConsentDeclined             the person who was asked said no
     |   +-- ApprovalNeeded              a recorded approval is missing, withdrawn or of other terms
-    +-- JournalError                    the site's durable state cannot be used
-    |   +-- JournalLocked               another process runs this session for this site
-    |   +-- JournalDamaged              a file was changed, cut or removed
+    +-- StateError                      the site's state cannot be used
+    |   +-- StateLocked                 another process runs this session, or writes for too long
+    |   +-- StateDamaged                something in it was changed, cut or removed
     |   +-- OtherData                   the session was begun with other rows
-    |   +-- CohortError                 the groups of the site's persons cannot be used
-    |       +-- CohortLocked            another process is changing them
-    |       +-- CohortDamaged           a file was changed or cut
-    |       +-- CohortLost              a file is missing or older than what was released
-    |       +-- CohortForeign           a file was written with another site's key
     +-- SessionError                    the session ended without a result for this site
     |   +-- SessionFailed
     |   +-- SessionCancelled
@@ -143,40 +138,27 @@ class ApprovalNeeded(ConsentError):
     """A recorded approval is missing, was withdrawn, or is of other terms: ``fedclust approve``."""
 
 
-class JournalError(FedclustError):
-    """The site's durable state cannot be used; nothing was sent."""
+class StateError(FedclustError):
+    """The site's state cannot be used; nothing was sent."""
 
 
-class JournalLocked(JournalError):
-    """Another process runs this session for this site."""
+class StateLocked(StateError):
+    """Another process runs this session for this site, or writes to the state for too long."""
 
 
-class JournalDamaged(JournalError):
-    """A file of the journal or the ledger was changed, cut or removed."""
+class StateDamaged(StateError):
+    """Something in the site's state was changed, cut or removed; nothing is made in its place.
+
+    ``what`` says it without the file's name.
+    """
+
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what
 
 
-class OtherData(JournalError):
+class OtherData(StateError):
     """The session was begun with other rows, persons or features."""
-
-
-class CohortError(JournalError):
-    """The groups of the site's persons cannot be used; no other groups are formed instead."""
-
-
-class CohortLocked(CohortError):
-    """Another process is changing the groups."""
-
-
-class CohortDamaged(CohortError):
-    """A file of the groups was changed or cut."""
-
-
-class CohortLost(CohortError):
-    """A file of the groups is missing, or older than what the site has released."""
-
-
-class CohortForeign(CohortError):
-    """A file of the groups was written with another site's key."""
 
 
 class SessionError(FedclustError):

@@ -1,7 +1,7 @@
 """``fedclust-service demo``: a coordinator and four hospitals as processes on this machine.
 
 Nothing is mocked. The coordinator is ``fedclust-service serve``, each hospital is ``fedclust
-participate`` with its own token, file and journal, and they use HTTP on the loopback interface.
+participate`` with its own token, file and state, and they use HTTP on the loopback interface.
 The data are scikit-learn's breast-cancer records (Wolberg, Street and Mangasarian, 1995), divided
 unevenly and reproducibly. The hospitals take part in one session for each method. At the end, the
 results are compared with k-means on all rows together, which no real consortium could compute.
@@ -251,7 +251,7 @@ class _Place:
         for path, text in (
             (first / "labels.csv", "record and cluster; they never leave the hospital"),
             (first / "result.fedclust", "labels new rows: fedclust predict"),
-            (some / "journal", "everything sent: fedclust ledger show --journal-dir ..."),
+            (some / "state", "what has left: FEDCLUST_STATE_DIR=... fedclust ledger show"),
             (first / "participate.log", "consent screen and progress"),
             (self.coordinator, "the coordinator's database and log"),
         ):
@@ -284,7 +284,7 @@ def _start(
             stdout=file,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env=_own_environment() | {"FEDCLUST_STATE_DIR": str(directory / "groups")},
+            env=_own_environment() | {"FEDCLUST_STATE_DIR": str(directory / "state")},
         )
     stack.callback(_end, process)
     return process
@@ -340,7 +340,7 @@ def _participate(
     command = _command(
         "fedclust.cli.main",
         *("participate", session, "--coordinator", url, "--token-file", "token"),
-        *("--data", "hospital.csv", "--id-column", "record", "--journal-dir", "journal"),
+        *("--data", "hospital.csv", "--id-column", "record"),
         *("--labels-out", f"{session}/labels.csv"),
         *("--result-out", f"{session}/result.fedclust", "--yes"),
     )

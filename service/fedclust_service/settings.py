@@ -30,7 +30,6 @@ CLIENT_VARIABLES = frozenset(
     for name in (
         "COORDINATOR",
         "DEBUG",
-        "JOURNAL_DIR",
         "PROGRESS",
         "PROXY",
         "SQL_URL",

@@ -140,7 +140,7 @@ def read_as_site(page: Page, site: Command) -> None:
     received = [
         (row.locator("code").inner_text(), row.locator("td[data-sort]")) for row in rows.all()
     ]
-    sent = body_lines(site.directory / "journal")
+    sent = body_lines(site.directory / "state")
     assert [(sha, int(size.get_attribute("data-sort") or 0)) for sha, size in received] == [
         (line["sha256"], line["size"]) for line in sent
     ]

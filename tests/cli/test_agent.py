@@ -18,9 +18,9 @@ from fedclust import errors
 from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.data.mapping import ReadOptions
-from fedclust.durable_files import write_atomically
 from fedclust.site import DataSource, DataSources, Site
 from fedclust.site.settings import settings_path
+from fedclust.site.state import SiteState, state_directory
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator
 from support.ledgers import body_lines
 from support.timeouts import TIMEOUT_S
@@ -37,7 +37,7 @@ class Post:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
-        self.entries = AgentEntries(place / "state")
+        self.entries = AgentEntries(SiteState())
         self.said: list[str] = []
         self.data = place / "cohort.csv"
         with self.data.open("w", encoding="utf-8", newline="") as file:
@@ -57,7 +57,7 @@ class Post:
         self.agent = Agent(
             self.entries, lambda: self.connect(), self.said.append, lambda: next(hours)
         )
-        self.connect: Callable[[], Site] = lambda: self.fake.site(self.entries.directory)
+        self.connect: Callable[[], Site] = lambda: self.fake.site(self.entries.state.directory)
 
     def run(self) -> None:
         """Run until nothing is left to answer; AssertionError where that does not come."""
@@ -96,15 +96,15 @@ def test_a_session_that_is_taken_back_is_answered_no_more(post: Post) -> None:
     assert sorted(post.fake.accepted) == [1, 2]
     assert "heart: taken back; nothing more is sent" in post.said
     # The journal is free: participate goes on where the agent stopped.
-    with post.fake.site(post.entries.directory) as site:
+    with post.fake.site(post.entries.state.directory) as site:
         site.participate("heart", post.data, consent=True)
     assert [number for number, _ in post.fake.puts] == sorted(post.fake.accepted)
 
 
 def test_a_session_waits_for_its_approval(post: Post) -> None:
     """Without one it fails and is tried again; a withdrawal stops it until the next one."""
-    settings_path().write_text("require_approval = true\n", "utf-8")
-    site = post.fake.site(post.entries.directory)
+    settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")
+    site = post.fake.site(post.entries.state.directory)
     site.review("heart", post.data, post.place / "review.html")
     refused: list[str] = []
 
@@ -116,7 +116,7 @@ def test_a_session_waits_for_its_approval(post: Post) -> None:
             assert post.known.state == "failing"
             review = site.last_review("heart")
             site.approvals.approve(review, "Dr Ruth Levi", review.code)
-        return post.fake.site(post.entries.directory)
+        return post.fake.site(post.entries.state.directory)
 
     post.connect = approve_once_refused
     post.before_round(3, lambda: site.approvals.withdraw("heart", "Dr Ruth Levi"))
@@ -169,19 +169,26 @@ def test_a_registered_source_is_read_as_it_is_when_the_session_starts(post: Post
 
 
 def test_a_list_that_cannot_be_read_ends_no_session(post: Post) -> None:
-    path = post.entries.directory / "agent.json"
-    whole = path.read_bytes()
-    post.before_round(2, lambda: write_atomically(path, whole[:40]))
+    def damage(data: bytes) -> bytes:
+        with post.entries.state.write() as connection:
+            was = connection.execute(
+                "SELECT content FROM documents WHERE name = 'agent'"
+            ).fetchone()[0]
+            connection.execute("UPDATE documents SET content = ? WHERE name = 'agent'", (data,))
+        return bytes(was)
+
+    whole: list[bytes] = []
+    post.before_round(2, lambda: whole.append(damage(b"{")))
 
     def mend(request: httpx.Request) -> None:
         if post.fake.round == 4:
             post.fake.after = lambda _request: None
-            write_atomically(path, whole)
+            damage(whole[0])
 
     post.fake.after = mend
     post.run()
     assert post.known.state == "done"
-    complaints = [each for each in post.said if each.endswith("agent.json is damaged")]
+    complaints = [each for each in post.said if " is damaged: " in each]
     # The look at the list says it once, and each round that could not be noted.
     assert sum("heart" not in each for each in complaints) <= 1
     assert (post.place / "labels.csv").exists()
@@ -189,7 +196,7 @@ def test_a_list_that_cannot_be_read_ends_no_session(post: Post) -> None:
 
 def test_a_full_disk_where_the_list_is_kept(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
-        raise errors.JournalError("agent.json: No space left on device")
+        raise errors.StateError("agent.json: No space left on device")
 
     monkeypatch.setattr(post.entries, "note", full)
     stopping = threading.Event()
@@ -224,7 +231,7 @@ def test_labels_that_cannot_be_written_are_said_first_and_written_once_they_can(
     assert warning < next(i for i, each in enumerate(post.said) if "round 1 sent" in each)
     assert labels.read_text("utf-8").startswith("row,cluster")
     assert post.known.state == "done"
-    rounds = [line["round"] for line in body_lines(post.entries.directory)]
+    rounds = [line["round"] for line in body_lines(state_directory())]
     assert rounds == sorted(set(rounds))
 
 
@@ -236,7 +243,7 @@ def test_weeks_without_a_coordinator_leave_nothing_open(post: Post) -> None:
         tries.release()
         options = ConnectionOptions(give_up_after_s=0.0)
         http = Http("https://127.0.0.1:9", "fcs_secret", options, sleep=lambda _: None)
-        return Site(http=http, journal_dir=post.entries.directory)
+        return Site(http=http, state_dir=post.entries.state.directory)
 
     tries = threading.Semaphore(0)
     post.connect = connect

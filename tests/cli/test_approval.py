@@ -16,6 +16,7 @@ from fedclust.cli import main as cli
 from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
 from fedclust.site.settings import settings_path
+from fedclust.site.state import SiteState, state_directory
 from support.fake_coordinator import URL, FakeCoordinator
 
 RNG = np.random.default_rng(8)
@@ -26,23 +27,23 @@ class Desk:
     """The machine of a site whose settings require an approval."""
 
     def __init__(self, place: Path, capsys: pytest.CaptureFixture[str], patch: Any) -> None:
-        self.place, self.state, self.page = place, place / "state", place / "review.html"
+        self.place, self.page = place, place / "review.html"
         self._capsys, self._patch = capsys, patch
         self.fake = FakeCoordinator(OTHERS, purpose="Which types of patients are there?")
         self.out = self.err = ""
         self.data = place / "cohort.csv"
         with self.data.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["x", "y"], *RNG.normal(size=(60, 2)).tolist()])
-        settings_path().write_text("require_approval = true\n", "utf-8")
+        settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")
         patch.setattr(
             options.Connection,
             "site",
-            lambda _, journal_dir, *__, **___: self.fake.site(journal_dir),
+            lambda *_, **__: self.fake.site(state_directory()),
         )
 
     def run(self, *arguments: str) -> int:
-        at = ("--coordinator", URL, "--journal-dir", str(self.state))
-        given = {"ledger": at[2:], "data": ()}.get(arguments[0], at)
+        at = ("--coordinator", URL)
+        given = () if arguments[0] in ("ledger", "data") else at
         self._patch.setattr(sys, "argv", ["fedclust", *arguments, *given])
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -78,7 +79,7 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
     assert code in desk.page.read_text("utf-8").replace("</b>", "")
     # Neither --yes nor a page that was only printed is an approval.
     assert desk.take_part(("participate",), "--yes") == 4
-    assert f"no recorded approval in {desk.state / 'ledger.jsonl'}" in desk.err
+    assert f"no recorded approval in {SiteState().path}" in desk.err
     assert "Nothing is sent" in desk.err
     assert f"fedclust review heart --data {desk.data} --out" in desk.err
     assert "fedclust approve heart --name NAME" in desk.err
@@ -218,10 +219,10 @@ def test_a_withdrawal_says_what_was_sent_and_how_to_leave(desk: Desk) -> None:
 def test_the_agent_takes_only_what_is_approved(desk: Desk) -> None:
     assert desk.take_part(("agent", "add"), "--yes") == 4
     assert "no recorded approval" in desk.err
-    assert AgentEntries(desk.state).read() == ()
+    assert AgentEntries(SiteState()).read() == ()
     assert desk.approve("--code", desk.reviewed()) == 0
     assert desk.take_part(("agent", "add")) == 0
-    assert [entry.session for entry in AgentEntries(desk.state).read()] == ["heart"]
+    assert [entry.session for entry in AgentEntries(SiteState()).read()] == ["heart"]
 
 
 def test_a_review_replaces_only_a_review(desk: Desk) -> None:

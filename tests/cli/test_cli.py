@@ -25,6 +25,7 @@ from fedclust.client import Client
 from fedclust.report.session_terms import feature_text
 from fedclust.schema.feature import Feature
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 from fedclust_service import cli as service_cli
 from support.fake_coordinator import FakeCoordinator, answer, refusal
 from support.ledgers import body_lines
@@ -58,14 +59,13 @@ class Command:
             writer = csv.writer(file)
             writer.writerow(["mrn", "x", "y"])
             writer.writerows([f"p{i}", *row] for i, row in enumerate(MINE.tolist()))
-        for name in ("FEDCLUST_TOKEN", "FEDCLUST_COORDINATOR", "FEDCLUST_JOURNAL_DIR"):
+        for name in ("FEDCLUST_TOKEN", "FEDCLUST_COORDINATOR"):
             monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
 
-        def connected(
-            connection: Any, journal_dir: Any, _patience: float = 0.0, *, json_bodies: bool = False
-        ) -> Any:
+        def connected(connection: Any, _patience: float = 0.0, *, json_bodies: bool = False) -> Any:
             assert connection.token
-            return self.fake.site(journal_dir, json_bodies=json_bodies)
+            return self.fake.site(tmp_path / "state", json_bodies=json_bodies)
 
         def asked(connection: Any, **_: Any) -> Client:
             assert connection.url
@@ -86,7 +86,7 @@ class Command:
         return code if isinstance(code, int) else 0
 
     def site(self, command: str, *arguments: str) -> int:
-        shared = ("--token-file", str(self.token), "--journal-dir", str(self.path / "state"))
+        shared = ("--token-file", str(self.token))
         return self.run(
             *command.split(),
             "heart",
@@ -116,10 +116,10 @@ def test_participate_and_the_agent_take_a_registered_source(command: Command) ->
     named = ("--data", str(command.data), "--id-column", "mrn", "--missing", "?")
     assert command.run("data", "add", "cohort", *named) == 0
     command.data = "@cohort"
-    state, labels = ("--journal-dir", str(command.path / "state")), command.path / "labels.csv"
+    labels = command.path / "labels.csv"
     assert command.site("participate", "--preview-out", str(command.path / "body")) == 0
     assert command.site("agent add", "--yes", "--missing", "x") == 0, command.err
-    assert command.run("agent", "list", *state, "--json") == 0
+    assert command.run("agent", "list", "--json") == 0
     (entry,) = json.loads(command.out)
     assert (entry["data"], entry["id_column"]) == ("@cohort", None)
     assert entry["reading"]["missing"] == ["x"]
@@ -181,7 +181,7 @@ def test_preview_shows_the_bytes_and_sends_none(command: Command) -> None:
     assert command.site("participate", "--preview", "--json-bodies") == 0
     assert json.loads(command.out)["phase"] == "prepare"
     assert all(request.startswith("GET") for request in command.fake.requests)
-    assert not (command.path / "state").exists()
+    assert Ledger(SiteState()).head()[0] == 0
     assert command.site("participate", "--yes") == 0
     assert command.fake.accepted[1] == body
 
@@ -253,42 +253,42 @@ def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.Mo
 
 
 def test_status_and_ledger(command: Command) -> None:
-    state = ("--journal-dir", str(command.path / "state"))
-    assert command.run("ledger", "show", *state) == 0
-    assert command.run("ledger", "verify", *state) == 0
+    assert command.run("ledger", "show") == 0
+    assert command.run("ledger", "verify") == 0
     assert command.site("participate", "--yes") == 0
     n = len(command.fake.accepted)
     reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
-    assert command.run("status", *reach, *state, "--json") == 0
+    assert command.run("status", *reach, "--json") == 0
     (status,) = json.loads(command.out)
     assert (status["state"], status["sent"], status["in_flight"]) == ("completed", n, 0)
-    assert command.run("status", "heart", *reach, *state) == 0
+    assert command.run("status", "heart", *reach) == 0
     assert "completed" in command.out
-    assert command.run("ledger", "show", *state, "--json") == 0
+    assert command.run("ledger", "show", "--json") == 0
     lines = [json.loads(line) for line in command.out.splitlines()]
     assert lines[0]["event"] == "cohort"
     assert [line["round"] for line in lines[1:]] == list(range(1, n + 1))
-    assert command.run("ledger", "show", *state, "--session", "other", "--json") == 0
+    assert command.run("ledger", "show", "--session", "other", "--json") == 0
     assert command.out == ""
-    assert command.run("ledger", "show", *state) == 0
+    assert command.run("ledger", "show") == 0
     assert "evaluate" in command.out
-    assert command.run("ledger", "verify", *state, "--json") == 0
+    assert command.run("ledger", "verify", "--json") == 0
     head = json.loads(command.out)["head"]
-    assert command.run("ledger", "verify", *state, "--head", head) == 0
-    assert command.run("ledger", "verify", *state, "--head", "0" * 64) == 8
+    assert command.run("ledger", "verify", "--head", head) == 0
+    assert command.run("ledger", "verify", "--head", "0" * 64) == 8
 
 
 def test_what_is_missing_in_the_ledger_is_found_by_the_journals(command: Command) -> None:
     state = command.path / "state"
     assert command.site("participate", "--yes") == 0
     lines = body_lines(state)
-    for path in state.glob("ledger*"):
-        path.unlink()
-    shorter = Ledger(state)
+    with SiteState(state).write() as connection:
+        connection.execute("DELETE FROM ledger")
+        connection.execute("DELETE FROM documents WHERE name = 'ledger-head'")
+    shorter = Ledger(SiteState(state))
     for line in lines[:-1]:
         shorter.append({k: v for k, v in line.items() if k not in ("line", "previous")})
     assert shorter.verify() == []
-    assert command.run("ledger", "verify", "--journal-dir", str(state)) == 8
+    assert command.run("ledger", "verify") == 8
     assert f"round {len(lines)}: no line" in command.err
 
 
@@ -298,7 +298,7 @@ def test_a_body_in_flight_is_shown(command: Command) -> None:
 
     command.fake.before = lost
     assert command.site("participate", "--yes") == 5
-    assert command.run("ledger", "show", "--journal-dir", str(command.path / "state")) == 0
+    assert command.run("ledger", "show") == 0
     assert "in flight" in command.out
 
 
@@ -366,7 +366,7 @@ def test_a_token_file_that_others_can_read(command: Command) -> None:
 def test_an_output_replaces_neither_the_data_nor_another_output(command: Command) -> None:
     before = command.data.read_bytes()
     same = str(command.path / "state" / ".." / command.data.name)
-    (command.path / "state").mkdir()
+    (command.path / "state").mkdir(exist_ok=True)
     assert command.site("participate", "--yes", "--labels-out", same) == 2
     assert command.data.name in command.err
     out = str(command.path / "out")
@@ -389,7 +389,7 @@ def test_token_files_of_other_programs(command: Command, content: bytes, code: i
     assert str(command.token) in command.err or code == 0
 
 
-def test_a_journal_that_cannot_be_written_is_exit_code_8(command: Command) -> None:
+def test_a_state_that_cannot_be_written_is_exit_code_8(command: Command) -> None:
     (command.path / "state").write_text("", "utf-8")
     assert command.site("participate", "--yes") == 8
     assert "state" in command.err
@@ -414,9 +414,8 @@ def test_what_is_there_already_is_replaced_if_it_was_written_by_the_same_command
     labels.write_text("row,cluster\n", "utf-8")
     assert command.site("participate", "--yes", *outputs) == 0, command.err
     assert labels.read_bytes() == first
-    # A journal's files are no results, though they begin like one.
-    kept = next((command.path / "state").glob("*/*/*/session"))
-    assert command.site("participate", "--yes", "--result-out", str(kept)) == 2
+    state = command.path / "state" / "state.sqlite3"
+    assert command.site("participate", "--yes", "--result-out", str(state)) == 2
     # Only an attempt tells that the name is too long to be written beside.
     long = command.path / ("x" * 250 + ".csv")
     assert command.site("participate", "--yes", "--labels-out", str(long)) == 2

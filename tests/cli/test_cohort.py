@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedclust.cli import main as cli
-from fedclust.durable_files import FileLock
-from fedclust.site import cohorts
+from fedclust.site.state import SiteState
 from support.purpose import PURPOSE
+
+STATE = "state.sqlite3"
 
 
 class Command:
@@ -25,7 +29,6 @@ class Command:
         self.place, self._patch, self._capsys = place, patch, capsys
         self.state, self.data = place / "state", place / "cohort.csv"
         patch.setenv("FEDCLUST_STATE_DIR", str(self.state))
-        patch.setenv("FEDCLUST_JOURNAL_DIR", str(place / "journal"))
         self.out = self.err = ""
 
     def write(self, n: int = 80, first: int = 0) -> None:
@@ -151,15 +154,6 @@ def test_an_id_is_no_argument(command: Command) -> None:
     assert command.run("withdraw", "p7", "--yes") == 2
 
 
-def test_a_backup_is_verified(command: Command) -> None:
-    target = command.place / "copy"
-    assert command.run("backup", str(target)) == 2
-    assert command.create() == 0
-    assert command.run("backup", str(target), "--json") == 0
-    assert len(json.loads(command.out)["files"]) == 3
-    assert command.run("backup", str(target)) == 2
-
-
 def test_bad_input_is_refused_with_what_to_do(command: Command) -> None:
     assert command.run("create", "--data", str(command.data)) == 2
     assert "--features" in command.err
@@ -171,29 +165,29 @@ def test_bad_input_is_refused_with_what_to_do(command: Command) -> None:
     assert command.create() == 3
     command.data.write_text(text.replace("p", "q"), "utf-8")
     assert command.create() == 3
-    assert "ids that they had" in command.err
+    assert "80 of the 80 persons" in command.err
 
 
-def test_a_store_that_cannot_be_used_ends_with_8(
+def test_a_state_that_cannot_be_used_ends_with_8(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert command.create() == 0
-    directory = command.state / "cohorts"
-    monkeypatch.setattr(cohorts.CohortStore.__init__, "__kwdefaults__", {"patience_s": 0.0})
-    with FileLock(directory / "lock"):
-        assert command.create() == 8
+    command.write(20, first=500)
+    others = ("--other-persons", "board 7")
+    monkeypatch.setattr(SiteState.__init__, "__kwdefaults__", {"patience_s": 0.0, "name": STATE})
+    with closing(sqlite3.connect(command.state / STATE, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert command.create(*others) == 8
     assert "another process" in command.err
-    (path,) = directory.glob("*.cohort")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
+    assert command.create(*others) == 0, command.err
+    with SiteState().write() as connection:
+        connection.execute("UPDATE cohorts SET content = substr(content, 2)")
     assert command.create() == 8
-    assert "backup" in command.err
-    path.unlink()
-    assert command.create() == 8
-    for each in directory.iterdir():
-        each.unlink()
+    assert "fedclust restore" in command.err
+    with SiteState().write() as connection:
+        connection.execute("DELETE FROM cohorts")
     assert command.create() == 8, "the ledger names a table"
-    assert "groups are not formed twice" in command.err
+    assert "is missing" in command.err
 
 
 def test_separate_groups_are_entered_in_the_ledger(command: Command) -> None:
@@ -205,54 +199,80 @@ def test_separate_groups_are_entered_in_the_ledger(command: Command) -> None:
     assert "--cohort" in command.err
 
 
-def test_a_wrong_read_needs_an_express_word(command: Command) -> None:
-    """Two columns are swapped: nothing is stored, unless the site accepts it for good."""
-    names = ["mrn", "a", "b", "c", "d", "e"]
-    rng = np.random.default_rng(0)
-    rows = [f"p{i}," + ",".join(f"{x:.3f}" for x in rng.normal(size=5)) for i in range(80)]
-    asked = ("--id-column", "mrn", "--features", "a,b,c,d,e", "--data", str(command.data))
-
-    def create(header: list[str], *arguments: str) -> int:
-        command.data.write_text("\n".join([",".join(header), *rows]) + "\n", "utf-8")
-        return command.run("create", *asked, *arguments)
-
-    assert create(names) == 0
-    backup = command.place / "backup"
-    assert command.run("backup", str(backup)) == 0
-    stored = {path: path.read_bytes() for path in command.state.rglob("*.cohort")}
-
-    swapped = ["mrn", "b", "a", "c", "d", "e"]
-    assert create(swapped) == 3
-    said = " ".join(command.err.split())
-    assert "a (" in said
-    assert "c (" not in said
-    assert "--accept-corrections" in said
+def definition_file(command: Command, names: list[str]) -> Path:
     definition = {
         "name": "study",
         "purpose": PURPOSE,
         "algorithm": "lloyd",
         "config": {"n_clusters": 2},
-        "features": [{"name": name, "lower": -9, "upper": 9} for name in names[1:]],
+        "features": [{"name": name, "lower": -999, "upper": 999} for name in names],
         "sites": ["north", "south", "west"],
     }
-    file = command.place / "study.json"
-    file.write_text(json.dumps(definition), "utf-8")
-    check = ("check", "--definition", str(file), "--data", str(command.data), "--id-column", "mrn")
-    assert command.fedclust(*check) == 3
-    assert said in " ".join(command.err.split()), "check compares with the table that is stored"
-    assert command.fedclust(*check, "--accept-corrections") == 0, command.err
-    assert create(names) == 0
+    path = command.place / "study.json"
+    path.write_text(json.dumps(definition), "utf-8")
+    return path
+
+
+def test_a_wrong_read_is_refused_before_anything_is_stored(command: Command) -> None:
+    """The columns are rotated: newcomers or a new column would release what is wrong."""
+    names = ["a", "b", "c", "d"]
+    rng = np.random.default_rng(0)
+    rows = [f"p{i}," + ",".join(f"{x:.3f}" for x in rng.normal(size=5)) for i in range(80)]
+
+    def create(header: list[str], features: list[str]) -> int:
+        command.data.write_text("\n".join([",".join(["mrn", *header, "e"]), *rows]) + "\n", "utf-8")
+        named = ("--id-column", "mrn", "--features", ",".join(features))
+        return command.run("create", "--data", str(command.data), *named)
+
+    assert create(names, names) == 0
+    rotated = ["b", "c", "d", "a"]
+    assert create(rotated, names) == 0, "nothing new: only printed"
+    # One value in 256 has the same fingerprint by chance.
+    assert re.search(r"a: (7\d|80) of 80 values differ", command.err)
+    path = definition_file(command, [*names, "e"])
+    check = ("check", "--definition", str(path), "--data", str(command.data), "--id-column", "mrn")
+    for refused in (lambda: create(rotated, [*names, "e"]), lambda: command.fedclust(*check)):
+        assert refused() == 3
+        said = " ".join(command.err.split())
+        assert re.search(r"a \((7\d|80) of 80\); b \((7\d|80) of 80\)", said)
+    assert create(names, [*names, "e"]) == 0
     assert command.fedclust(*check) == 0, command.err
-    assert "persons who take part: 80" in command.out
-    assert {path: path.read_bytes() for path in command.state.rglob("*.cohort")} == stored
 
-    assert create(swapped, "--accept-corrections") == 0
-    ledger = (command.place / "journal" / "ledger.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line)["accepted_columns"] for line in ledger] == [0, 2]
-    assert create(names) == 0
-    assert "0 records corrected" in " ".join(command.err.split())
 
-    for path in backup.iterdir():
-        (command.state / "cohorts" / path.name).write_bytes(path.read_bytes())
-    assert create(names) != 0, "what was released since is not forgotten"
-    assert "as it was released last" in " ".join(command.err.split())
+def test_check_says_how_many_persons_are_known_and_what_differs(command: Command) -> None:
+    assert command.create() == 0
+    lines = command.data.read_text("utf-8").splitlines()
+    changed = [line.rsplit(",", 1)[0] + ",999" for line in lines[3:10]]
+    command.data.write_text("\n".join([lines[0], *changed, *lines[10:], "q1,30,200"]) + "\n")
+    path = definition_file(command, ["age", "chol"])
+    check = ("check", "--definition", str(path), "--data", str(command.data), "--id-column", "mrn")
+    assert command.fedclust(*check, "--json") == 0, command.err
+    known = json.loads(command.out)["persons_known"]
+    assert (known["known"], known["unknown"], known["missing"]) == (78, 1, 2)
+    assert known["differing"]["chol"][0] == 7
+    assert command.fedclust(*check) == 0
+    assert "78 persons are known, 1 are not; 2 known persons are missing" in command.out
+    assert "chol: 7 of 78 values differ from those released" in command.out
+
+    assert command.fedclust("data", "add", "later", "--data", str(command.data)) == 0
+    assert "warning: a session would refuse these rows" in " ".join(command.err.split())
+    named = ("--id-column", "mrn", "--replace")
+    assert command.fedclust("data", "add", "later", "--data", str(command.data), *named) == 0
+    assert "chol: 7 of 78 values differ" in command.err
+
+
+def test_new_ids_other_persons_and_later_measurements(command: Command) -> None:
+    assert command.create() == 0
+    text = command.data.read_text("utf-8")
+    command.data.write_text(text.replace("p", "q"), "utf-8")
+    ids = [line.split(",")[0] for line in text.splitlines()[1:]]
+    pairs = command.place / "ids.csv"
+    pairs.write_text("\n".join(["new,old", *(f"q{i[1:]},{i}" for i in ids)]) + "\n", "utf-8")
+    assert command.create("--id-map", str(pairs)) == 0, command.err
+    assert "80 persons are known" in command.err
+    assert command.create("--id-map", str(pairs), "--later", "_2027", "--json") == 0
+    assert json.loads(command.out)["columns"] == ["age", "chol"], "nothing has changed"
+    assert command.create("--other-persons", "board 9", "--json") == 0
+    assert json.loads(command.out)["change"]["persons"] == 80
+    assert command.run("show", "--json") == 0
+    assert len(json.loads(command.out)) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import re
@@ -16,6 +15,8 @@ from rich.console import Console
 
 from fedclust.cli import console
 from fedclust.site import Progress
+from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
@@ -238,12 +239,15 @@ def test_retries_are_told_by_one_handler(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> list[str]:
+def ledger() -> list[str]:
     """Return a command that says more than a pipe holds."""
     line = {"time": "2026", "session": "heart", "round": 1, "fields": {"x": "y" * 200}}
-    lines = "".join(json.dumps({**line, "line": n}) + "\n" for n in range(1, 1001))
-    (tmp_path / "ledger.jsonl").write_text(lines, "utf-8")
-    return [sys.executable, "-m", "fedclust.cli", "ledger", "show", "--journal-dir", str(tmp_path)]
+    state = SiteState()
+    ledger = Ledger(state)
+    with state.write():
+        for _ in range(1_000):
+            ledger.append(line)
+    return [sys.executable, "-m", "fedclust.cli", "ledger", "show"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")

@@ -30,7 +30,6 @@ class Office(CommandLine):
     ) -> None:
         super().__init__(patch, capsys)
         patch.chdir(place)
-        patch.setenv("FEDCLUST_JOURNAL_DIR", str(place / "journal"))
         self.write("cohort.csv")
         Path("columns.toml").write_text('[features.x]\ncolumn = "Ex"\nsentinels = [-9]\n', "utf-8")
         features = [{"name": "x"}, {"name": "y"}]

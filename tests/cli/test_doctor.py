@@ -17,11 +17,17 @@ from fedclust._http import Http
 from fedclust.cli import doctor
 from fedclust.cli.help_text import exit_code
 from fedclust.cli.options import Connection, Reading
+from fedclust.protection.recognition import PersonSource
+from fedclust.site.cohorts import CohortStore
 from fedclust.site.settings import settings_path
+from fedclust.site.state import SiteState, state_directory
 from fedclust.wire import models
 from support.certificates import Authority
+from support.cohorts import persons, sources_of
 from support.fake_coordinator import answer, in_json, refusal
 from support.server import running_server
+
+RULES = {f"x{column}": "number" for column in range(3)}
 
 
 class Clinic(httpx.BaseTransport):
@@ -56,6 +62,7 @@ class Visit:
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clinic, self.place = Clinic(), place
+        monkeypatch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
         self.token = place / "token"
         self.token.write_text("fcs_secret", "utf-8")
         self.token.chmod(0o600)
@@ -73,7 +80,7 @@ class Visit:
     ) -> tuple[dict[str, tuple[str, str]], int]:
         worst: list[errors.FedclustError] = []
         reach = Connection(url, self.token, **connection)
-        found = doctor._findings(reach, Reading(), data, None, self.place / "state", worst)
+        found = doctor._findings(reach, Reading(), data, None, worst)
         lines = {each.check: (each.state, each.said) for each in found}
         return lines, exit_code(worst[0]) if worst else 0
 
@@ -95,16 +102,15 @@ def test_all_is_well(visit: Visit) -> None:
 
 def test_the_sites_settings_are_shown_and_a_wrong_one_is_a_failure(visit: Visit) -> None:
     lines, _ = visit.findings()
-    defaults = (
-        f"require_approval = false, agent.notify_command = [] (default; no {settings_path()})"
-    )
+    path = settings_path(state_directory())
+    defaults = f"require_approval = false, agent.notify_command = [] (default; no {path})"
     assert lines["site.toml"] == ("ok", defaults)
-    settings_path().write_text("require_approval = true\n", "utf-8")
+    path.write_text("require_approval = true\n", "utf-8")
     lines, code = visit.findings()
-    in_use = f"{settings_path()}: require_approval = true, agent.notify_command = []"
+    in_use = f"{path}: require_approval = true, agent.notify_command = []"
     assert lines["site.toml"] == ("ok", in_use)
     assert code == 0
-    settings_path().write_text("approval = true\n", "utf-8")
+    path.write_text("approval = true\n", "utf-8")
     lines, code = visit.findings()
     assert (lines["site.toml"][0], code) == ("failed", 2)
     assert "'approval' is not a setting" in lines["site.toml"][1]
@@ -162,30 +168,59 @@ def test_without_a_token_the_way_to_the_coordinator_is_looked_at(visit: Visit) -
     assert (lines["coordinator"][0], lines["clock"][0]) == ("ok", "ok")
 
 
-def test_a_journal_that_cannot_be_kept_there(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_cannot_be_kept_there(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     with monkeypatch.context() as patched:
         patched.setattr(durable_files, "_lock", none)
         lines, code = visit.findings()
-    assert (lines["journal"][0], code) == ("failed", 8)
-    assert "No locks available" in lines["journal"][1]
-    directory = visit.place / "state"
-    assert [path.name for path in directory.iterdir()] == []
+    assert (lines["state"][0], code) == ("failed", 8)
+    assert "No locks available" in lines["state"][1]
+    assert list((visit.place / "state").iterdir()) == []
     (visit.place / "file").write_text("", "utf-8")
-    worst: list[errors.FedclustError] = []
-    reach = Connection("http://127.0.0.1:9", visit.token)
-    found = list(doctor._findings(reach, Reading(), None, None, visit.place / "file", worst))
-    assert found[1].state == "failed"
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(visit.place / "file"))
+    assert visit.findings()[0]["state"][0] == "failed"
+
+
+def test_a_network_file_system_is_refused(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedclust.site.state.network_file_system", lambda _: "nfs4")
+    lines, code = visit.findings()
+    assert (lines["state"][0], code) == ("failed", 8)
+    assert "nfs4" in lines["state"][1]
+    assert "FEDCLUST_STATE_DIR" in lines["state"][1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
-def test_a_journal_that_others_can_look_into(visit: Visit) -> None:
+def test_a_state_that_others_can_look_into(visit: Visit) -> None:
     (visit.place / "state").mkdir(mode=0o755)
     lines, code = visit.findings()
-    assert (lines["journal"][0], code) == ("warning", 0)
-    assert "chmod 700" in lines["journal"][1]
+    assert (lines["state"][0], code) == ("warning", 0)
+    assert "chmod 700" in lines["state"][1]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE ledger SET text = replace(text, 'created', 'updated')", "table"),
+        ("UPDATE cohorts SET content = substr(content, 2)", "checksum"),
+        ("DELETE FROM documents WHERE name = 'key'", "key"),
+    ],
+)
+def test_the_whole_state_is_verified(visit: Visit, statement: str, said: str) -> None:
+    state = SiteState()
+    people = persons(40)
+    source = PersonSource(lambda: [(list(people), sources_of([*people.values()]))], RULES)
+    store = CohortStore(state)
+    store.keep(store.draft(source, p=5, now=datetime.now(UTC)))
+    state_line = visit.findings()[0]["state"]
+    assert state_line[0] == "ok"
+    assert "1 tables, 0 sessions, 1 lines in the ledger; verified" in state_line[1]
+    with state.write() as connection:
+        connection.execute(statement)
+    lines, code = visit.findings()
+    assert (lines["state"][0], code) == ("failed", 8)
+    assert said in lines["state"][1]
 
 
 def test_the_last_line_says_what_it_comes_to() -> None:
@@ -213,7 +248,7 @@ def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: 
         for bundle in (authority.bundle, None):
             reach = Connection(f"https://localhost:{server.port}", token, ca_bundle=bundle)
             worst: list[errors.FedclustError] = []
-            found = list(doctor._findings(reach, Reading(), None, None, tmp_path / "state", worst))
+            found = list(doctor._findings(reach, Reading(), None, None, worst))
             seen.append(({each.check: each for each in found}, worst))
     (lines, worst), (distrusted, refusals) = seen
     assert (lines["tls"].state, worst) == ("warning", [])

@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             analyst.create_session({"name": "swept", **STUDY, "config": {"n_clusters": [2, 3]}})
             analyst.create_session({"name": "open", **STUDY})
         data = {site: place / f"{site}.csv" for site in SITES}
-        there.run("swept", data, place / "journals", id_column="mrn")
+        there.run("swept", data, place / "states", id_column="mrn")
         yield place
 
 
@@ -112,15 +112,10 @@ class Desk:
         patch.chdir(place)
         patch.setenv("FEDCLUST_COORDINATOR", (place / "url").read_text("utf-8"))
         patch.delenv("FEDCLUST_TOKEN", raising=False)
-        patch.delenv("FEDCLUST_JOURNAL_DIR", raising=False)
 
     def run(self, account: str, line: str, stdin: str = "") -> Said:
         words = shlex.split(line)
-        if account in SITES and words[0] in ("participate", "check", "status", "leave"):
-            words += ["--journal-dir", f"journals/{account}"]
-        # The analyst and the operator have no groups of persons.
-        groups = "groups" if account in SITES else "no-groups"
-        self._patch.setenv("FEDCLUST_STATE_DIR", str(self.place / groups))
+        self._patch.setenv("FEDCLUST_STATE_DIR", str(self.place / "states" / account))
         self._patch.setenv("FEDCLUST_TOKEN_FILE", f"{account}.token")
         self._patch.setattr(sys, "argv", ["fedclust", *words])
         self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
@@ -430,12 +425,12 @@ def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
         ("north", "review open --data north.csv --out no/x.html", 2, "no/x.html cannot be written"),
         (
             "north",
-            "approve open --name Ruth --journal-dir j",
+            "approve open --name Ruth",
             2,
             "fedclust review open --data FILE",
         ),
-        ("north", "approve open --name R --withdraw --journal-dir j", 2, "no approval of session"),
-        ("north", "agent remove open --journal-dir j", 2, "open was not handed to the agent"),
+        ("north", "approve open --name R --withdraw", 2, "no approval of session"),
+        ("north", "agent remove open", 2, "open was not handed to the agent"),
         ("op", "site email north x@y.example --remove", 2, "give either an ADDRESS or --remove"),
         # A token that cannot be used.
         ("nobody", "session list", 2, "nobody.token: the token cannot be read (No such file"),
@@ -478,7 +473,7 @@ def changed(desk: Desk, name: str, change: Callable[[list[list[Any]]], object]) 
         ("junk.xls", b"\xd0\xcf SECRET", "save it as .xlsx, or a sheet as CSV UTF-8"),
         ("query.sql", b"select \xff SECRET", "a query is text in UTF-8"),
         ("absent.csv", None, "absent.csv: No such file or directory"),
-        ("journals", None, "this is a directory without *.parquet files: give a file"),
+        ("states", None, "this is a directory without *.parquet files: give a file"),
     ],
 )
 def test_a_file_that_holds_no_rows(desk: Desk, name: str, content: bytes | None, text: str) -> None:

@@ -14,10 +14,12 @@ import pytest
 
 from fedclust.cli import main as cli
 from fedclust.cli import options
+from fedclust.cli.agent_worker import AgentEntries
 from fedclust.data import Dataset, load, persons
 from fedclust.data.profile import profile
 from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
+from fedclust.site.state import SiteState
 from support.fake_coordinator import FakeCoordinator
 from support.purpose import PURPOSE
 
@@ -221,9 +223,8 @@ class Office:
         others = {s: RNG.normal((55, 210), (9, 30), (50, 2)).clip(50, 119) for s in ("a", "b")}
         self.fake = FakeCoordinator(others, features=FEATURES)
         asked, directory = self.fake, path / "state"
-        patch.setattr(
-            options.Connection, "site", lambda _c, place, *_a, **_k: asked.site(place or directory)
-        )
+        patch.setenv("FEDCLUST_STATE_DIR", str(directory))
+        patch.setattr(options.Connection, "site", lambda *_a, **_k: asked.site(directory))
         patch.setattr(options.Connection, "client", lambda _c, *_a: asked.site(directory)._client)
         self.data = ("--data", str(path / "cohort.csv"))
         self.mapping = ("--mapping", str(path / "columns.toml"))
@@ -368,11 +369,10 @@ def test_one_mapping_file_serves_every_command(office: Office) -> None:
     """Whoever takes part, by hand or by the agent, and labels new rows: one way of reading."""
     result, labels = str(office.path / "heart.fedclust"), office.path / "labels.csv"
     shared = (*office.data, *office.mapping)
-    state = ("--journal-dir", str(office.path / "state"))
-    left = (*shared, *state, "--yes", "--result-out", result)
+    left = (*shared, "--yes", "--result-out", result)
     assert office.run("agent", "add", "heart", *left) == 0, office.err
-    known = json.loads((office.path / "state" / "agent.json").read_text("utf-8"))["entries"][0]
-    assert known["reading"]["mapping"] == str(office.path / "columns.toml")
+    (known,) = AgentEntries(SiteState()).read()
+    assert known.reading.mapping == str(office.path / "columns.toml")
     out = ("--labels-out", str(labels), "--result-out", result)
     assert office.run("participate", "heart", *shared, "--yes", *out) == 0, office.err
     own = labels.read_text("utf-8")

@@ -65,7 +65,7 @@ def test_reading_is_shown(command: str, tmp_path: Path, monkeypatch: pytest.Monk
         return fake.site(tmp_path / "journal")._client
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "journal"))
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "journal"))
     monkeypatch.setattr(Connection, "site", site)
     monkeypatch.setattr(Connection, "client", client)
     monkeypatch.setattr(progress, "SLOW_S", 0.0)

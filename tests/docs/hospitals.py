@@ -63,8 +63,8 @@ class Hospitals:
     def site(self, name: str | None = None) -> Site:
         """Return a site in Python: the reader's, unless named."""
         name = name or self.sites[0]
-        journal = None if name == self.sites[0] else self._others / name
-        return Site(self.page.url, token=self.tokens[name], journal_dir=journal)
+        state = None if name == self.sites[0] else self._others / name
+        return Site(self.page.url, token=self.tokens[name], state_dir=state)
 
     def others_take_part(self, session: str) -> None:
         """Let all other sites take part, each in a thread; the page waits for their end."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedclust import simulate
 from fedclust.schema.result import Result
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, declared, read_labels, write_csv
@@ -162,7 +163,7 @@ def run_with_kills(
         for name in data:
             labels = read_labels(directory / name / "labels.csv")
             assert np.array_equal(labels, reference.labels_[name])
-            ledgers[name] = _ledger(directory / name / "journal")
+            ledgers[name] = _ledger(directory / name / "state")
         kept = _check_submissions(tap.puts(), consortium, document, report)
         # Each site's own ledger says the same as the coordinator and the wire.
         assert {(n, site): digest for site in data for n, digest in ledgers[site].items()} == kept
@@ -242,7 +243,7 @@ class _Killer:
 
 def _ledger(directory: Path) -> dict[int, str]:
     """Return the hash that a site's ledger has for each round."""
-    ledger = Ledger(directory)
+    ledger = Ledger(SiteState(directory))
     assert ledger.verify() == []
     lines = body_lines(directory)
     found = {int(line["round"]): str(line["sha256"]) for line in lines}

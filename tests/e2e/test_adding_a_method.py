@@ -84,7 +84,7 @@ def test_command_and_service_find_a_method_of_another_distribution(place: Path) 
 
         def take_part(name: str) -> str:
             folder, token = str(place / name), consortium.site_tokens[name]
-            own = {"FEDCLUST_STATE_DIR": folder, "FEDCLUST_JOURNAL_DIR": folder}
+            own = {"FEDCLUST_STATE_DIR": folder}
             asked = ["participate", "far", f"--data={name}.csv", "--yes", "--full"]
             try:
                 settings = {**coordinator, **own, "FEDCLUST_TOKEN": token}

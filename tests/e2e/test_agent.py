@@ -17,6 +17,7 @@ from fedclust import Site, simulate
 from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 from support import processes
 from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, read_labels, write_csv
@@ -41,8 +42,9 @@ def _rows() -> dict[str, NDArray[np.float64]]:
 
 def _leave_to_agent(place: Path, url: str, token: str) -> Path:
     """Consent to both sessions; the site's state directory."""
-    entries = AgentEntries(place / "state")
-    with Site(url, token, journal_dir=entries.directory) as site:
+    state = place / "state"
+    entries = AgentEntries(SiteState(state))
+    with Site(url, token, state_dir=state) as site:
         for session in SESSIONS:
             request = site.check(session, place / "rows.csv", id_column="record")
             entry = AgentEntry(
@@ -57,7 +59,7 @@ def _leave_to_agent(place: Path, url: str, token: str) -> Path:
                 result_out=str(place / f"{session}.fedclust"),
             )
             entries.put(entry)
-    return entries.directory
+    return state
 
 
 def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
@@ -67,7 +69,6 @@ def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
         env=clean_environment(
             {
                 **settings,
-                "FEDCLUST_JOURNAL_DIR": str(state),
                 "FEDCLUST_STATE_DIR": str(state),
             }
         ),
@@ -112,9 +113,9 @@ def _eager_agent(url: str, token: str, state: Path, gate: _Gate) -> threading.Th
     def connect() -> Site:
         options = ConnectionOptions(give_up_after_s=600.0)
         http = Http(url, token, options, transport=_Gated(gate), sleep=lambda _: pause.wait(0.05))
-        return Site(journal_dir=state, http=http)
+        return Site(state_dir=state, http=http)
 
-    agent = Agent(AgentEntries(state), connect, lambda _: None)
+    agent = Agent(AgentEntries(SiteState(state)), connect, lambda _: None)
     thread = threading.Thread(
         target=agent.run, args=(threading.Event(),), kwargs={"until_done": True}, daemon=True
     )
@@ -184,7 +185,7 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
             for name in SITES:
                 labels = read_labels(tmp_path / name / f"{session}.csv")
                 assert np.array_equal(labels, expected.labels_[name])
-                ledger = Ledger(tmp_path / name / "state")
+                ledger = Ledger(SiteState(tmp_path / name / "state"))
                 assert ledger.verify() == []
                 lines = [line for line in ledger.read() if line.get("session") == session]
                 left |= {(line["round"], name): line["sha256"] for line in lines}
@@ -192,4 +193,5 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
                 assert len(lines) == sum(site == name for _, site in kept)
             assert left == kept
     for name in SITES:
-        assert {e.state for e in AgentEntries(tmp_path / name / "state").read()} == {"done"}
+        entries = AgentEntries(SiteState(tmp_path / name / "state"))
+        assert {entry.state for entry in entries.read()} == {"done"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 from support import processes
 from support.consortium import Consortium, read_labels, write_csv
 from support.local_coordinator import local_coordinator
@@ -32,7 +33,6 @@ def test_nothing_leaves_before_a_second_person_has_approved_it(tmp_path: Path) -
                 "FEDCLUST_COORDINATOR": local.base_url,
                 "FEDCLUST_TOKEN": consortium.site_tokens["ada"],
                 "FEDCLUST_STATE_DIR": str(place),
-                "FEDCLUST_JOURNAL_DIR": str(place / "journal"),
             }
         )
 
@@ -71,5 +71,5 @@ def test_nothing_leaves_before_a_second_person_has_approved_it(tmp_path: Path) -
         assert len(read_labels(place / "labels.csv")) == 60
         assert "none changed, removed or moved" in run("ledger", "verify")[0]
         assert "heart approved by Dr Ruth Levi (account " in run("ledger", "show")[0]
-    events = [line["event"] for line in Ledger(place / "journal").read() if "event" in line]
+    events = [line["event"] for line in Ledger(SiteState(place)).read() if "event" in line]
     assert events[:2] == ["review", "approval"]

@@ -79,7 +79,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
 
         def take_part(name: str) -> None:
             journal = tmp_path / name
-            with Site(tap.url, token=people.site_tokens[name], journal_dir=journal) as site:
+            with Site(tap.url, token=people.site_tokens[name], state_dir=journal) as site:
                 results[name] = site.participate(SESSION, data[name], consent=True)
 
         threads = [threading.Thread(target=take_part, args=(name,), daemon=True) for name in data]
@@ -158,7 +158,7 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
         # Other rows at one site would make another history: that site refuses by its journal.
         with (
             Site(
-                server.base_url, token=people.site_tokens["oslo"], journal_dir=journals / "oslo"
+                server.base_url, token=people.site_tokens["oslo"], state_dir=journals / "oslo"
             ) as site,
             pytest.raises(errors.OtherData),
         ):
@@ -173,7 +173,7 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
 
         def take_part(name: str) -> None:
             token = people.site_tokens[name]
-            with Site(server.base_url, token=token, journal_dir=journals / name) as site:
+            with Site(server.base_url, token=token, state_dir=journals / name) as site:
                 try:
                     site.participate(SESSION, three[name], consent=True)
                 except errors.TaskRefused as error:

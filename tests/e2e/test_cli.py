@@ -21,6 +21,7 @@ from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.client import Client
 from fedclust.site.result import SiteResult
+from fedclust.site.state import SiteState
 from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import processes
 from support.processes import COMMAND, clean_environment
@@ -44,7 +45,6 @@ class Shell:
             **clean_environment(),
             "FEDCLUST_COORDINATOR": self.url,
             "FEDCLUST_TOKEN_FILE": str(self.place / f"{who}.token"),
-            "FEDCLUST_JOURNAL_DIR": str(self.place / f"{who}.state"),
             "FEDCLUST_STATE_DIR": str(self.place / f"{who}.state"),
             **env,
         }
@@ -416,7 +416,7 @@ def test_agents_finish_two_sessions_over_many_broken_connections(tmp_path: Path)
         for name in SITES:
             token = (tmp_path / f"{name}.token").read_text("utf-8").strip()
             entries = AgentEntries(tmp_path / f"{name}.state")
-            with Site(server.base_url, token, journal_dir=entries.directory) as site:
+            with Site(server.base_url, token, state_dir=entries.directory) as site:
                 for session in ("two", "three"):
                     entries.put(_entry(site, session, files[name], line.url))
             agents.append(Agent(entries, _connector(line.url, token, entries), said.append))
@@ -462,7 +462,7 @@ def _entry(site: Site, session: str, data: Path, url: str) -> AgentEntry:
 def _connector(url: str, token: str, entries: AgentEntries) -> Any:
     def connect() -> Site:
         http = Http(url, token, ConnectionOptions(give_up_after_s=600.0), sleep=lambda _: None)
-        return Site(journal_dir=entries.directory, http=http)
+        return Site(state_dir=entries.directory, http=http)
 
     return connect
 
@@ -476,13 +476,12 @@ def test_another_definition_than_the_one_consented_to_is_not_answered(shell: She
     shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
     data = _write(shell.place / "ada.csv", _rows()["ada"])
     shell.run("ada", "agent", "add", "heart", "--data", str(data), "--yes")
-    listed = shell.place / "ada.state" / "agent.json"
-    kept = json.loads(listed.read_text("utf-8"))
-    kept["entries"][0]["definition_sha256"] = "0" * 64
-    listed.write_text(json.dumps(kept), "utf-8")
+    entries = AgentEntries(SiteState(shell.place / "ada.state"))
+    (entry,) = entries.read()
+    entries.put(entry.model_copy(update={"definition_sha256": "0" * 64}))
     shell.run("ada", "agent", "--until-done")
-    entry = json.loads(shell.run("ada", "agent", "list", "--json"))[0]
-    assert (entry["state"], "another definition" in entry["said"]) == ("ended", True)
+    listed = json.loads(shell.run("ada", "agent", "list", "--json"))[0]
+    assert (listed["state"], "another definition" in listed["said"]) == ("ended", True)
     sites = json.loads(shell.run("eva", "session", "show", "heart", "--json"))["sites"]
     assert {each["state"] for each in sites} == {"invited"}
 

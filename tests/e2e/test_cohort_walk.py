@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from fedclust import Site, errors
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.fingerprints import person_keys
 from fedclust.protection.table import TooFewPersons
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 from support.cohorts import Released
 from support.consortium import Consortium
 from support.server import running_server
@@ -103,11 +103,8 @@ class Study:
                 changed = self.frame(prefix=f"new-{self.sessions}-")
                 self.refused(changed, (errors.PersonsRefused, errors.TableChanged))
             case "lost groups":
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setenv("FEDCLUST_STATE_DIR", str(self.place / "lost"))
-                    self.refused(self.frame(), errors.CohortLost)
-                    # Without the ledger as well, the coordinator knows the table's id.
-                    self.refused(self.frame(), errors.TableChanged, journal="lost")
+                # The coordinator knows the table's id.
+                self.refused(self.frame(), errors.TableChanged, state="lost")
         self.session(policy)
 
     def bring(self, n: int) -> None:
@@ -122,12 +119,14 @@ class Study:
     def rename(self) -> None:
         """Rename a column and change one person in it, if fewer than p have other values then.
 
-        With more, it is a new column (docs/cohorts.md, "What is not noticed").
+        That is refused. With more, it is a new column (docs/cohorts.md, "What is not noticed").
         """
         last = {person: value for sums in self.released.sums["age"] for person, value in sums}
         if sum(self.values[p]["age"] != last.get(p) for p in self.present) <= P - 2:
-            self.names["age"] = "age_2"
             self.values[str(self.rng.choice(self.present))]["age"] = self.draw("age")
+            self.names["age"] = "age_2"
+            self.refused(self.frame(), errors.PersonsRefused)
+            self.names["age"] = "age"
 
     def correct(self, *, few: bool) -> None:
         """Change a column's values of 1 to p - 1 persons of a group, or of all."""
@@ -140,14 +139,17 @@ class Study:
     def withdraw(self) -> None:
         groups = self.table().table_rows(self.secret, self.present)
         person = self.present[int(self.rng.choice(np.flatnonzero(groups >= 0)))]
-        CohortStore().withdraw(person, Ledger(self.place / ME), datetime.now(UTC))
+        self.store().withdraw(person, datetime.now(UTC))
 
     def table(self) -> Cohort:
-        return CohortStore().records()[self.table_id].cohort
+        return self.store().records()[self.table_id].cohort
+
+    def store(self, site: str = ME) -> CohortStore:
+        return CohortStore(SiteState(self.place / site))
 
     @property
     def secret(self) -> bytes:
-        return CohortStore().secret()
+        return self.store().state.secret()
 
     def frame(self, prefix: str = "") -> pd.DataFrame:
         rows = [[self.values[person][column] for column in self.names] for person in self.present]
@@ -177,18 +179,18 @@ class Study:
         if before is not None and self.other_values(session):
             return
         self.run(session)
-        self.table_id = self.table_id or self.table_of("P0").table_id
-        self.released.note(before, self.table(), self.values, self.secret, _column)
+        self.table_id = self.table_id or self.table_of(ME).table_id
+        self.released.note(before, self.table(), self.values, self.secret)
         self.compare(session, policy.get("min_group_size", P))
 
     def separate(self, approval: str) -> None:
         """Run a session in which the sites have other groups than before."""
-        known = set(CohortStore().records())
+        known = set(self.store().records())
         self.run(self.create(), separate_groups=approval)
         apart = Released(P)
-        for name, record in CohortStore().records().items():
-            if name not in known and (record.cohort.find(self.keys(self.present)) >= 0).any():
-                apart.note(None, record.cohort, self.values, self.secret, _column)
+        for name, record in self.store().records().items():
+            if name not in known:
+                apart.note(None, record.cohort, self.values, self.secret)
         assert apart.sums
         assert not apart.tells_of_few()
 
@@ -202,7 +204,7 @@ class Study:
             with self.site() as site:
                 site.check(session, self.frame(), person=PERSON)
         except errors.PersonsRefused as refused:
-            if refused.rule not in {"other-values", "other-ids"}:
+            if refused.rule not in {"other-values", "unknown-persons"}:
                 raise
             return True
         return False
@@ -211,19 +213,19 @@ class Study:
         self,
         file: pd.DataFrame,
         error: type[Exception] | tuple[type[Exception], ...],
-        journal: str = ME,
+        state: str = ME,
     ) -> None:
         """See that the site does not join with a file, or with other groups, and sends nothing."""
         session = self.create()
-        with self.site(journal) as site, pytest.raises(error):
+        with self.site(state) as site, pytest.raises(error):
             site.participate(session, file, person=PERSON, consent=True)
         with self.consortium.analyst() as analyst:
             states = {each.name: each.state for each in analyst.session(session).sites}
         assert states[ME] == "invited"
 
-    def site(self, journal: str = ME) -> Site:
+    def site(self, state: str = ME) -> Site:
         token = self.consortium.site_tokens[ME]
-        return Site(self.consortium.url, token, journal_dir=self.place / journal)
+        return Site(self.consortium.url, token, state_dir=self.place / state)
 
     def rows_of(self, name: str) -> pd.DataFrame:
         """Return the rows of another site, which do not change."""
@@ -242,7 +244,7 @@ class Study:
         counts = np.array(result["sizes"])
         sums = counts[:, None] * np.array(result["profile"]["means"])
         for name in OTHERS:
-            theirs = self.sums(self.table_of(f"{name}-0"), centroids, p)
+            theirs = self.sums(self.table_of(name), centroids, p)
             counts, sums = counts - theirs[0], sums - theirs[1]
         own = self.sums(self.table(), centroids, p)
         np.testing.assert_array_equal(counts, own[0])
@@ -262,17 +264,9 @@ class Study:
         cells = apart.argmin(axis=1)[:, None] == np.arange(K)
         return sizes @ cells, (cells * sizes[:, None]).T @ points
 
-    def table_of(self, person: str) -> Cohort:
-        """Return the first table that holds a person."""
-        key, records = self.keys([person]), CohortStore().records().values()
-        return next(each.cohort for each in records if (each.cohort.find(key) >= 0).all())
-
-    def keys(self, people: list[str]) -> NDArray[Any]:
-        return person_keys(self.secret, people)[0]
-
-
-def _column(name: str) -> str:
-    return name.partition("_")[0]
+    def table_of(self, site: str) -> Cohort:
+        """Return a site's first table."""
+        return next(each.cohort for each in self.store(site).records().values())
 
 
 @pytest.fixture
@@ -293,12 +287,12 @@ def test_no_walk_tells_of_fewer_than_p_persons_real_record(
     for step in study.rng.permutation(STEPS):
         study.happen(str(step))
     assert not study.released.tells_of_few()
-    first = CohortStore().records()
+    first = study.store().records()
 
     # With an approval there may be other groups, and the first ones stay as they are.
     study.separate("board 7")
-    records = CohortStore().records()
-    assert len(records) == len(first) + len((ME, *OTHERS))
+    records = study.store().records()
+    assert len(records) == len(first) + 1
     assert all(records[name].history == record.history for name, record in first.items())
-    approvals = [line.get("approval") for line in Ledger(study.place / ME).read()]
+    approvals = [line.get("separate_groups") for line in Ledger(SiteState(study.place / ME)).read()]
     assert approvals.count("board 7") == 1

@@ -49,7 +49,7 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
         for session in SESSIONS:
             for file in ("labels.csv", "result.fedclust", "participate.log"):
                 assert (tmp_path / "demo" / name / session / file).stat().st_size > 0
-        assert any((tmp_path / "demo" / name / "journal").rglob("*ledger*"))
+        assert (tmp_path / "demo" / name / "state" / "state.sqlite3").exists()
     assert not children_of(tmp_path), "a process was left behind"
 
 

@@ -74,7 +74,7 @@ def take_part(people: Consortium, place: Path) -> None:
     def one(name: str) -> None:
         try:
             token = people.site_tokens[name]
-            with Site(people.url, token=token, journal_dir=place / name) as site:
+            with Site(people.url, token=token, state_dir=place / name) as site:
                 site.participate(SESSION, data[name], consent=True)
         except BaseException as error:
             failures.append(error)
@@ -247,8 +247,9 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         def verify(url: str = server.base_url) -> int:
             monkeypatch.setenv("FEDCLUST_COORDINATOR", url)
             monkeypatch.setenv("FEDCLUST_TOKEN", people.site_tokens[name])
+            monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / name))
             command = ["fedclust", "ledger", "verify", "--against-coordinator"]
-            monkeypatch.setattr(sys, "argv", [*command, "--journal-dir", str(tmp_path / name)])
+            monkeypatch.setattr(sys, "argv", command)
             with pytest.raises(SystemExit) as ended:
                 fedclust()
             assert isinstance(ended.value.code, int)

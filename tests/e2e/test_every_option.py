@@ -30,10 +30,10 @@ def rows(seed: int, name: str) -> pd.DataFrame:
     """Return rows of two clusters; in the far one, west alone knows who returned."""
     rng = np.random.default_rng(seed)
     X = np.concatenate([rng.normal(at, 1.0, (12, 2)) for at in (0.0, 6.0)])
-    died = rng.integers(0, 2, len(X))
+    died, returned = rng.integers(0, 2, (2, len(X)))
     known = (X[:, 0] < 3) | (name == "west")
     return pd.DataFrame(X, columns=["x", "y"]).assign(
-        died=died, returned=np.where(known, died, np.nan)
+        died=died, returned=np.where(known, returned, np.nan)
     )
 
 
@@ -50,12 +50,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def consortium(place: Path) -> Iterator[Consortium]:
     with local_coordinator(place, threads=True) as local:
         yield Consortium.found(local.base_url, local.operator_token, SITES)
-
-
-@pytest.fixture(autouse=True)
-def state(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all sessions use the sites' first tables."""
-    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
 
 
 def every_option(method: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -180,10 +180,12 @@ def participate(url: str, place: Path, *flags: str) -> tuple[int, str]:
     done = processes.run(
         [
             *(sys.executable, "-c", COMMAND, "participate", "heart", "--data", str(rows)),
-            *("--coordinator", url, "--journal-dir", str(place / "journal")),
+            *("--coordinator", url),
             *("--give-up-after", "0", *flags),
         ],
-        env=clean_environment({"FEDCLUST_TOKEN": "fcs_none"}),
+        env=clean_environment(
+            {"FEDCLUST_TOKEN": "fcs_none", "FEDCLUST_STATE_DIR": str(place / "state")}
+        ),
     )
     return done.returncode, done.stderr
 

@@ -75,7 +75,7 @@ def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SiteR
 
     def work(name: str) -> None:
         token, journal = consortium.site_tokens[name], files[name].parent / f"journal-{name}"
-        with Site(consortium.url, token=token, journal_dir=journal) as site:
+        with Site(consortium.url, token=token, state_dir=journal) as site:
             results[name] = site.participate("lacking", files[name], id_column="id", consent=True)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in files]

@@ -90,7 +90,6 @@ def test_an_agent_without_sessions_runs_the_sites_command(tmp_path: Path) -> Non
         settings = {
             "FEDCLUST_COORDINATOR": local.base_url,
             "FEDCLUST_TOKEN": api.tokens["north"],
-            "FEDCLUST_JOURNAL_DIR": str(tmp_path / "journal"),
             "FEDCLUST_STATE_DIR": str(state),
         }
         arguments = [sys.executable, "-c", COMMAND, "agent", "--until-done"]

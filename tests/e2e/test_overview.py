@@ -79,7 +79,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def session(who: ApiCaller, name: str, *arguments: str) -> str:
         monkeypatch.setenv("FEDCLUST_COORDINATOR", who.base_url)
         monkeypatch.setenv("FEDCLUST_TOKEN", who.tokens[name])
-        monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "state"))
+        monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
         monkeypatch.setattr(sys, "argv", ["fedclust", "session", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()

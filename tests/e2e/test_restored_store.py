@@ -1,9 +1,8 @@
-"""A site's store is restored from its backup: refused, until the operator accepts it."""
+"""A site's state is restored from its backup: refused, until the operator accepts it."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,9 @@ import pytest
 
 from fedclust import Site, errors
 from fedclust.client import Client
+from fedclust.site.backup import back_up, restore
 from fedclust.site.cohorts import CohortStore
-from fedclust.site.paths import state_directory
+from fedclust.site.state import SiteState
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 
@@ -30,10 +30,11 @@ def frame(name: str, *people: range) -> pd.DataFrame:
     return rows.assign(patient=[f"{name}-{number}" for number in numbers])
 
 
-def test_a_restored_store_is_refused_and_then_accepted_with_its_groups(
+def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
     database_url: str, tmp_path: Path
 ) -> None:
-    journals, backup = tmp_path / "journals", tmp_path / "backup"
+    states, backup = tmp_path / "states", tmp_path / "backup.sqlite3"
+    state = SiteState(states / ME)
     place = {"database_url": database_url}
     with local_coordinator(tmp_path, threads=True, **place) as local:
         consortium = Consortium.found(local.base_url, local.operator_token, (ME, *OTHERS))
@@ -42,27 +43,26 @@ def test_a_restored_store_is_refused_and_then_accepted_with_its_groups(
             if new:
                 consortium.create(session, 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
             rows = {ME: mine} | {name: frame(name, range(60)) for name in OTHERS}
-            consortium.run(session, rows, journals, person="patient")
+            consortium.run(session, rows, states, person="patient")
 
         run("first", frame(ME, range(60)))
-        shutil.copytree(state_directory(), backup / "state")
-        shutil.copytree(journals / ME, backup / "journal")
+        back_up(state, backup)
         run("second", frame(ME, range(80)))
 
-        for kept, lost in (("state", state_directory()), ("journal", journals / ME)):
-            shutil.rmtree(lost)
-            shutil.copytree(backup / kept, lost)
-        restored = CohortStore().records()
+        # The disk is lost.
+        state.directory.rename(tmp_path / "lost")
+        restore(state, backup)
+        restored = CohortStore(state).records()
         consortium.create("third", 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
         mine = frame(ME, range(60), range(80, 110))
         with (
-            Site(local.base_url, consortium.site_tokens[ME], journal_dir=journals / ME) as site,
-            pytest.raises(errors.TableChanged, match="newer store") as refused,
+            Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory) as site,
+            pytest.raises(errors.TableChanged, match="newer state") as refused,
         ):
             site.participate("third", mine, person="patient", consent=True)
         with consortium.analyst() as analyst:
-            states = {each.name: each.state for each in analyst.session("third").sites}
-        assert states[ME] == "invited"
+            joined = {each.name: each.state for each in analyst.session("third").sites}
+        assert joined[ME] == "invited"
 
         asked = ASKED.search(str(refused.value))
         assert asked is not None
@@ -74,7 +74,7 @@ def test_a_restored_store_is_refused_and_then_accepted_with_its_groups(
             operator.accept_table(ME, table, number, head)
         run("third", mine, new=False)
         # The restored groups are kept; the newcomers came into groups of their own.
-        now = CohortStore().records()
+        now = CohortStore(state).records()
         assert now.keys() == restored.keys()
         kept_groups, after = restored[table].cohort, now[table].cohort
         assert len(after.keys) > len(kept_groups.keys)

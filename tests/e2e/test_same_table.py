@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.site.cohorts import CohortStore
+from fedclust.site.state import SiteState
 from support.consortium import Consortium
 from support.method_variants import TRIED
 from support.proxies import RecordingProxy, recorded
@@ -58,9 +58,7 @@ class World:
             config={"n_clusters": 2, **TRIED[method].variants[0]},
             policy={"max_rounds": 6},
         )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("FEDCLUST_STATE_DIR", str(self.place / "state"))
-            self.consortium.at(self.tap.url).run(session, self.rows, self.place, person=PERSON)
+        self.consortium.at(self.tap.url).run(session, self.rows, self.place, person=PERSON)
         token = self.consortium.site_tokens[ME]
         sent = [each for each in self.tap.exchanges[before:] if each.token == token]
         # How often a site asks for its task follows from the clock; a table's id is random.
@@ -78,17 +76,12 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World
     In ``places`` it forms the table in its first session; in the others it has it before.
     """
     place = tmp_path_factory.mktemp("worlds")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDCLUST_STATE_DIR", str(place / "own" / "state"))
-        table = SITE.form(place / "own" / ME)
-        released, records = (
-            released_by(table, SITE),
-            of_records(SITE, table, CohortStore().secret()),
-        )
-        patch.setenv("FEDCLUST_STATE_DIR", str(place / "records" / "state"))
-        assert released_by(records.form(place / "records" / ME), SITE) == released
-        patch.setenv("FEDCLUST_STATE_DIR", str(place / "tried"))
-        assert released_by(PLACES.form(place / "tried"), SITE) == released
+    own, second, tried = (SiteState(place / name / ME) for name in ("own", "records", "tried"))
+    table = SITE.form(own)
+    released = released_by(table, SITE, own.secret())
+    records = of_records(SITE, table, own.secret())
+    assert released_by(records.form(second), SITE, second.secret()) == released
+    assert released_by(PLACES.form(tried), SITE, tried.secret()) == released
     files = {"own": SITE, "places": PLACES, "records": records}
     with ExitStack() as stack:
         yield {name: world(stack, file, place / name) for name, file in files.items()}

@@ -49,7 +49,6 @@ def run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDCLUST_COORDINATOR", url)
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "state"))
 
     def act(who: str, *arguments: str, code: int = 0) -> str:
         monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(folder / who))

@@ -456,7 +456,7 @@ def test_a_site_that_comes_after_the_end_labels_its_rows_and_sends_nothing(
     assert api.finish(session, sites) == "completed"
     api.ok("PATCH", f"/v1/sessions/{session}", "ada", json={"invite": [LATE]})
     rows = rows_of(LATE)
-    with Site(api.base_url, token=api.tokens[LATE], journal_dir=tmp_path) as site:
+    with Site(api.base_url, token=api.tokens[LATE], state_dir=tmp_path) as site:
         found = site.participate(session, rows, consent=True)
     assert not [path for path in tmp_path.rglob("*ledger*") if path.read_bytes()]
     if options in TRIED[method].own_only:

@@ -40,6 +40,7 @@ def test_joining_records_consent(direct: DirectApi) -> None:
         "late": False,
         "table": None,
         "separate_groups": False,
+        "other_persons": False,
     }
 
 

@@ -81,7 +81,7 @@ def test_a_restored_store_is_refused_with_what_to_do(
     problem = refused(direct, "two", chain(sent))
     last, head = len(sent), sent[-1] * 16
     assert problem.slug == "table-changed"
-    for words in ("newer store", "backup", "another machine", "ask the coordinator's operator"):
+    for words in ("newer state", "backup", "another machine", "ask the coordinator's operator"):
         assert words in problem.detail
     assert (
         f"fedclust site accept-table north --table {TABLE} --number {last} --head {head}"
@@ -125,8 +125,12 @@ def test_an_unknown_table_is_refused_or_brought_as_separate_groups(
     assert details == {"table": OTHER, "reason": "unknown", "number": 1, "head": "b" * 16}
     join(direct, "two", chain("b"), table=OTHER, separate_groups=True)
     assert accepted(direct) == [(TABLE, 1, "a"), (OTHER, 1, "b")]
+    join(direct, "three", chain("d"), table="c" * 32, other_persons=True)
+    details = direct.audit(action="site.joined")[-1][2]
+    assert (details["separate_groups"], details["other_persons"]) == (False, True)
     # What is known is compared, whatever the site says about groups.
-    assert refused(direct, "three", chain("c"), separate_groups=True).slug == "table-changed"
+    for said in ("separate_groups", "other_persons"):
+        assert refused(direct, "four", chain("c"), **{said: True}).slug == "table-changed"
 
 
 def test_a_session_keeps_its_table(direct_on_both: DirectApi) -> None:
@@ -172,7 +176,7 @@ def test_an_operator_accepts_a_restored_chain(direct_on_both: DirectApi) -> None
         "head_before": "c" * 16,
     }
     join(direct, "two", chain("abde"))
-    # The newer store was found after all: now it is the one that branched.
+    # The newer state was found after all: now it is the one that branched.
     assert refused(direct, "three", chain("abcf")).slug == "table-changed"
     assert accepted(direct) == [(TABLE, 4, "e")]
 

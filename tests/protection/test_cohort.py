@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedclust.protection.cohort import CohortRefused
-from fedclust.protection.columns import LevelColumn, SourceColumn
 from fedclust.protection.table import TooFewPersons, form_table, unite_groups
 from support.cohorts import SECRET, Memory, persons, recoverable, sources_of
 
@@ -77,9 +76,8 @@ def test_a_known_group_is_answered_from_the_store() -> None:
     before = site.cohort.table(NAMES)
 
     people["P7"] = people["P7"] + 1.0
-    change = site.update(people)
+    site.update(people)
 
-    assert change.corrected == 0
     for old, new in zip(before.released, site.cohort.table(NAMES).released, strict=True):
         np.testing.assert_array_equal(old, new)
 
@@ -89,9 +87,9 @@ def test_absence_is_no_withdrawal() -> None:
     site.update(people)
     before = site.cohort
 
-    change = site.update({name: people[name] for name in list(people)[:31]})
+    site.update({name: people[name] for name in list(people)[:31]})
 
-    assert change.absent == 29
+    assert (site.recognition.known, site.recognition.missing) == (31, 29)
     assert site.cohort is before
 
 
@@ -172,7 +170,7 @@ def test_a_group_that_lacks_one_value_never_releases_the_column_real_record() ->
 def test_a_column_of_other_persons_is_open_to_those_who_come_later() -> None:
     site, first, second = Memory(), persons(60, 4), persons(40, 4, first=100)
     site.update({name: row[:3] for name, row in first.items()})
-    site.update(second | {"P1": first["P1"]})
+    site.update(second | {"P1": first["P1"]}, any_persons=True)
     assert np.isnan(site.cohort.table(["x3"]).released[0]).sum() >= 1
 
     site.update({name: row for name, row in first.items() if name != "P1"} | second)
@@ -181,32 +179,21 @@ def test_a_column_of_other_persons_is_open_to_those_who_come_later() -> None:
     assert np.flatnonzero(np.isnan(released)).tolist() == [site.group_of("P1")]
 
 
-def test_a_renamed_column_releases_nothing_new() -> None:
+@pytest.mark.parametrize("n_changed", [0, 1, 4])
+def test_a_column_under_another_name_is_refused_real_record(n_changed: int) -> None:
+    """The two sums of a group would differ by the changes of fewer than p persons."""
     site, people = Memory(), persons(60)
     site.update(people)
-    before = site.cohort.table(["x1"])
-    people["P3"] = people["P3"] + 2.0
-
-    change = site.update(people, ["x0", "systolic", "x2"])
-
-    assert (change.columns, change.renamed) == (0, {"systolic": "x1"})
-    assert site.cohort.pinned_name("systolic") == "x1"
-    after = site.cohort.table(["systolic"])
-    assert after.names() == ("systolic",)
-    np.testing.assert_array_equal(after.released[0], before.released[0])
-
-
-def test_a_corrected_copy_of_a_column_is_that_column_real_record() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    before = site.cohort
     both = {name: np.append(row, row[1]) for name, row in people.items()}
-    both["P3"][3] += 1.0  # the two sums of this group would differ by this person's correction
+    for i in range(n_changed):
+        both[f"P{i}"][3] += 1.0
 
-    change = site.update(both, [*NAMES, "x1_corrected"])
+    with pytest.raises(CohortRefused, match="'systolic' has the values of 'x1'") as refused:
+        site.update(both, [*NAMES, "systolic"])
 
-    assert (change.columns, change.renamed) == (0, {"x1_corrected": "x1"})
-    with pytest.raises(CohortRefused, match="A session can use one of them"):
-        site.cohort.table(["x1", "x1_corrected"])
+    assert refused.value.rule == "same-column"
+    assert site.cohort is before
 
 
 def test_two_rare_conditions_are_two_columns() -> None:
@@ -217,9 +204,7 @@ def test_two_rare_conditions_are_two_columns() -> None:
     ids = [f"P{i}" for i in range(400)]
     site.update_sources(ids, sources_of([*np.column_stack([rows, rare[:, 0]])]))
 
-    change = site.update_sources(ids, sources_of([*np.column_stack([rows, rare])]))
-
-    assert (change.columns, change.renamed) == (1, {})
+    assert site.update_sources(ids, sources_of([*np.column_stack([rows, rare])])).columns == 1
 
 
 @pytest.mark.parametrize("implied", [True, False])
@@ -235,140 +220,49 @@ def test_a_condition_is_not_taken_for_a_common_one(implied: bool) -> None:
         ids, sources_of([*np.column_stack([rows, second])], ["a", "b", "sepsis"])
     )
 
-    assert (change.columns, change.renamed, change.corrected) == (1, {}, 0)
+    assert change.columns == 1
 
 
-def test_a_renamed_column_with_fewer_than_p_other_values_gives_no_real_record() -> None:
-    site, people = Memory(), persons(20)
-    site.update(people)
-    for name in ("P1", "P2", "P3", "P4"):
-        people[name] = people[name] + [0.0, 3.0, 0.0]
-    assert site.update(people, ["x0", "late", "x2"]).renamed == {"late": "x1"}
-
-
-def test_a_pinned_column_is_not_corrected_under_another_name() -> None:
+def test_corrections_change_no_release_real_record() -> None:
     site, people = Memory(), persons(60)
-    site.update(people)
-    site.update(people, ["x0", "late", "x2"])
-    for name in people:
-        if site.group_of(name) == 0:
-            people[name] = people[name] + [0.0, 3.0, 0.0]
-
-    assert site.update(people, ["x0", "late", "x2"]).corrected == 0
-    assert site.update(people).corrected == 1
-
-
-def test_fewer_decimals_do_not_carry_a_correction_real_record() -> None:
-    rng = np.random.default_rng(3)
-    people = {f"P{i}": rng.normal(50.0, 10.0, 4).round(5) for i in range(60)}
-    site = Memory()
-    site.update(people)
-    released = site.cohort.table(["x0"]).released[0]
-
-    exported = {name: row.round(3) for name, row in people.items()}
-    exported["P7"] = exported["P7"] + [30.0, 0.0, 0.0, 0.0]
-
-    assert site.update(exported).corrected == 0
-    np.testing.assert_array_equal(site.cohort.table(["x0"]).released[0], released)
-
-
-def test_yes_no_columns_may_all_be_renamed() -> None:
-    rng = np.random.default_rng(0)
-    kinds, ids = rng.integers(0, 3, 300), [f"P{i}" for i in range(300)]
-    onehot = [SourceColumn(f"blood={k}", (kinds == k).astype(float)) for k in range(3)]
-    renamed = [SourceColumn(each.name.upper(), each.values) for each in onehot]
-    site = Memory()
-    site.update_sources(ids, onehot)
-    assert isinstance(site.cohort.columns[0].column, LevelColumn)
-
-    change = site.update_sources(ids, renamed)
-
-    assert change.columns == 0
-    assert change.renamed == {each.name.upper(): each.name for each in onehot}
-
-
-def test_a_correction_of_fewer_than_p_persons_waits_real_record() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
-    group = [name for name in people if site.group_of(name) == 0]
-    before = site.cohort.table(["x0"]).released[0].copy()
-
-    for name in group[:4]:
-        people[name] = people[name] + [5.0, 0.0, 0.0]
-    assert site.update(people).corrected == 0
-    np.testing.assert_array_equal(site.cohort.table(["x0"]).released[0], before)
-    people[group[4]] = people[group[4]] + [5.0, 0.0, 0.0]
-    assert site.update(people).corrected == 1
-
-    after = site.cohort.table(["x0"]).released[0]
-    assert np.flatnonzero(after != before).tolist() == [0]
-    assert site.update(people).corrected == 0
-
-
-def test_a_correction_that_is_taken_back_gives_no_real_record() -> None:
-    """Six change and five change back: the first sum minus the third would be the sixth alone."""
-    site, people = Memory(p=6), persons(60)
-    site.update(people)
-    group = [name for name in people if site.group_of(name) == 0][:6]
-    changed = people | {name: people[name] + [3.1, 0.0, 0.0] for name in group}
-    assert site.update(changed).corrected == 1
-
-    back = people | {group[0]: changed[group[0]]}
-
-    assert site.update(back).corrected == 0
-    assert site.update(people).corrected == 0, "nor the other way round"
-
-
-def test_a_wrong_read_is_refused_and_cannot_be_undone() -> None:
-    """Two of five columns are swapped: what is released of it stays, whatever is read later."""
-    site, people = Memory(), persons(60, 5)
     site.update(people)
     before = site.cohort
-    swapped = {name: values[[1, 0, 2, 3, 4]] for name, values in people.items()}
 
-    with pytest.raises(CohortRefused, match=r"x0 \(\d+% of 60 persons\); x1 .*accept-corr") as said:
-        site.update(swapped)
+    changed = {name: row + np.array([5.0, 0.0, 0.0]) for name, row in people.items()}
+    site.update(changed)
 
-    assert said.value.rule == "many-corrections"
-    assert "x2" not in str(said.value)
     assert site.cohort is before
-    change = site.update(swapped, accept_corrections=True)
-    assert change.accepted_columns == 2
-    assert change.corrected > 0
-    wrong = site.cohort.table(["x0"]).released[0]
-    change = site.update(people)
-    assert (change.accepted_columns, change.corrected) == (0, 0)
-    np.testing.assert_array_equal(site.cohort.table(["x0"]).released[0], wrong)
+    assert site.recognition.differing["x0"] == (60, 60)
+    assert site.recognition.differing["x1"][0] == 0
 
 
-@pytest.mark.parametrize(("n_changed", "refused"), [(15, False), (19, False), (20, True)])
-def test_few_corrections_are_not_refused(n_changed: int, refused: bool) -> None:
-    """At least 4p persons and more than a quarter of them."""
+def test_later_measurements_are_released_where_p_persons_have_changed_real_record() -> None:
     site, people = Memory(), persons(60)
     site.update(people)
-    for name in list(people)[:n_changed]:
-        people[name] = people[name] + [5.0, 0.0, 0.0]
-    if refused:
-        with pytest.raises(CohortRefused, match="read wrongly"):
-            site.update(people)
-    else:
-        assert site.update(people).accepted_columns == 0
+    groups = [[name for name in people if site.group_of(name) == row] for row in (0, 1)]
+    now = {name: row.copy() for name, row in people.items()}
+    for name in [*groups[0][:5], *groups[1][:4]]:
+        now[name][0] += 2.0
+    later = {"x0_2027": "x0"}
 
+    site.update(now, ["x0_2027", "x1", "x2"], later=later)
 
-def test_a_value_beyond_a_fence_that_stays_beyond_it_is_no_correction_real_record() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=60)
-    values[:5] = 1e6 + np.arange(5)
-    people = {f"P{i}": np.array([value, rng.normal()]) for i, value in enumerate(values)}
-    site = Memory()
-    site.update(people)
-    assert len({site.group_of(f"P{i}") for i in range(5)}) == 1
+    released = site.cohort.table(["x0_2027"]).released[0]
+    assert np.flatnonzero(~np.isnan(released)).tolist() == [0]
+    for name in groups[1]:
+        now[name][0] += 2.0
+    site.update(now, ["x0_2027", "x1", "x2"], later=later)
+    again = site.cohort.table(["x0_2027"]).released[0]
+    assert np.flatnonzero(~np.isnan(again)).tolist() == [0, 1], "the others stay open"
+    assert again[0] == released[0]
 
-    for i in range(4):
-        people[f"P{i}"] = people[f"P{i}"] * [2.0, 1.0]
-    people["P4"] = people["P4"] * [0.0, 1.0]
-
-    assert site.update(people).corrected == 0
+    all_changed = {name: row + np.array([2.0, 0.0, 0.0]) for name, row in people.items()}
+    site.update(all_changed, ["x0_2027", "x1", "x2"], later=later)
+    for row in range(len(released)):
+        all_changed[next(name for name in people if site.group_of(name) == row)][0] += 2.0
+    site.update(all_changed, ["x0_2028", "x1", "x2"], later={"x0_2028": "x0"})
+    once_more = site.cohort.table(["x0_2028"]).released[0]
+    assert np.isnan(once_more).all(), "one person a group differs from x0_2027"
 
 
 def test_withdrawal_ends_the_use_of_a_group() -> None:
@@ -461,98 +355,152 @@ def test_repeated_ids_are_refused() -> None:
         site.update_sources(["P0", *(f"P{i}" for i in range(59))], sources_of(rows), blocks=3)
 
 
-@pytest.mark.parametrize("levels", [False, True])
-def test_ids_that_all_change_are_refused(levels: bool) -> None:
-    people = persons(60)
-    if levels:
-        people = {name: (row > 0).astype(float) for name, row in people.items()}
-    site = Memory()
-    site.update(people)
-    with pytest.raises(CohortRefused, match="ids that they had") as refused:
-        site.update({f"new-{name}": row for name, row in people.items()})
-    assert refused.value.rule == "other-ids"
+# --- who is who -----------------------------------------------------------------------------------
 
 
-def test_other_ids_are_refused_at_a_small_site_as_well() -> None:
-    """Two of twelve persons have changed and three have come since the groups were formed."""
-    site, people = Memory(p=3), persons(12, d=2)
-    site.update(people)
-    later = people | {name: people[name] + 1.0 for name in ("P0", "P1")} | persons(3, d=2, first=12)
-    with pytest.raises(CohortRefused, match="ids that they had"):
-        site.update({f"new-{name}": row for name, row in later.items()})
+def other(people: dict[str, np.ndarray], n: int) -> dict[str, np.ndarray]:
+    """Give n persons new ids."""
+    return {f"new-{name}" if i < n else name: row for i, (name, row) in enumerate(people.items())}
 
 
-@pytest.mark.parametrize("n", [1, 2, 15])
-def test_newcomers_who_differ_from_missing_persons_are_accepted(n: int) -> None:
-    site, people = Memory(p=3), persons(12, d=2)
-    site.update(people)
-    site.update(persons(n, d=2, first=12) | {name: people[name] for name in ("P0", "P1")})
-    assert len(site.cohorts) == 1
-
-
-def test_newcomers_with_the_values_of_missing_persons_are_refused() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
-    people["other"] = people.pop("P7")
-    with pytest.raises(CohortRefused, match="ids that they had"):
-        site.update(people)
-
-
-def test_strangers_who_share_common_values_are_welcome() -> None:
-    rng = np.random.default_rng(0)
-    site = Memory()
-    for first in (0, 1_000):
-        people = {f"P{first + i}": rng.integers(0, 3, 3).astype(float) for i in range(300)}
-        site.update(people)
-    assert len(site.cohorts) == 2, "another site on this account"
-
-
-def test_ids_of_other_persons_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("file", "refused"),
+    [
+        (
+            other(persons(60), 60),
+            "60 of the 60 persons .* not known, and 60 known persons are miss",
+        ),
+        (other(persons(60), 31), "31 of the 60 persons"),
+        (other(persons(60), 5), '5 of the 60 persons .* 5 known .* ids = "permanent"'),
+        (other(persons(60), 4), None),
+        (dict(list(persons(60).items())[:20]), None),
+        (persons(60) | persons(57, first=100), None),
+        (persons(60) | persons(61, first=100), "61 of the 121 persons .* and 0 known"),
+        (dict(list(persons(60).items())[4:]) | persons(50, first=100), None),
+        (dict(list(persons(60).items())[5:]) | persons(50, first=100), "50 of the 105 persons"),
+    ],
+)
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_file_is_refused_by_who_is_known(
+    file: dict[str, np.ndarray], refused: str | None, blocks: int
+) -> None:
     site = Memory()
     site.update(persons(60))
-    with pytest.raises(CohortRefused, match="FEDCLUST_STATE_DIR") as refused:
-        site.update(persons(60, seed=9))
-    assert refused.value.rule == "other-values"
+    before = site.cohort
+
+    if refused is None:
+        site.update(file, blocks=blocks)
+        assert len(site.cohorts) == 1
+        return
+    with pytest.raises(CohortRefused, match=refused) as said:
+        site.update(file, blocks=blocks)
+    assert said.value.rule == "unknown-persons"
+    assert all(each in str(said.value) for each in ("--id-map", "--other-persons", "wrong file"))
+    assert "STATE_DIR" not in str(said.value)
+    assert site.cohorts == [before]
+    assert site.update(file, blocks=blocks, any_persons=True).persons > 0
+
+
+def test_permanent_ids_allow_new_and_missing_persons_at_once() -> None:
+    site = Memory()
+    site.update(persons(60))
+    assert site.update(other(persons(60), 30), permanent_ids=True).persons == 30
+    with pytest.raises(CohortRefused, match="known") as said:
+        site.update(persons(60, first=500), permanent_ids=True)
+    assert "permanent" not in str(said.value)
 
 
 def test_other_persons_are_another_cohort_and_both_together_are_refused() -> None:
     site, here, there = Memory(), persons(60), persons(60, first=100)
     site.update(here)
-    site.update(there)
+    site.update(there, any_persons=True)
     assert len(site.cohorts) == 2
+    assert site.update(there).persons == 0, "they are known now"
     with pytest.raises(CohortRefused, match="of the tables") as refused:
-        site.update(here | there)
+        site.update(here | there, any_persons=True)
     assert refused.value.rule == "two-cohorts"
 
 
-def test_without_ids_one_file_is_served() -> None:
-    site, people = Memory(), persons(60)
-    twice = people | {"again": people["P3"]}
-    site.update(twice, ids=False)
+def people_of_levels(n: int, seed: int, d: int = 8) -> dict[str, np.ndarray]:
+    """Draw yes/no columns, most of them rare."""
+    rng = np.random.default_rng(seed)
+    shares = np.linspace(0.02, 0.4, d)
+    return {f"P{i}": (rng.random(d) < shares).astype(float) for i in range(n)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("levels", [False, True])
+def test_other_people_under_the_known_ids_are_refused(seed: int, levels: bool) -> None:
+    def draw(seed: int) -> dict[str, np.ndarray]:
+        return people_of_levels(200, seed) if levels else persons(200, 8, seed)
+
+    site, new = Memory(), np.random.default_rng(seed).normal(size=200)
+    site.update(draw(0))
     before = site.cohort
 
-    site.update(dict(reversed(twice.items())), ids=False, blocks=4)
-    assert site.cohort is before
+    def with_column(people: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {n: np.append(row, x) for (n, row), x in zip(people.items(), new, strict=True)}
 
-    rng = np.random.default_rng(0)
-    site.update({name: np.append(row, rng.normal()) for name, row in twice.items()}, ids=False)
-    assert site.cohort.table(["x3"]).sizes.sum() == 61
+    site.update(draw(seed + 1))
+    assert site.cohort is before, "nothing new: only printed"
+    for column in (with_column(draw(seed + 1)), draw(seed + 1) | persons(20, 8, first=500)):
+        with pytest.raises(CohortRefused, match="swapped") as refused:
+            site.update(column)
+        assert refused.value.rule == "other-values"
+    names = [f"x{column}" for column in range(8)]
+    site.update_sources(list(draw(0)), sources_of([*draw(0).values()], names), outcomes=["x7"])
+    people = draw(seed + 1)
+    with pytest.raises(CohortRefused, match="differ from those that were released"):
+        site.update_sources(list(people), sources_of([*people.values()], names), outcomes=["x7"])
+    assert site.update(with_column(draw(0))).columns == 1, "an honest file"
 
 
-def test_without_ids_another_file_is_refused_and_a_stranger_is_another_cohort() -> None:
+def test_one_column_that_differs_is_refused_only_if_newcomers_would_release_it() -> None:
+    site, people = Memory(), persons(60, 5)
+    site.update(people)
+    unit = {name: row * [10.0, 1, 1, 1, 1] for name, row in people.items()}
+
+    more = {name: np.append(row, row.sum() ** 2) for name, row in unit.items()}
+    assert site.update(more).columns == 1
+    assert site.recognition.most_differ(5) == ["x0"]
+    with pytest.raises(CohortRefused, match=r"new persons would release .*: x0 \(\d+ of 60\)\."):
+        site.update(more | persons(10, 6, first=100))
+
+
+@pytest.mark.parametrize(("n_changed", "refused"), [(4, False), (5, True)])
+def test_fewer_than_p_persons_with_other_values_are_no_other_file(
+    n_changed: int, refused: bool
+) -> None:
+    """A column in which nearly all have the commonest value has few values to compare."""
+    rare = {f"P{i}": np.array([float(i < 2)]) for i in range(60)}
+    site = Memory()
+    site.update(rare)
+    new = {n: np.append(row, i**2) for i, (n, row) in enumerate(rare.items())}
+    for i in range(n_changed):
+        new[f"P{30 + i}"][0] = 1.0
+    if refused:
+        with pytest.raises(CohortRefused, match="differ"):
+            site.update(new)
+    else:
+        assert site.update(new).columns == 1
+
+
+def test_without_ids_a_row_is_known_by_its_number() -> None:
     site, people = Memory(), persons(60)
     site.update(people, ids=False)
-    for other in (people | persons(1, first=90), dict(list(people.items())[1:])):
-        with pytest.raises(CohortRefused, match="one file") as refused:
-            site.update(other, ids=False)
-        assert refused.value.rule == "other-file"
-    with pytest.raises(CohortRefused, match="one file"):
-        site.update({name: row[:2] for name, row in people.items()}, ids=False)
-    with pytest.raises(CohortRefused, match="ids that they had"):
-        site.update(people)
+    before = site.cohort
+    site.update(people, ids=False, blocks=4)
+    assert site.cohort is before
 
-    site.update(persons(60, first=100), ids=False)
-    assert len(site.cohorts) == 2
+    assert site.update(people | persons(10, first=90), ids=False).persons == 10
+    longer = people | persons(10, first=90)
+    shuffled = dict(sorted(longer.items(), key=lambda item: item[1][0]))
+    with pytest.raises(CohortRefused, match="differ"):
+        site.update(
+            {name: np.append(row, row[0] ** 2) for name, row in shuffled.items()}, ids=False
+        )
+    with pytest.raises(CohortRefused, match="60 of the 60 persons in this source are not known"):
+        site.update(people)
 
 
 def test_constant_and_empty_columns_and_equal_rows() -> None:

@@ -1,8 +1,8 @@
 """Whatever happens to a site's persons, no combination of releases concerns fewer than p of them.
 
 A state machine lets persons join, leave, come back, withdraw and change, and columns come under
-new names. An attacker who is told which persons each released sum holds, and which of their values,
-looks for combinations of sums that leave 1 to p - 1 persons.
+new names and as later measurements. An attacker who is told which persons each released sum holds,
+and which of their values, looks for combinations of sums that leave 1 to p - 1 persons.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Site(RuleBasedStateMachine):
         self.values: dict[str, dict[str, float]] = {}
         self.present: set[str] = set()
         self.names = {"a": "a", "b": "b"}
+        self.later: dict[str, str] = {}
         self.withdrawn: set[str] = set()
         self.released = Released(P)
         self.join(n)
@@ -94,7 +95,7 @@ class Site(RuleBasedStateMachine):
 
     @rule(column=st.sampled_from(["a", "b"]), data=st.data())
     def rename(self, column: str, data: st.DataObject) -> None:
-        """Rename a column and change one person in it before anybody looks.
+        """Rename a column and change one person in it before anybody looks: it is refused.
 
         A column with p or more other values and a new name is a new column, as is a yes/no column
         most of whose rarer values have changed.
@@ -104,10 +105,22 @@ class Site(RuleBasedStateMachine):
         last = {p: value for sum_ in self.released.sums.get(column, ()) for p, value in sum_}
         changed = sum(self.values[p][column] != last.get(p) for p in self.present)
         if changed <= P - 2 and self.look():
-            self.names[column] += "'"
+            name = self.names[column]
+            self.names[column] = f"other {column}"
             person = data.draw(st.sampled_from(sorted(self.present)))
             self.values[person][column] = self.draw(column)
-            self.look()
+            assert not self.look()
+            self.names[column] = name
+
+    @rule(column=st.sampled_from(["a", "b"]))
+    def measure_again(self, column: str) -> None:
+        """Give a column's values of now as a later measurement."""
+        name = self.names[column]
+        self.names[column] = f"{column}'{len(self.later)}"
+        self.later[self.names[column]] = column
+        if not self.look():
+            del self.later[self.names[column]]
+            self.names[column] = name
 
     @precondition(lambda self: len(self.withdrawn) < 3)
     @rule(data=st.data())
@@ -136,9 +149,11 @@ class Site(RuleBasedStateMachine):
         ]
         before = self.memory.cohorts[0] if self.memory.cohorts else None
         try:
-            self.memory.update_sources(people, sources, blocks=blocks)
+            self.memory.update_sources(
+                people, sources, blocks=blocks, any_persons=True, later=self.later
+            )
         except CohortRefused as refused:
-            if refused.rule not in {"other-values", "other-ids"}:
+            if refused.rule not in {"other-values", "same-column"}:
                 raise
             return False
         assert len(self.memory.cohorts) == 1
@@ -148,7 +163,7 @@ class Site(RuleBasedStateMachine):
         return True
 
     def column(self, pinned: str) -> str:
-        return pinned.rstrip("'")
+        return pinned.split("'")[0]
 
     @invariant()
     def no_combination_concerns_fewer_than_p_persons_real_record(self) -> None:

@@ -71,7 +71,8 @@ def persons(name: str) -> dict[str, list[float]]:
     """
     source = data_source(name)
     features = [Feature(**each) for each in json.loads(block("README.md", "json"))["features"]]
-    found = read_persons(source.rows(), features, **source.row_options)
+    person, id_column = source.row_options["person"], source.row_options["id_column"]
+    found = read_persons(source.rows(), features, person=person, id_column=id_column)
     (whole,) = found.blocks()
     values: dict[str, Any] = {}
     for reading, column in zip(found.readings, whole.sources, strict=True):

@@ -30,6 +30,7 @@ from fedclust.report.tables import centroid_table
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.result import SiteResult
+from fedclust.site.state import SiteState
 from fedclust.wire.models import Definition, Provenance
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
@@ -646,7 +647,7 @@ def test_each_reader_gets_a_report_of_what_it_may_see(
         assert document["clusters"] == analyst["clusters"]
         listed = {e["round"]: e["sha256"] for e in document["provenance"]["submissions"]}
         assert listed == {number: digest for (site, number), digest in sent.items() if site == name}
-        ledger = Ledger(tmp_path / "journals" / name)
+        ledger = Ledger(SiteState(tmp_path / "journals" / name))
         assert set(listed.values()) <= {entry.get("sha256") for entry in ledger.read()}
     page = _Page((tmp_path / "analyst.html").read_text("utf-8"))
     assert all(digest in page.words for digest in sent.values())

@@ -82,7 +82,7 @@ def test_the_example_of_a_site_takes_part_in_a_session(
     """It resumes from the journal a session that has ended."""
     consortium, _, folder = finished
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(folder / "state"))
-    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(folder / "journals" / "oslo"))
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(folder / "journals" / "oslo"))
     run_examples(Site, url=consortium.url, token=consortium.site_tokens["oslo"], rows=ROWS["oslo"])
 
 

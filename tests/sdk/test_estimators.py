@@ -297,7 +297,7 @@ def test_in_a_live_session_it_is_one_site(tmp_path: Path) -> None:
 
         def at(name: str) -> Site:
             token = consortium.site_tokens[name]
-            return Site(consortium.url, token, journal_dir=tmp_path / name)
+            return Site(consortium.url, token, state_dir=tmp_path / name)
 
         def take_part(name: str) -> None:
             with at(name) as site:
@@ -352,7 +352,7 @@ def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path
 
         def take_part(name: str) -> None:
             token = consortium.site_tokens[name]
-            with Site(consortium.url, token, journal_dir=tmp_path / name) as site:
+            with Site(consortium.url, token, state_dir=tmp_path / name) as site:
                 model = FederatedKMeans(2, method="lloyd")
                 models[name] = model.fit(
                     frames[name], coordinator=site, session="words", consent=True

@@ -183,6 +183,6 @@ def test_tls_where_there_is_none() -> None:
     assert "does not speak TLS" not in str(tls_failure("https://c.example", error))
 
 
-def test_an_empty_ledger_says_so(run: Run, tmp_path: Path) -> None:
-    code, said = run("ledger", "show", "--journal-dir", str(tmp_path / "journal"))
+def test_an_empty_ledger_says_so(run: Run) -> None:
+    code, said = run("ledger", "show")
     assert (code, said) == (0, "nothing has left\n")

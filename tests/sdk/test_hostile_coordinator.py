@@ -27,6 +27,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.space import Space
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import refuse_foreign
+from fedclust.site.state import SiteState
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, read_submission
 from support.fake_coordinator import EPOCH, FakeCoordinator, in_json
@@ -122,7 +123,7 @@ class HostileCoordinator(FakeCoordinator):
         """Let the real SDK answer over HTTP until it refuses; return what it sent."""
         with (
             served(self) as url,
-            Site(url, "fcs_secret", journal_dir=place, give_up_after_s=0.0) as site,
+            Site(url, "fcs_secret", state_dir=place, give_up_after_s=0.0) as site,
             pytest.raises(errors.FedclustError) as ended,
         ):
             site.participate("heart", rows, person=IDS, consent=True)
@@ -290,7 +291,7 @@ def test_twenty_rounds_around_chosen_patients_give_no_real_record(
         assert found >= set(CHOSEN)
         return
     assert not found
-    (record,) = CohortStore().records().values()
+    (record,) = CohortStore(SiteState(tmp_path)).records().values()
     table = record.cohort.table([f"x{j}" for j in range(D)])
     points = np.column_stack([table.values(f"x{j}") for j in range(D)])
     for question, step in zip(questions, sent, strict=True):
@@ -300,5 +301,5 @@ def test_twenty_rounds_around_chosen_patients_give_no_real_record(
             assert step.counts[k] == here.sum()
             np.testing.assert_allclose(step.sums[k], here @ points[cells == k], atol=1e-9)
     # Not even to an attacker who knows which persons are in each sum.
-    rows = record.cohort.table_rows(CohortStore().secret(), IDS)
+    rows = record.cohort.table_rows(SiteState(tmp_path).secret(), IDS)
     assert not recovered(sent, questions, points[rows], X)

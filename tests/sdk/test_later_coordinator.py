@@ -130,7 +130,7 @@ def test_the_sdk_joins_computes_and_reads_the_result(
 
     def take_part(name: str) -> tuple[SiteResult, SessionStatus]:
         place = tmp_path / name
-        with Site(http=http(local, tokens[name]), journal_dir=place, progress=False) as site:
+        with Site(http=http(local, tokens[name]), state_dir=place, progress=False) as site:
             result = site.participate("heart", rows[name], consent=True)
             return result, *site.status()
 

@@ -1,7 +1,8 @@
-"""A process that changes a store until it is killed."""
+"""Processes that change groups: one until it is killed, one together with others."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -16,3 +17,18 @@ def main(directory: Path) -> None:
         hospital.update(people)
         sys.stdout.write("written\n")
         sys.stdout.flush()
+
+
+def begin(directory: Path) -> None:
+    """Form groups when the others are ready, and print the table."""
+    from test_cohorts import Hospital, mixed
+
+    from fedclust.site.cohorts import Overtaken
+
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    while True:
+        with contextlib.suppress(Overtaken):
+            sys.stdout.write(Hospital(directory).update(mixed(80)).table_id)
+            return

@@ -24,6 +24,7 @@ from fedclust.site.data_terms import data_terms
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
+from fedclust.site.state import state_directory
 from fedclust.wire.models import TaskResponse
 from support.fake_coordinator import FakeCoordinator
 from support.ledgers import body_lines
@@ -45,17 +46,17 @@ def fake() -> FakeCoordinator:
 
 
 @pytest.fixture
-def site(fake: FakeCoordinator, tmp_path: Path) -> Site:
-    return fake.site(tmp_path / "journal")
+def site(fake: FakeCoordinator) -> Site:
+    return fake.site(state_directory())
 
 
 @pytest.fixture
 def required() -> None:
-    settings_path().write_text("require_approval = true\n", "utf-8")
+    settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")
 
 
 def review(site: Site, rows: NDArray[np.float64] = MINE, **options: Any) -> Review:
-    return site.review("heart", rows, site.directory.parent / "review.html", **options)
+    return site.review("heart", rows, site.state.directory.parent / "review.html", **options)
 
 
 def approve(site: Site, code: str | None = None) -> Approval:
@@ -89,6 +90,9 @@ def test_new_rows_do_not_change_the_code(site: Site) -> None:
         {"data": data_terms(MINE, FEATURES, ("x", "y"), id_column="mrn")},
         {"data": data_terms("cohort.csv", FEATURES, ("x", "y"))},
         {"separate_groups": "ethics 2026-17"},
+        {"other_persons": "ethics 2026-17"},
+        {"data": data_terms(MINE, FEATURES, ("x", "y"), later="_2027")},
+        {"data": data_terms(MINE, FEATURES, ("x", "y"), id_map={"new": "old"})},
     ],
 )
 def test_every_term_changes_the_code(site: Site, change: dict[str, Any]) -> None:
@@ -123,7 +127,7 @@ def test_a_session_takes_a_review_and_an_approval_and_then_asks_nothing(
     joined = fake.requests.count("PUT /v1/sessions/heart/participation")
     site.participate("heart", MINE)
     assert fake.requests.count("PUT /v1/sessions/heart/participation") == joined == 1
-    ledger = Ledger(site.directory)
+    ledger = Ledger(site.state)
     assert ledger.verify() == []
     events = {line["event"]: line for line in ledger.read() if "event" in line}
     recorded_approval = events["approval"]
@@ -137,8 +141,10 @@ def test_resuming_with_separate_groups_needs_no_repeated_text(
     site: Site, fake: FakeCoordinator, tmp_path: Path
 ) -> None:
     ids = [f"p{i}" for i in range(len(MINE))]
-    coordinator().site(tmp_path / "first").participate("heart", MINE, person=ids, consent=True)
-    settings_path().write_text("require_approval = true\n", "utf-8")
+    coordinator(policy={"max_rounds": 5}).site(state_directory()).participate(
+        "heart", MINE, person=ids, consent=True
+    )
+    settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")
     reviewed = review(site, person=ids, separate_groups="board 7")
     approve(site)
     with pytest.raises(errors.ConsentDeclined):
@@ -221,11 +227,11 @@ def test_the_last_approval_counts(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("required")
-def test_another_definition_is_reviewed_and_approved_again(tmp_path: Path) -> None:
-    before = coordinator().site(tmp_path / "journal")
+def test_another_definition_is_reviewed_and_approved_again() -> None:
+    before = coordinator().site(state_directory())
     review(before)
     approve(before)
-    other = coordinator(config={"n_clusters": 2}).site(tmp_path / "journal")
+    other = coordinator(config={"n_clusters": 2}).site(state_directory())
     with pytest.raises(errors.UsageError, match="another definition"):
         other.last_review("heart")
     with pytest.raises(errors.ApprovalNeeded, match="the definition"):
@@ -253,7 +259,7 @@ def test_what_cannot_be_approved(site: Site) -> None:
 
 
 def test_a_wrong_settings_file_stops_a_session_rather_than_being_ignored(site: Site) -> None:
-    settings_path().write_text("require_approvals = true\n", "utf-8")
+    settings_path(state_directory()).write_text("require_approvals = true\n", "utf-8")
     with pytest.raises(errors.UsageError, match="require_approvals"):
         site.participate("heart", MINE, consent=True)
 
@@ -278,11 +284,11 @@ def test_a_withdrawal_stops_a_running_session_until_it_is_approved_again(
         with pytest.raises(errors.ApprovalNeeded, match=f"withdrawn \\({NAME}"):
             site.participate("heart", MINE, consent=True, on_progress=withdraw_after(site, 2))
         assert sorted(fake.accepted) == [1, 2]
-    assert [line["round"] for line in body_lines(site.directory)] == [1, 2]
+    assert [line["round"] for line in body_lines(site.state.directory)] == [1, 2]
     approve(site)
     site.participate("heart", MINE)
     assert [number for number, _ in fake.puts] == sorted(fake.accepted)
-    assert Ledger(site.directory).verify() == []
+    assert Ledger(site.state).verify() == []
     # What is over is read as before: nothing more is sent for it.
     site.approvals.withdraw("heart", NAME)
     assert site.participate("heart", MINE).labels_ is not None
@@ -300,9 +306,7 @@ def test_a_withdrawal_while_an_answer_is_computed_keeps_it_here(
     with pytest.raises(errors.ApprovalNeeded):
         site.participate("heart", MINE, on_progress=look)
     assert sorted(fake.accepted) == [1]
-    assert all(outcome is not None for _, outcome in recorded_answers(site.directory)), (
-        "none in flight"
-    )
+    assert all(outcome is not None for _, outcome in recorded_answers(site.state)), "none in flight"
 
 
 def test_a_withdrawal_ends_a_wait_for_the_first_round(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedclust import errors
 from fedclust.data import Dataset
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.state import SiteState
 from support.fake_coordinator import FakeCoordinator
 
 IDS = [f"p{i}" for i in range(60)]
@@ -69,11 +70,10 @@ def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Pat
     ("data", "options", "rule", "says"),
     [
         (frame(MINE, [*IDS[:-1], "p0"]), {"id_column": "id"}, "persons", "--person-column"),
-        (frame(MINE, [f"q{i}" for i in IDS]), {"id_column": "id"}, "other-ids", "ids that they"),
-        (MINE, {}, "other-ids", "--id-column"),
-        (frame(rows(60, 9) + 50, IDS), {"id_column": "id"}, "other-values", "FEDCLUST_STATE_DIR"),
+        (frame(MINE, [f"q{i}" for i in IDS]), {"id_column": "id"}, "unknown-persons", "--id-map"),
+        (MINE, {}, "unknown-persons", "--id-map"),
     ],
-    ids=["repeat", "change", "vanish", "of other persons"],
+    ids=["repeat", "change", "vanish"],
 )
 def test_ids_that_are_not_those_of_the_groups(
     data: Any, options: dict[str, Any], rule: str, says: str, tmp_path: Path
@@ -82,7 +82,7 @@ def test_ids_that_are_not_those_of_the_groups(
         "heart", frame(MINE, IDS), id_column="id", consent=True
     )
     with pytest.raises(errors.DataError, match=says) as refused:
-        coordinator().site(tmp_path / "next").participate("heart", data, **options)
+        coordinator(policy={"max_rounds": 5}).site(tmp_path).check("heart", data, **options)
     assert refused.value.rule == rule
 
 
@@ -91,16 +91,16 @@ def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Pa
     coordinator().site(tmp_path).participate(
         "heart", frame(MINE, IDS), id_column="id", consent=True
     )
-    (before,) = CohortStore().records().values()
+    (before,) = CohortStore(SiteState(tmp_path)).records().values()
     yes = MINE[:, 1] > MINE[:, 1].mean()
     changed = frame(np.column_stack([MINE[:, 0], yes]), IDS)
     result = (
-        coordinator()
-        .site(tmp_path / "b")
-        .participate("heart", changed, id_column="id", consent=True, accept_corrections=True)
+        coordinator(policy={"max_rounds": 5})
+        .site(tmp_path)
+        .participate("heart", changed, id_column="id", consent=True)
     )
     assert result.labels_ is not None
-    (after,) = CohortStore().records().values()
+    (after,) = CohortStore(SiteState(tmp_path)).records().values()
     for name in ("x", "y"):
         released = before.cohort.table([name]).values(name)
         np.testing.assert_array_equal(after.cohort.table([name]).values(name), released)

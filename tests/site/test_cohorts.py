@@ -1,15 +1,15 @@
-"""Cohorts on disk: whole after a crash, refused where they are damaged, never formed anew."""
+"""Cohorts in the state: whole after a crash, refused where damaged, never formed anew."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import stat
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,36 +17,43 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust import durable_files, errors
-from fedclust.durable_files import FileLock, read_sealed, write_sealed
+from fedclust import errors
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.recognition import PersonBlocks, PersonSource
-from fedclust.site.cohorts import CohortStore, Draft
+from fedclust.site.cohorts import CohortStore, Draft, Overtaken
 from fedclust.site.ledger import Ledger
-from fedclust.site.paths import state_directory
+from fedclust.site.state import SiteState, seal, state_directory
 from support.cohorts import persons, sources_of
+from support.crashes import each_moment
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 People = dict[str, np.ndarray]
 
 
 class Hospital:
-    """A store and a ledger in a directory of the test's own."""
+    """The groups in a state of the test's own."""
 
     def __init__(self, directory: Path) -> None:
-        self.store = CohortStore(directory / "state" / "cohorts", patience_s=0.0)
-        self.ledger = Ledger(directory / "journal")
+        self.state = SiteState(directory)
+        self.store, self.ledger = CohortStore(self.state), Ledger(self.state)
 
     def draft(self, people: People, **options: Any) -> Draft:
         rules = {f"x{column}": "number" for column in range(9)}
         return self.store.draft(PersonSource(blocks_of(people), rules), p=5, now=NOW, **options)
 
     def update(self, people: People, **options: Any) -> Cohort:
-        return self.store.keep(self.draft(people, **options), self.ledger)
+        return self.store.keep(self.draft(people, **options))
 
     def lines(self) -> list[dict[str, object]]:
         return list(self.ledger.read())
+
+    def change(self, statement: str, *values: object) -> None:
+        """Change the database as no program of fedclust does."""
+        with closing(sqlite3.connect(self.state.path)) as connection:
+            connection.execute(statement, values)
+            connection.commit()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def blocks_of(people: People) -> PersonBlocks:
@@ -64,12 +71,12 @@ def mixed(n: int, first: int = 0) -> People:
 
 @pytest.fixture
 def hospital(tmp_path: Path) -> Hospital:
-    return Hospital(tmp_path)
+    return Hospital(tmp_path / "state")
 
 
 def same(first: Cohort, second: Cohort) -> bool:
     """Return whether two cohorts hold the same."""
-    for name in ("keys", "groups", "withdrawn", "signatures", "sizes", "used"):
+    for name in ("keys", "groups", "withdrawn", "sizes", "used"):
         mine, theirs = getattr(first, name), getattr(second, name)
         if mine.dtype != theirs.dtype or not np.array_equal(mine, theirs):
             return False
@@ -84,39 +91,25 @@ def same(first: Cohort, second: Cohort) -> bool:
             return False
         if (mine.column, mine.rules, mine.share) != (theirs.column, theirs.rules, theirs.share):
             return False
-    return (first.table_id, first.p, first.base, dict(first.aliases)) == (
-        second.table_id,
-        second.p,
-        second.base,
-        dict(second.aliases),
-    )
+    return (first.table_id, first.p, first.has_ids) == (second.table_id, second.p, second.has_ids)
 
 
 def test_a_cohort_is_read_as_it_was_written(hospital: Hospital) -> None:
     cohort = hospital.update(mixed(80))
 
-    (record,) = Hospital(hospital.store.directory.parents[1]).store.records().values()
+    (record,) = Hospital(hospital.state.directory).store.records().values()
 
     assert same(record.cohort, cohort)
     assert len(record.cohort.table_id) == 32
 
 
-def test_the_files_belong_to_the_owner_alone(hospital: Hospital) -> None:
-    hospital.update(mixed(80))
-    for path in hospital.store.directory.iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
-    assert stat.S_IMODE(hospital.store.directory.stat().st_mode) == 0o700
-
-
 def test_no_id_and_no_value_is_in_the_files_real_record(hospital: Hospital) -> None:
     people = {f"patient-{i:05d}": row for i, row in enumerate(persons(60).values())}
     hospital.update(people)
-    hospital.store.withdraw("patient-00007", hospital.ledger, NOW)
+    hospital.store.withdraw("patient-00007", NOW)
 
     written = b"".join(
-        path.read_bytes()
-        for path in hospital.store.directory.parents[1].rglob("*")
-        if path.is_file()
+        path.read_bytes() for path in hospital.state.directory.rglob("*") if path.is_file()
     )
     assert b"patient-" not in written
     for row in people.values():
@@ -129,7 +122,7 @@ def test_each_change_is_a_line_of_the_ledger_in_counts(hospital: Hospital) -> No
     hospital.update(people)
     more = people | mixed(20, 200)
     hospital.update(more)
-    hospital.store.withdraw("P7", hospital.ledger, NOW)
+    hospital.store.withdraw("P7", NOW)
 
     lines = hospital.lines()
 
@@ -144,15 +137,6 @@ def test_each_change_is_a_line_of_the_ledger_in_counts(hospital: Hospital) -> No
     assert hospital.ledger.verify() == []
 
 
-def test_a_line_that_a_crash_cost_is_entered_with_the_next_table(hospital: Hospital) -> None:
-    hospital.store.keep(hospital.draft(mixed(80)), Ledger(hospital.store.directory / "elsewhere"))
-    assert hospital.lines() == []
-
-    hospital.update(mixed(80))
-
-    assert [line["what"] for line in hospital.lines()] == ["created"]
-
-
 def test_a_draft_writes_nothing(hospital: Hospital) -> None:
     draft = hospital.draft(mixed(80))
     assert draft.change.persons == 80
@@ -160,68 +144,71 @@ def test_a_draft_writes_nothing(hospital: Hospital) -> None:
     assert hospital.lines() == []
 
 
-def test_a_draft_from_before_another_change_is_not_kept(hospital: Hospital) -> None:
+def test_a_draft_from_before_another_change_is_made_again(hospital: Hospital) -> None:
     draft = hospital.draft(mixed(80))
     other = hospital.update(mixed(80))
 
-    with pytest.raises(errors.CohortLocked, match="run the same command again"):
-        hospital.store.keep(draft, hospital.ledger)
+    with pytest.raises(Overtaken):
+        hospital.store.keep(draft)
 
     assert list(hospital.store.records()) == [other.table_id]
 
 
-def test_two_sites_on_one_account_may_begin_at_once(hospital: Hospital) -> None:
+def test_drafts_of_different_persons_are_both_kept(hospital: Hospital) -> None:
     first, second = hospital.draft(mixed(80)), hospital.draft(mixed(80, 500))
-    hospital.store.keep(first, hospital.ledger)
-    hospital.store.keep(second, hospital.ledger)
+    hospital.store.keep(first)
+    hospital.store.keep(second)
     assert len(hospital.store.records()) == 2
 
 
-class Crashed(Exception):
-    pass
-
-
-@pytest.mark.parametrize("step", range(1, 13))
-def test_a_crash_leaves_the_old_state_or_the_new_one(
-    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, step: int
+def test_a_kill_at_any_write_leaves_the_old_groups_or_the_new_ones(
+    hospital: Hospital, tmp_path: Path
 ) -> None:
-    """Fail at each sync in turn: nothing is written half, and running again completes it."""
-    people, more = mixed(80), mixed(80) | mixed(30, 200)
-    old = hospital.update(people)
+    """The files are copied at each write, as kill -9 leaves them."""
+    old = hospital.update(mixed(80))
+    more = mixed(80) | mixed(30, 200)
     draft = hospital.draft(more)
-    left = step
+    found = set()
 
-    def sync(descriptor: int) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Crashed
-        os.fsync(descriptor)
+    def write() -> None:
+        hospital.store.keep(draft)
 
-    monkeypatch.setattr(durable_files, "sync", sync)
-    with contextlib.suppress(Crashed):
-        hospital.store.keep(draft, hospital.ledger)
-    monkeypatch.undo()
-
-    (record,) = hospital.store.records(hospital.ledger).values()
-    assert same(record.cohort, old) or same(record.cohort, draft.record.cohort)
-    after = hospital.update(more)
-    assert same(after, draft.record.cohort)
-    assert [line["what"] for line in hospital.lines()] == ["created", "updated"]
-    assert hospital.ledger.verify() == []
+    for left in each_moment(tmp_path / "moments", hospital.state, write):
+        killed = Hospital(left)
+        (record,) = killed.store.records().values()
+        is_new = same(record.cohort, draft.record.cohort)
+        assert is_new or same(record.cohort, old)
+        found.add(is_new)
+        assert [line["what"] for line in killed.lines()] == ["created", "updated"][: 1 + is_new]
+        assert killed.ledger.verify() == []
+        assert same(killed.store.keep(draft), draft.record.cohort)
+        assert [line["what"] for line in killed.lines()] == ["created", "updated"]
+    assert found == {False, True}
 
 
-def test_a_killed_process_leaves_a_readable_store(hospital: Hospital) -> None:
+def test_a_kill_while_the_state_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path / "new")
+    for left in each_moment(
+        tmp_path / "moments", hospital.state, lambda: hospital.update(mixed(80))
+    ):
+        killed = Hospital(left)
+        killed.state.check()
+        assert len(killed.store.records()) == len(killed.lines()) <= 1
+        killed.update(mixed(80))
+        assert len(killed.lines()) == 1
+
+
+def test_a_killed_process_leaves_readable_groups(hospital: Hospital) -> None:
     hospital.update(mixed(80))
-    path = hospital.store.directory
     script = (
-        "import sys; from pathlib import Path; from datetime import UTC, datetime\n"
+        "import sys; from pathlib import Path\n"
         "sys.path[:0] = sys.argv[2:]\n"
         "from site_cohorts_child import main; main(Path(sys.argv[1]))\n"
     )
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     child = subprocess.Popen(
-        [sys.executable, "-c", script, str(path.parents[1]), *here], stdout=subprocess.PIPE
+        [sys.executable, "-c", script, str(hospital.state.directory), *here],
+        stdout=subprocess.PIPE,
     )
     assert child.stdout is not None
     for _ in range(3):
@@ -234,127 +221,180 @@ def test_a_killed_process_leaves_a_readable_store(hospital: Hospital) -> None:
     assert len(record.history) >= 4
     sizes = np.bincount(record.cohort.groups)
     np.testing.assert_array_equal(sizes, record.cohort.sizes)
-    hospital.store.withdraw("P7", hospital.ledger, NOW)  # the lock is free
+    hospital.store.withdraw("P7", NOW)  # the lock is free
 
 
-def test_another_process_holds_the_lock(hospital: Hospital) -> None:
+def test_first_uses_at_once_wait_for_one_another(tmp_path: Path) -> None:
+    """Several programs form groups of the same persons at once: one does, the others use them."""
+    script = (
+        "import sys; from pathlib import Path\n"
+        "sys.path[:0] = sys.argv[2:]\n"
+        "from site_cohorts_child import begin; begin(Path(sys.argv[1]))\n"
+    )
+    here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    command = [sys.executable, "-c", script, str(tmp_path / "state"), *here]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    tables = [child.stdout.read() for child in children if child.stdout is not None]
+    assert [child.wait() for child in children] == [0] * 4
+
+    hospital = Hospital(tmp_path / "state")
+    (table,) = hospital.store.records()
+    assert {each.decode().strip() for each in tables} == {table}
+    assert [line["what"] for line in hospital.lines()] == ["created"]
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def _flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def _damages() -> list[tuple[str, Callable[[bytes], bytes | None]]]:
+    changes: list[tuple[str, Callable[[bytes], bytes | None]]] = [
+        ("one byte less", lambda data: data[:-1]),
+        ("a flipped bit", lambda data: _flipped(data, len(data) // 2)),
+        ("nothing", lambda _: b""),
+        ("no row", lambda _: None),
+    ]
+    return changes
+
+
+@pytest.mark.parametrize(("table", "where"), [("documents", "name = 'key'"), ("cohorts", "TRUE")])
+@pytest.mark.parametrize(("what", "change"), _damages())
+def test_damaged_contents_end_the_command_and_form_no_groups(
+    hospital: Hospital, table: str, where: str, what: str, change: Callable[[bytes], bytes | None]
+) -> None:
     hospital.update(mixed(80))
-    with (
-        FileLock(hospital.store.directory / "lock"),
-        pytest.raises(errors.CohortLocked, match="try again"),
-    ):
-        hospital.update(mixed(80))
+    with hospital.state.read() as connection:
+        found = connection.execute(f"SELECT content FROM {table} WHERE {where}")  # noqa: S608
+        (whole,) = found.fetchone()
+    damaged = change(whole)
+    if damaged is None:
+        hospital.change(f"DELETE FROM {table} WHERE {where}")  # noqa: S608
+    else:
+        hospital.change(f"UPDATE {table} SET content = ? WHERE {where}", damaged)  # noqa: S608
+
+    for people in (mixed(80), mixed(80, 500)):
+        with pytest.raises(errors.StateDamaged, match="fedclust restore"):
+            hospital.update(people)
+
+    assert len(hospital.lines()) == 1
 
 
-def _damages(path: Path) -> Iterator[bytes]:
-    data = path.read_bytes()
-    yield data[:-1]
-    yield data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
-    yield b""
-
-
-@pytest.mark.parametrize("name", ["key", "index", "*.cohort"])
-def test_a_damaged_file_ends_the_command_and_forms_no_groups(hospital: Hospital, name: str) -> None:
+@pytest.mark.parametrize(
+    "change", [{"persons": 2**60}, {"groups": -1}, {"columns": []}, {"format": 2}, {"head": "0"}]
+)
+def test_contents_that_do_not_fit_together_are_damaged(
+    hospital: Hospital, change: dict[str, object]
+) -> None:
     hospital.update(mixed(80))
-    (path,) = hospital.store.directory.glob(name)
-    whole = path.read_bytes()
-    for damaged in [*_damages(path)]:
-        path.write_bytes(damaged)
-        with pytest.raises(errors.CohortDamaged, match="backup"):
-            hospital.update(mixed(80))
-        with pytest.raises(errors.CohortDamaged, match="backup"):
-            hospital.update(mixed(80, 500))
-        assert path.read_bytes() == damaged
-    path.write_bytes(whole)
+    with hospital.state.read() as connection:
+        (content,) = connection.execute("SELECT content FROM cohorts").fetchone()
+    head, _, body = hospital.state.unseal(content).partition(b"\n")
+    changed = json.dumps(json.loads(head) | change).encode()
+    hospital.change("UPDATE cohorts SET content = ?", seal(changed + b"\n" + body))
+    with pytest.raises(errors.StateDamaged, match="table"):
+        hospital.store.records()
+
+
+def test_an_older_table_is_not_what_was_stored_last(hospital: Hospital) -> None:
     hospital.update(mixed(80))
-
-
-def test_a_file_with_arrays_of_another_length_is_damaged(hospital: Hospital) -> None:
-    hospital.update(mixed(80))
-    (path,) = hospital.store.directory.glob("*.cohort")
-    head, _, body = read_sealed(path).partition(b"\n")
-    header = json.loads(head)
-    for change in ({"persons": 2**60}, {"groups": -1}, {"columns": []}, {"format": 2}):
-        changed = json.dumps(header | change).encode()
-        write_sealed(path, changed + b"\n" + body)
-        with pytest.raises(errors.CohortDamaged):
-            hospital.store.records()
-
-
-@pytest.mark.parametrize("name", ["key", "*.cohort"])
-def test_a_lost_file_is_missed(hospital: Hospital, name: str) -> None:
-    hospital.update(mixed(80))
-    (path,) = hospital.store.directory.glob(name)
-    path.unlink()
-    with pytest.raises(errors.CohortLost, match="backup"):
-        hospital.update(mixed(80))
-
-
-def test_a_lost_or_older_store_is_missed_by_the_ledger(hospital: Hospital) -> None:
-    hospital.update(mixed(80))
-    (path,) = hospital.store.directory.glob("*.cohort")
-    old = path.read_bytes()
+    with hospital.state.read() as connection:
+        (old,) = connection.execute("SELECT content FROM cohorts").fetchone()
     hospital.update(mixed(80) | mixed(30, 200))
-    path.write_bytes(old)
-    with pytest.raises(errors.CohortLost, match="released"):
-        hospital.store.records(hospital.ledger)
-
-    for each in hospital.store.directory.iterdir():
-        each.unlink()
-    with pytest.raises(errors.CohortLost, match="FEDCLUST_STATE_DIR"):
-        hospital.store.records(hospital.ledger)
+    hospital.change("UPDATE cohorts SET content = ?", old)
+    with pytest.raises(errors.StateDamaged, match="not what was stored last"):
+        hospital.store.records()
 
 
-def test_a_cohort_of_another_key_is_foreign(hospital: Hospital, tmp_path: Path) -> None:
+def test_a_table_of_another_state_is_foreign(hospital: Hospital, tmp_path: Path) -> None:
     other = Hospital(tmp_path / "other")
     hospital.update(mixed(80))
     other.update(mixed(80))
-    (path,) = hospital.store.directory.glob("*.cohort")
-    (theirs,) = other.store.directory.glob("*.cohort")
-    path.write_bytes(theirs.read_bytes())
-    with pytest.raises(errors.CohortForeign, match="another key"):
+    with other.state.read() as connection:
+        row = connection.execute("SELECT table_id, content FROM cohorts").fetchone()
+    hospital.change("UPDATE cohorts SET table_id = ?, content = ?", *row)
+    with pytest.raises(errors.StateDamaged, match=r"not what was stored last|is missing"):
         hospital.update(mixed(80))
 
 
-def test_a_backup_is_a_store(hospital: Hospital, tmp_path: Path) -> None:
-    cohort = hospital.update(mixed(80))
-    copied = hospital.store.backup(tmp_path / "copy")
-    assert len(copied) == 3
+def test_damaged_pages_end_the_command_or_are_never_read(hospital: Hospital) -> None:
+    """Overwrite each page: an answer is refused, or it is the same as before."""
+    before = hospital.update(mixed(80))
+    hospital.change("PRAGMA user_version")  # moves all pages into one file
+    whole = hospital.state.path.read_bytes()
+    size = int.from_bytes(whole[16:18], "big")
+    refused = 0
+    for start in range(0, len(whole), size):
+        for beside in hospital.state.files[1:]:
+            beside.unlink(missing_ok=True)
+        damaged = whole[:start] + os.urandom(size) + whole[start + size :]
+        hospital.state.path.write_bytes(damaged)
+        try:
+            (record,) = hospital.store.records().values()
+            assert same(record.cohort, before)
+        except errors.StateError:
+            refused += 1
+    assert refused
 
-    (record,) = CohortStore(tmp_path / "copy").records().values()
-    assert same(record.cohort, cohort)
-    with pytest.raises(errors.UsageError, match="not empty"):
-        hospital.store.backup(tmp_path / "copy")
-    with pytest.raises(errors.UsageError, match="no groups"):
-        Hospital(tmp_path / "new").store.backup(tmp_path / "copy2")
+
+def test_a_state_that_was_emptied_or_cut_is_damaged(hospital: Hospital) -> None:
+    hospital.update(mixed(80))
+    hospital.change("PRAGMA user_version")
+    whole = hospital.state.path.read_bytes()
+    for damaged in (b"", whole[:50], whole[: len(whole) // 2], b"x" * len(whole)):
+        for beside in hospital.state.files[1:]:
+            beside.unlink(missing_ok=True)
+        hospital.state.path.write_bytes(damaged)
+        with pytest.raises(errors.StateDamaged, match="fedclust restore"):
+            hospital.update(mixed(80))
+        assert hospital.state.path.read_bytes() == damaged
 
 
-def test_two_sites_on_one_account_have_cohorts_of_their_own(hospital: Hospital) -> None:
-    here, there = hospital.update(mixed(80)), hospital.update(mixed(80, 500))
-    assert here.table_id != there.table_id
-    assert hospital.update(mixed(80)).table_id == here.table_id
-
-
-def test_neither_another_journal_nor_another_coordinator_escapes(
+def test_all_coordinators_and_sites_of_an_account_share_the_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "elsewhere"))
     assert state_directory() == tmp_path / "state"
-    assert CohortStore().directory == tmp_path / "state" / "cohorts"
+    assert SiteState().path == tmp_path / "state" / "state.sqlite3"
     monkeypatch.delenv("FEDCLUST_STATE_DIR")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "xdg"))
     assert state_directory() == tmp_path / "xdg" / "fedclust"
 
 
+# --- who is in which table ------------------------------------------------------------------------
+
+
 def test_a_refused_source_changes_nothing(hospital: Hospital) -> None:
     hospital.update(mixed(80))
     people = {f"new-{name}": row for name, row in mixed(80).items()}
-    with pytest.raises(errors.PersonsRefused, match="ids that they had") as refused:
+    with pytest.raises(errors.PersonsRefused, match="not known") as refused:
         hospital.update(people)
-    assert refused.value.rule == "other-ids"
-    assert len(hospital.store.records()) == 1
+    assert refused.value.rule == "unknown-persons"
+    assert len(hospital.lines()) == len(hospital.store.records()) == 1
+
+
+def test_other_persons_are_entered_in_the_ledger(hospital: Hospital) -> None:
+    first = hospital.update(mixed(80))
+    second = hospital.update(mixed(80, 500), other_persons="board 9")
+    grown = hospital.update(mixed(80) | mixed(90, 200), other_persons="board 10")
+
+    assert (grown.table_id, second.table_id != first.table_id) == (first.table_id, True)
+    assert [(line["what"], line.get("other_persons")) for line in hospital.lines()] == [
+        ("created", None),
+        ("created", "board 9"),
+        ("updated", "board 10"),
+    ]
 
 
 def test_separate_groups_need_an_approval_and_end_at_three(hospital: Hospital) -> None:
@@ -374,8 +414,8 @@ def test_separate_groups_need_an_approval_and_end_at_three(hospital: Hospital) -
     with pytest.raises(errors.UsageError, match="0 tables"):
         hospital.update(people, table="no")
     with pytest.raises(errors.PersonsRefused, match="no person of this source"):
-        hospital.update(mixed(80, 500), table=second.table_id)
-    changes = [(line["what"], line.get("approval")) for line in hospital.lines()]
+        hospital.update(mixed(80, 500), table=second.table_id, other_persons="board 9")
+    changes = [(line["what"], line.get("separate_groups")) for line in hospital.lines()]
     assert changes == [
         ("created", None),
         ("separate", "board decision 7"),
@@ -388,20 +428,20 @@ def test_withdrawal_reaches_every_table_and_no_unknown_person(hospital: Hospital
     hospital.update(people)
     hospital.update(people, separate="board decision 7")
 
-    assert hospital.store.withdraw("P7", hospital.ledger, NOW) == 2
+    assert hospital.store.withdraw("P7", NOW) == 2
     assert all(not r.cohort.used.all() for r in hospital.store.records().values())
     with pytest.raises(errors.PersonsRefused, match="no group holds"):
-        hospital.store.withdraw("P700", hospital.ledger, NOW)
+        hospital.store.withdraw("P700", NOW)
 
 
 def test_who_was_withdrawn_is_in_no_later_table_real_record(hospital: Hospital) -> None:
     people = persons(60)
     hospital.update(people)
-    hospital.store.withdraw("P7", hospital.ledger, NOW)
+    hospital.store.withdraw("P7", NOW)
 
     apart = hospital.update(people, separate="board decision 7")
 
-    rows = apart.table_rows(hospital.store.secret(), list(people))
+    rows = apart.table_rows(hospital.state.secret(), list(people))
     assert np.flatnonzero(rows < 0).tolist() == [7]
     assert len(apart.keys) == 59
 
@@ -409,12 +449,12 @@ def test_who_was_withdrawn_is_in_no_later_table_real_record(hospital: Hospital) 
 def test_a_named_table_takes_no_person_of_another_real_record(hospital: Hospital) -> None:
     here, there = persons(60), persons(60, first=100)
     first = hospital.update(here)
-    hospital.update(there)
+    hospital.update(there, other_persons="board 6")
     with pytest.raises(errors.PersonsRefused, match="of the tables"):
-        hospital.update(here | there, table=first.table_id)
+        hospital.update(here | there, table=first.table_id, other_persons="board 6")
     apart = hospital.update(here, separate="board decision 7")
     with pytest.raises(errors.PersonsRefused, match="of the tables"):
-        hospital.update(here | there, table=apart.table_id)
+        hospital.update(here | there, table=apart.table_id, other_persons="board 6")
 
     more = here | persons(20, first=200)
     assert len(hospital.update(more, table=first.table_id).keys) == 80
@@ -423,7 +463,7 @@ def test_a_named_table_takes_no_person_of_another_real_record(hospital: Hospital
 
 def test_withdrawal_without_a_table_is_refused(hospital: Hospital) -> None:
     with pytest.raises(errors.PersonsRefused, match="no table yet"):
-        hospital.store.withdraw("P7", hospital.ledger, NOW)
+        hospital.store.withdraw("P7", NOW)
 
 
 def test_levels_and_ties_survive(hospital: Hospital) -> None:
@@ -436,7 +476,7 @@ def test_levels_and_ties_survive(hospital: Hospital) -> None:
     ids = [f"P{i}" for i in range(90)]
     rules = {f"x{column}": "number" for column in range(4)}
     draft = hospital.store.draft(PersonSource(lambda: [(ids, sources)], rules), p=5, now=NOW)
-    hospital.store.keep(draft, hospital.ledger)
+    hospital.store.keep(draft)
 
     (record,) = hospital.store.records().values()
 

@@ -43,9 +43,8 @@ DATA = data_terms(
     [Feature(name=f"x{j}", unit="mg/dl") for j in range(8)],
     [f"x{j}" for j in range(7)],
     person="mrn",
-    n_rows=310,
-    n_persons=305,
 )
+DATA = dataclasses.replace(DATA, n_rows=310, n_persons=305)
 
 
 def request(**changes: Any) -> ConsentRequest:

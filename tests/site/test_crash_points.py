@@ -1,4 +1,4 @@
-"""A site that dies at any moment: before or after any sync, request or answer.
+"""A site that dies at any moment: before or after any write, sync, request or answer.
 
 Every such moment of a whole session is tried. The next run has to end with what an undisturbed one
 ends with, without two different bodies for a round, without a line too many in the ledger, and
@@ -7,25 +7,22 @@ without anything sent that was not written first.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from shutil import copytree
 
 import httpx
 import numpy as np
 import pytest
 
-from fedclust import durable_files
 from fedclust.site import journal
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 from fedclust.wire import codec
+from support.crashes import Death, ticking
 from support.fake_coordinator import URL, FakeCoordinator
 from support.ledgers import body_lines
-
-
-class Death(BaseException):
-    """Nothing may catch this and carry on."""
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -41,6 +38,7 @@ class World:
 
     def __init__(self, directory: Path, dies_at: int | None = None) -> None:
         self.directory, self.dies_at, self.step = directory, dies_at, 0
+        self._copies = count()
         self.fake = FakeCoordinator(
             {"alpha": rows(30, 1), "beta": rows(25, 2)}, policy={"max_rounds": 2}
         )
@@ -50,6 +48,11 @@ class World:
     def tick(self) -> None:
         self.step += 1
         if self.step - 1 == self.dies_at:
+            # The files as kill -9 leaves them: the dying process tidies up the others.
+            left = self.directory.with_name(f"{self.directory.name}-{next(self._copies)}")
+            if self.directory.exists():
+                copytree(self.directory, left)
+            self.directory = left
             raise Death
 
     def _before(self, request: httpx.Request) -> None:
@@ -57,38 +60,25 @@ class World:
         if "submission" in request.url.path:
             # Nothing leaves that is not in the journal, whole and synced.
             number = int(request.url.path.split("/")[-2])
-            written = journal.Journal(self.directory, URL, "me", "heart", self.fake.sha256)
+            written = journal.Journal(
+                SiteState(self.directory), URL, "me", "heart", self.fake.sha256
+            )
             assert written.answers[number].body == request.content
 
     def run(self) -> np.ndarray:
-        os.environ["FEDCLUST_STATE_DIR"] = str(self.directory / "groups")  # restored with the test
-        return self.fake.site(self.directory).participate("heart", MINE, consent=True).labels_
-
-
-@pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """Return a function that lets a world's steps include every sync."""
-
-    def install(world: World) -> None:
-        def sync(descriptor: int) -> None:
-            world.tick()
-            world.tick()
-
-        monkeypatch.setattr(durable_files, "sync", sync)
-
-    return install
+        with ticking(self.tick):
+            site = self.fake.site(self.directory)
+            return site.participate("heart", MINE, consent=True).labels_
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_dying_at_any_moment(tmp_path: Path, synced: Callable[[World], None], part: int) -> None:
+def test_dying_at_any_moment(tmp_path: Path, part: int) -> None:
     calm = World(tmp_path / "calm")
-    synced(calm)
     labels = calm.run()
     moments = calm.step
     assert moments > 100
     for moment in range(part, moments, 4):
         world = World(tmp_path / str(moment), dies_at=moment)
-        synced(world)
         with pytest.raises(Death):
             world.run()
         np.testing.assert_array_equal(world.run(), labels, err_msg=f"moment {moment}")
@@ -98,7 +88,7 @@ def test_dying_at_any_moment(tmp_path: Path, synced: Callable[[World], None], pa
             bodies[number].add(body)
         assert all(len(different) == 1 for different in bodies.values()), moment
         assert len(world.fake.puts) <= len(calm.fake.puts) + 1, moment
-        ledger = Ledger(world.directory)
+        ledger = Ledger(SiteState(world.directory))
         assert ledger.verify() == [], moment
         entries = body_lines(world.directory)
         assert [entry["round"] for entry in entries] == sorted(calm.fake.accepted), moment
@@ -108,13 +98,11 @@ def test_dying_at_any_moment(tmp_path: Path, synced: Callable[[World], None], pa
         assert all(entry["receipt"] for entry in entries), moment
 
 
-def test_dying_again_and_again(tmp_path: Path, synced: Callable[[World], None]) -> None:
+def test_dying_again_and_again(tmp_path: Path) -> None:
     """Every run gets a little further than the one before, and the end is the same."""
     calm = World(tmp_path / "calm")
-    synced(calm)
     labels = calm.run()
     world = World(tmp_path / "state")
-    synced(world)
     deaths = 0
     while True:
         world.step, world.dies_at = 0, 14 + deaths % 7
@@ -129,5 +117,5 @@ def test_dying_again_and_again(tmp_path: Path, synced: Callable[[World], None]) 
     np.testing.assert_array_equal(ended, labels)
     assert world.fake.accepted == calm.fake.accepted
     assert len({body for _, body in world.fake.puts}) == len(calm.fake.accepted)
-    assert Ledger(world.directory).verify() == []
+    assert Ledger(SiteState(world.directory)).verify() == []
     assert len(body_lines(world.directory)) == len(calm.fake.accepted)

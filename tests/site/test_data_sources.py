@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from fedclust.data.mapping import read_options
-from fedclust.errors import DataError, JournalDamaged, UsageError
+from fedclust.errors import DataError, StateDamaged, UsageError
 from fedclust.site import DataSource, DataSources, data_source
-from fedclust.site.paths import state_directory
+from fedclust.site.state import SiteState, seal
 from support.fake_coordinator import FakeCoordinator
 from support.site_rows import blobs
 
@@ -44,8 +44,8 @@ def test_a_source_is_stored_privately_with_absolute_paths(
     found = data_source("cohort")
     assert found.files == (cohort, cohort.parent / "columns.toml")
     assert found.reading.delimiter == ";"
-    assert found.row_options == {"person": None, "id_column": "mrn"}
-    (stored,) = state_directory().glob("*.json")
+    assert found.row_options == {"person": None, "id_column": "mrn", "id_map": None}
+    stored = SiteState().path
     assert b"SECRET" not in stored.read_bytes()
     if sys.platform != "win32":
         assert stat.S_IMODE(stored.stat().st_mode) == 0o600
@@ -151,12 +151,14 @@ def test_many_processes_may_register_at_once(cohort: Path) -> None:
 
 def test_a_damaged_list_says_what_to_do(cohort: Path) -> None:
     DataSources().add("cohort", source(cohort))
-    (stored,) = state_directory().glob("*.json")
-    stored.write_text('{"sources": {"cohort": {"data": 1}}}', "utf-8")
+    with SiteState().write() as connection:
+        content = seal(b'{"sources": {"cohort": {"data": 1}}}')
+        connection.execute(
+            "UPDATE documents SET content = ? WHERE name = 'data-sources'", (content,)
+        )
     for act in (DataSources().read, lambda: DataSources().add("other", source(cohort))):
-        with pytest.raises(JournalDamaged, match="fedclust data add"):
+        with pytest.raises(StateDamaged, match="fedclust restore"):
             act()
-    assert stored.read_text("utf-8").endswith("1}}}")
 
 
 def test_a_site_takes_part_with_a_registered_source(tmp_path: Path) -> None:

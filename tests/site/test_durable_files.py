@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedclust import durable_files
-from fedclust.durable_files import (
-    FileDamaged,
-    FileLock,
-    LockHeld,
-    append,
-    read_sealed,
-    seal_all,
-    write_sealed,
-)
+from fedclust.durable_files import FileDamaged, FileLock, LockHeld, read_sealed, write_sealed
 
 
 def test_every_changed_byte_is_found(tmp_path: Path) -> None:
@@ -71,26 +63,6 @@ def test_the_file_is_synced_before_it_takes_its_name_and_the_name_after(
         assert order == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
-@pytest.mark.parametrize("at", range(6))
-def test_files_written_together_are_each_complete_and_renamed_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    seal_all({first: b"old", second: b"old"})
-    counted = iter(range(100))
-
-    def sync(descriptor: int) -> None:
-        for _ in range(2):
-            if next(counted) == at:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(durable_files, "sync", sync)
-    with pytest.raises(KeyboardInterrupt):
-        seal_all({first: b"new", second: b"new"})
-    # Neither takes its name before both are on the disk; the directory is waited for last.
-    assert {read_sealed(first), read_sealed(second)} == ({b"old"} if at < 4 else {b"new"})
-
-
 def test_a_lock_is_exclusive_and_comes_back(tmp_path: Path) -> None:
     first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     first.acquire()
@@ -130,10 +102,9 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(durable_files, "sync", full)
     path = tmp_path / "f"
-    for write in (lambda: write_sealed(path, b"x"), lambda: append(path, 0, b"x")):
-        with pytest.raises(OSError, match="No space left") as caught:
-            write()
-        assert caught.value.filename == str(path)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_sealed(path, b"x")
+    assert caught.value.filename == str(path)
 
 
 def test_a_file_system_without_locks_is_no_other_process(

@@ -1,9 +1,10 @@
-"""Persons are known by their values as well, whatever columns a session asks for."""
+"""Known persons are compared with what they released, whatever columns a session asks for."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from fedclust import errors
 from fedclust.protection.cohort import Cohort
 from fedclust.schema.feature import Feature
-from fedclust.site.cohorts import CohortStore
-from fedclust.site.ledger import Ledger
+from fedclust.site.cohorts import CohortStore, Draft
 from fedclust.site.prepare import SiteRows, draft_table
+from fedclust.site.settings import settings_path
+from fedclust.site.state import SiteState
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = ("mrn", "nhs", "a", "b", "c", "d")
@@ -22,18 +24,22 @@ COLUMNS = ("mrn", "nhs", "a", "b", "c", "d")
 class Site:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.store = CohortStore(patience_s=0.0)
+        self.store = CohortStore(SiteState(directory / "state"))
 
-    def join(
+    def join(self, features: str, id_column: str | None, **options: Any) -> Cohort:
+        """Take part in a session."""
+        return self.store.keep(self.draft(features, id_column, **options))
+
+    def draft(
         self,
         features: str,
         id_column: str | None,
         *,
         seed: int = 0,
         left_out: str = "",
-        separate: str | None = None,
-    ) -> Cohort:
-        """Take part in a session with the file of a hospital."""
+        **options: Any,
+    ) -> Draft:
+        """Read the file of a hospital for a session."""
         rng = np.random.default_rng(seed)
         kept = [place for place, name in enumerate(COLUMNS) if name not in left_out.split()]
         lines = [",".join(COLUMNS[place] for place in kept)]
@@ -43,9 +49,8 @@ class Site:
         path = self.directory / "cohort.csv"
         path.write_text("\n".join(lines) + "\n")
         asked = [Feature(name=name) for name in features.split()]
-        reading = SiteRows(path, id_column=id_column, separate_groups=separate)
-        ledger = Ledger(self.directory)
-        return self.store.keep(draft_table(self.store, reading, asked, 5, NOW, ledger)[1], ledger)
+        reading = SiteRows(path, id_column=id_column, **options)
+        return draft_table(self.store, reading, asked, 5, NOW)[1]
 
 
 @pytest.fixture
@@ -59,29 +64,53 @@ def test_known_persons_get_no_second_groups_real_record(
     site: Site, features: str, id_column: str | None
 ) -> None:
     site.join("a b", "mrn")
-    with pytest.raises(errors.PersonsRefused, match="ids that they had"):
+    with pytest.raises(errors.PersonsRefused, match="60 of the 60 persons"):
         site.join(features, id_column)
-    if id_column is not None:
-        with pytest.raises(errors.PersonsRefused, match="ids that they had"):
-            site.join(features, id_column, separate="board 7")
 
 
 def test_ids_of_other_persons_are_refused_whatever_is_asked(site: Site) -> None:
     site.join("a b", "mrn")
-    with pytest.raises(errors.PersonsRefused, match="most values"):
+    with pytest.raises(errors.PersonsRefused, match="values of known persons differ"):
         site.join("c", "mrn", seed=1)
+    assert site.join("a", "mrn", seed=1).rules().keys() == {"a", "b"}, "nothing new"
 
 
-def test_only_columns_that_a_session_asks_for_are_added(site: Site) -> None:
+def test_released_columns_are_compared_and_only_those_asked_are_added(site: Site) -> None:
     first = site.join("a b", "mrn")
     site.join("c", "mrn", left_out="b")
     assert set(site.store.records()[first.table_id].cohort.rules()) == {"a", "b", "c"}
-
-    other = site.join("d", "nhs", seed=1)
-    assert other.base == ("d",), "a second site on the account"
+    assert site.draft("d", "mrn", left_out="b").recognition.differing.keys() == {"a", "c"}
 
 
 def test_without_common_columns_nothing_is_compared(site: Site) -> None:
     site.join("a b", "mrn")
-    site.join("c", "nhs", left_out="a b")
-    assert len(site.store.records()) == 2
+    assert site.draft("c", "mrn", left_out="a b", seed=1).recognition.differing == {}
+
+
+def test_an_id_map_finds_the_known_persons(site: Site) -> None:
+    site.join("a b", "mrn")
+    old_ids = {f"N{row}": f"{row:04d}" for row in range(60)}
+    found = site.draft("a b", "nhs", id_map=old_ids).recognition
+    assert (found.known, found.unknown, found.persons_differing) == (60, 0, 0)
+
+
+def test_a_site_with_permanent_ids_says_so_in_its_settings(site: Site) -> None:
+    site.join("a b", "mrn")
+    some_new = {f"{row:04d}": f"new {row}" for row in range(20)}
+    with pytest.raises(errors.PersonsRefused, match=r'ids = "permanent" in site\.toml'):
+        site.draft("a b", "mrn", id_map=some_new)
+    settings_path(site.store.state.directory).write_text('ids = "permanent"\n')
+    assert site.draft("a b", "mrn", id_map=some_new).recognition.unknown == 20
+
+
+def test_later_measurements_have_names_of_their_own(site: Site) -> None:
+    site.join("a b", "mrn")
+    later = site.join("a b c", "mrn", left_out="d", seed=1, later="_2027")
+    assert set(later.rules()) == {"a", "b", "a_2027", "b_2027", "c_2027"}
+    again = site.draft("a b c", "mrn", seed=1, later="_2027")
+    assert (again.change.columns, again.recognition.persons_differing) == (0, 0)
+
+
+def test_what_a_later_file_has_unchanged_is_not_released_again(site: Site) -> None:
+    site.join("a b", "mrn")
+    assert set(site.join("a c", "mrn", later="_2027").rules()) == {"a", "b", "c_2027"}

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fedclust import durable_files
-from fedclust.site.ledger import FIRST, Ledger, LedgerDamaged
+from fedclust.errors import StateDamaged
+from fedclust.site.ledger import FIRST, Ledger
+from fedclust.site.state import SiteState
+from support.crashes import each_moment
+
+Line = tuple[int, str]
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    ledger = Ledger(tmp_path / "state")
+    ledger = Ledger(SiteState(tmp_path / "state"))
     for number in range(1, 6):
         ledger.append({"round": number, "sha256": f"{number:064x}", "receipt": None})
     return ledger
 
 
-def lines(ledger: Ledger) -> list[bytes]:
-    return ledger.path.read_bytes().splitlines(keepends=True)
+def lines(ledger: Ledger) -> list[Line]:
+    return list(enumerate(ledger.texts(), 1))
+
+
+def rewrite(ledger: Ledger, changed: list[Line]) -> None:
+    """Replace the lines as no program of fedclust does."""
+    with closing(sqlite3.connect(ledger.state.path)) as connection:
+        connection.execute("DELETE FROM ledger")
+        connection.executemany("INSERT INTO ledger (line, text) VALUES (?, ?)", changed)
+        connection.commit()
 
 
 def test_a_sound_ledger(ledger: Ledger) -> None:
@@ -41,7 +53,7 @@ def test_a_sound_ledger(ledger: Ledger) -> None:
 
 
 def test_an_empty_ledger_is_sound(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = Ledger(SiteState(tmp_path))
     ledger.check()
     assert ledger.verify() == []
     assert list(ledger.read()) == []
@@ -49,149 +61,113 @@ def test_an_empty_ledger_is_sound(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def swap(texts: list[bytes]) -> list[bytes]:
-    return [texts[0], texts[2], texts[1], *texts[3:]]
+def other(line: Line, old: str, new: str) -> Line:
+    return line[0], line[1].replace(old, new)
+
+
+def swap(found: list[Line]) -> list[Line]:
+    return [found[0], (2, found[2][1]), (3, found[1][1]), *found[3:]]
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda t: [t[0], t[1].replace(b'"round": 2', b'"round": 9'), *t[2:]], 3),
-        (lambda t: [*t[:4], t[4].replace(b'"round": 5', b'"round": 9')], 5),
+        (lambda t: [t[0], other(t[1], '"round": 2', '"round": 9'), *t[2:]], 3),
+        (lambda t: [*t[:4], other(t[4], '"round": 5', '"round": 9')], 5),
         (lambda t: t[1:], 1),
         (lambda t: [t[0], *t[2:]], 2),
         (lambda t: t[:-1], 5),
         (lambda t: t[:2], 3),
         (lambda _t: [], 1),
         (swap, 2),
-        (lambda t: [*t, t[4]], 6),
-        (lambda t: [*t, b"{}\n", b"{}\n"], 6),
-        (lambda t: [*t[:3], b"not json\n", *t[4:]], 4),
-        (lambda t: [*t[:4], t[4][:-9]], 5),
-        (lambda t: [*t[:2], b"\n", *t[2:]], 3),
+        (lambda t: [*t, (6, t[4][1])], 6),
+        (lambda t: [*t, (6, "{}"), (7, "{}")], 6),
+        (lambda t: [*t[:3], (4, "not json"), *t[4:]], 4),
+        (lambda t: [*t[:4], (5, t[4][1][:-9])], 5),
+        (lambda t: [*t[:2], (3, ""), *t[3:]], 3),
+        (lambda t: [*t[:4], (9, t[4][1])], 5),
+        (lambda t: [(1, "[" * 100_000), *t[1:]], 1),
     ],
 )
 def test_what_was_done_to_a_line_is_found(
-    ledger: Ledger, change: Callable[[list[bytes]], list[bytes]], line: int
+    ledger: Ledger, change: Callable[[list[Line]], list[Line]], line: int
 ) -> None:
-    ledger.path.write_bytes(b"".join(change(lines(ledger))))
+    rewrite(ledger, change(lines(ledger)))
     faults = ledger.verify()
     assert faults
     assert faults[0].line == line
 
 
-@pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: [*t[:4], t[4][:-9] + b"x}\n"]])
+def test_a_line_under_another_event_is_found(ledger: Ledger) -> None:
+    with closing(sqlite3.connect(ledger.state.path)) as connection:
+        connection.execute("UPDATE ledger SET event = 'review' WHERE line = 3")
+        connection.commit()
+    assert [fault.line for fault in ledger.verify()] == [3]
+
+
+@pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: [*t[:4], (5, t[4][1][:-9] + "x}")]])
 def test_nothing_is_appended_to_a_ledger_that_was_cut_or_changed(
-    ledger: Ledger, change: Callable[[list[bytes]], list[bytes]]
+    ledger: Ledger, change: Callable[[list[Line]], list[Line]]
 ) -> None:
-    ledger.path.write_bytes(b"".join(change(lines(ledger))))
-    before = ledger.path.read_bytes()
-    with pytest.raises(LedgerDamaged):
+    rewrite(ledger, change(lines(ledger)))
+    before = lines(ledger)
+    with pytest.raises(StateDamaged, match="ledger verify"):
         ledger.check()
-    with pytest.raises(LedgerDamaged):
+    with pytest.raises(StateDamaged):
         ledger.append({"round": 6})
-    assert ledger.path.read_bytes() == before
+    assert lines(ledger) == before
 
 
 def test_a_removed_head_is_found_and_a_rewritten_ledger_by_a_noted_head(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     _, noted = ledger.head()
-    head = ledger.path.with_name("ledger.jsonl.head")
-    kept = head.read_bytes()
-    head.unlink()
-    assert ledger.verify()
-    with pytest.raises(LedgerDamaged):
-        ledger.check()
-    head.write_bytes(b"{")
-    assert ledger.verify()
-    with pytest.raises(LedgerDamaged):
-        ledger.check()
-    head.write_bytes(kept)
-    forged = Ledger(tmp_path / "forged")
+    for statement in (
+        "UPDATE documents SET content = substr(content, 2) WHERE name = 'ledger-head'",
+        "DELETE FROM documents WHERE name = 'ledger-head'",
+    ):
+        with closing(sqlite3.connect(ledger.state.path)) as connection:
+            connection.execute(statement)
+            connection.commit()
+        with pytest.raises(StateDamaged):
+            ledger.check()
+    assert ledger.verify(), "without a head all lines are too many"
+    forged = Ledger(SiteState(tmp_path / "forged"))
     for number in range(1, 6):
         forged.append({"round": number, "sha256": "f" * 64, "receipt": None})
     assert forged.verify() == []
     assert forged.verify(expected_head=noted)
 
 
-class Crash(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("at", range(6))
-def test_a_crash_at_any_write_leaves_a_ledger_that_goes_on(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    """Before and after each sync: the line is there whole or not at all, never twice."""
-    counted = iter(range(100))
-    real = durable_files.sync
-
-    def sync(descriptor: int) -> None:
-        if next(counted) == at:
-            raise Crash
-        real(descriptor)
-        if next(counted) == at:
-            raise Crash
-
-    entry = {"round": 6, "sha256": "6" * 64, "receipt": None}
-    monkeypatch.setattr(durable_files, "sync", sync)
-    with contextlib.suppress(Crash):
-        ledger.append(entry)
-    assert next(counted) > at, "no crash there"
-    monkeypatch.setattr(durable_files, "sync", real)
-    again = Ledger(ledger.path.parent)
-    again.append(entry, unless=frozenset({"round", "sha256"}))
-    again.append({"round": 7}, unless=frozenset({"round"}))
-    assert [e["round"] for e in again.read()] == [1, 2, 3, 4, 5, 6, 7]
-    assert again.verify() == []
-
-
-def test_a_line_cut_short_by_a_crash_is_written_over(ledger: Ledger) -> None:
-    with ledger.path.open("ab") as file:
-        file.write(b'{"line": 6, "previo')
-    ledger.check()
-    ledger.append({"round": 6})
-    assert ledger.verify() == []
-    assert len(lines(ledger)) == 6
+def test_a_kill_at_any_write_leaves_a_ledger_that_goes_on(ledger: Ledger, tmp_path: Path) -> None:
+    """The line is there whole or not at all."""
+    copies = tmp_path / "moments"
+    for left in each_moment(copies, ledger.state, lambda: ledger.append({"round": 6})):
+        again = Ledger(SiteState(left))
+        assert again.verify() == []
+        if again.head()[0] == 5:
+            again.append({"round": 6})
+        again.append({"round": 7})
+        assert [e["round"] for e in again.read()] == [1, 2, 3, 4, 5, 6, 7]
+        assert again.verify() == []
 
 
 def test_two_processes_append_one_after_the_other(tmp_path: Path) -> None:
     def write(name: str) -> None:
         for number in range(20):
-            Ledger(tmp_path).append({"session": name, "round": number})
+            Ledger(SiteState(tmp_path)).append({"session": name, "round": number})
 
     threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    ledger = Ledger(tmp_path)
+    ledger = Ledger(SiteState(tmp_path))
     assert ledger.verify() == []
     assert len(list(ledger.read())) == 60
 
 
-def test_lines_are_json_with_nothing_in_between(ledger: Ledger) -> None:
-    for line in lines(ledger):
-        assert line.endswith(b"}\n")
-        json.loads(line)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
 def test_files_belong_to_their_owner_alone(ledger: Ledger) -> None:
-    for path in [ledger.path.parent, *ledger.path.parent.iterdir()]:
+    for path in [ledger.state.directory, *ledger.state.directory.iterdir()]:
         assert path.stat().st_mode & 0o077 == 0, path
-
-
-def test_what_a_crash_left_of_a_line_is_no_fault(ledger: Ledger) -> None:
-    whole = list(ledger.read())
-    with ledger.path.open("ab") as file:
-        file.write(b'{"line": 6, "prev')
-    assert ledger.verify() == []
-    assert list(ledger.read()) == whole
-
-
-def test_a_line_that_no_parser_survives_is_a_fault(ledger: Ledger) -> None:
-    lines = ledger.path.read_bytes().splitlines(keepends=True)
-    ledger.path.write_bytes(b"".join([b"[" * 100_000 + b"\n", *lines[1:]]))
-    assert ledger.verify()[0].line == 1

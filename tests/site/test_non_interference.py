@@ -30,8 +30,8 @@ from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute_answer
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import SiteRows
+from fedclust.site.state import SiteState
 from fedclust.wire import codec
 from fedclust.wire.models import TaskDocument
 from fedclust.wire.submissions import BINARY, read_submission
@@ -82,14 +82,15 @@ def two_worlds(site: SiteFile, way: str, seed: int) -> Iterator[tuple[World, Wor
     with tempfile.TemporaryDirectory() as directory:
         first = World(site, Path(directory) / "first")
         with first.here():
-            table = site.form(first.place)
-            released, secret = released_by(table, site), CohortStore().secret()
+            table = site.form()
+            secret = SiteState().secret()
+            released = released_by(table, site, secret)
         second = World(other_site(site, way, seed, table, secret), Path(directory) / "second")
         if way == "later":
             shutil.copytree(first.place, second.place)
         with second.here():
             # Seldom a group changes with the places.
-            assume(released == released_by(second.site.form(second.place), site))
+            assume(released == released_by(second.site.form(), site, secret))
         yield first, second
 
 
@@ -146,7 +147,8 @@ class Answering:
     @classmethod
     def at(cls, fake: FakeCoordinator, world: World) -> Answering:
         with world.here():
-            run = fake.site(world.place)._open("heart", SiteRows(world.site.frame(), PERSON))
+            site = fake.site(world.place / "state")
+            run = site._open("heart", SiteRows(world.site.frame(), PERSON))
         return cls(run.request, run.prepared.data)
 
     def outcome(self, document: TaskDocument, *, keep: bool = False) -> bytes | str:
@@ -314,9 +316,9 @@ def conversation(
     fake.before = record
     with world.here():
         if withdrawn is not None:
-            CohortStore().withdraw(withdrawn, Ledger(world.place), EPOCH)
+            CohortStore(SiteState()).withdraw(withdrawn, EPOCH)
         try:
-            fake.site(world.place).participate(
+            fake.site(world.place / "state").participate(
                 "heart", world.site.frame(), person=PERSON, consent=True, **options
             )
         except errors.FedclustError as error:

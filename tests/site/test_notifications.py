@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from fedclust.site.notifications import (
     run_command,
 )
 from fedclust.site.settings import read_settings, settings_path
+from fedclust.site.state import SiteState, state_directory
 from fedclust_service.orchestration.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import BEGIN, ManualClock
@@ -55,7 +55,11 @@ class Post:
 
     def restart(self) -> None:
         self.notifier = SiteNotifier(
-            self.state, self.command, self.said.append, lambda: self.handed, self.clock.now
+            SiteState(self.state),
+            self.command,
+            self.said.append,
+            lambda: self.handed,
+            self.clock.now,
         )
 
     def connect(self) -> Client:
@@ -160,12 +164,10 @@ def test_the_command_gets_json_and_three_variables_and_no_secret(
         "2026-01-05T08:00:00.000Z",
     )
     assert "fedclust participate heart --data FILE" in body["text"]
-    kept = (post.state / "agent-notified.json").read_text("utf-8")
-    for text in (json.dumps(body), kept):
-        assert token not in text
-        assert PURPOSE not in text
-    if os.name == "posix":
-        assert (post.state / "agent-notified.json").stat().st_mode & 0o077 == 0
+    kept = b"".join(path.read_bytes() for path in post.state.rglob("*") if path.is_file())
+    for text in (json.dumps(body).encode(), kept):
+        assert token.encode() not in text
+        assert PURPOSE.encode() not in text
 
 
 def test_a_command_that_fails_is_run_again_and_then_given_up(post: Post) -> None:
@@ -217,11 +219,13 @@ def test_a_coordinator_that_is_away_is_one_line(post: Post) -> None:
     assert post.said == [line, line]
 
 
-def test_a_damaged_file_means_that_it_starts_again(post: Post) -> None:
+def test_a_damaged_state_is_said(post: Post) -> None:
     post.api.define("ada", "heart", SITES)
     post.look()
-    (post.state / "agent-notified.json").write_text("{", "utf-8")
-    assert post.look() == [("invited", "heart")]
+    with SiteState(post.state).write() as connection:
+        connection.execute("UPDATE documents SET content = x'00' WHERE name = 'agent-notified'")
+    assert post.look() == []
+    assert "fedclust restore" in post.said[0]
 
 
 def test_it_looks_until_it_is_stopped(post: Post) -> None:
@@ -235,10 +239,15 @@ def test_it_looks_until_it_is_stopped(post: Post) -> None:
 
 
 def test_the_command_is_a_setting_of_the_site() -> None:
-    settings_path().parent.mkdir(parents=True, exist_ok=True)
-    settings_path().write_text('[agent]\nnotify_command = ["/usr/local/bin/tell", "it@x"]\n')
-    assert read_settings().agent.notify_command == ("/usr/local/bin/tell", "it@x")
-    assert 'agent.notify_command = ["/usr/local/bin/tell", "it@x"]' in read_settings().lines()
-    settings_path().write_text('[agent]\nnotify_command = "tell it"\n')
+    settings_path(state_directory()).parent.mkdir(parents=True, exist_ok=True)
+    settings_path(state_directory()).write_text(
+        '[agent]\nnotify_command = ["/usr/local/bin/tell", "it@x"]\n'
+    )
+    assert read_settings(state_directory()).agent.notify_command == ("/usr/local/bin/tell", "it@x")
+    assert (
+        'agent.notify_command = ["/usr/local/bin/tell", "it@x"]'
+        in read_settings(state_directory()).lines()
+    )
+    settings_path(state_directory()).write_text('[agent]\nnotify_command = "tell it"\n')
     with pytest.raises(UsageError, match=r"agent\.notify_command"):
-        read_settings()
+        read_settings(state_directory())

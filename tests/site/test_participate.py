@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import errno
 import json
 import logging
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import durable_files, engine, errors, simulate
+from fedclust import engine, errors, simulate
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
 from fedclust.site import Preview, Progress, Site
@@ -24,12 +24,13 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, recorded_answers
 from fedclust.site.ledger import Ledger
-from fedclust.site.paths import coordinator_directory, default_directory
 from fedclust.site.result import SiteResult
 from fedclust.site.settings import settings_path
+from fedclust.site.state import SiteState, state_directory
 from fedclust.wire import codec
 from fedclust.wire.models import TaskResponse
 from fedclust.wire.submissions import JSON
+from support.crashes import ticking
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal
 from support.ledgers import body_lines
 
@@ -48,7 +49,7 @@ def coordinator(**definition: Any) -> FakeCoordinator:
 
 
 def journal(fake: FakeCoordinator, directory: Path) -> Journal:
-    return Journal(directory, URL, "me", "heart", fake.sha256)
+    return Journal(SiteState(directory), URL, "me", "heart", fake.sha256)
 
 
 # --- the whole path -------------------------------------------------------------------------------
@@ -249,7 +250,10 @@ def test_preview_is_what_is_sent_byte_for_byte_and_sends_nothing(tmp_path: Path)
     site = fake.site(tmp_path)
     previews: dict[int, Preview] = {1: site.preview("heart", MINE)}
     assert "sites invited" in previews[1].note
-    assert not any(tmp_path.iterdir()), "nor is anything written"
+    assert (Ledger(SiteState(tmp_path)).head()[0], CohortStore(SiteState(tmp_path)).records()) == (
+        0,
+        {},
+    )
 
     def look(progress: Progress) -> None:
         if progress.event in ("joined", "sent") and fake.state == "running":
@@ -629,7 +633,7 @@ def test_a_token_that_expires_half_way_is_replaced_and_the_same_bytes_go(tmp_pat
     fake.before = lambda _request: None
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert len({body for number, body in fake.puts if number == 2}) == 1
-    assert Ledger(tmp_path).verify() == []
+    assert Ledger(SiteState(tmp_path)).verify() == []
 
 
 def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path) -> None:
@@ -692,22 +696,23 @@ def test_other_rows_are_refused_before_anything_is_sent(
 
 def test_another_smallest_count_is_refused(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
-    with pytest.raises(errors.JournalError, match="min_group_size"):
+    with pytest.raises(errors.StateError, match="min_group_size"):
         fake.site(tmp_path).participate("heart", MINE, min_group_size=7, consent=True)
 
 
 # --- the site's own least group size --------------------------------------------------------------
 
 
-def allow_from(least: int) -> None:
-    settings_path().write_text(f"min_group_size = {least}\n", "utf-8")
+def allow_from(least: int, directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    settings_path(directory).write_text(f"min_group_size = {least}\n", "utf-8")
 
 
 @pytest.mark.parametrize(("given", "session_p", "used"), [(None, 5, 11), (7, 5, 11), (20, 12, 20)])
 def test_the_settings_raise_the_least_group_size(
     tmp_path: Path, given: int | None, session_p: int, used: int
 ) -> None:
-    allow_from(11)
+    allow_from(11, tmp_path)
     fake = coordinator(policy={"max_rounds": 4, "min_group_size": session_p})
     site = fake.site(tmp_path)
     assert site.check("heart", MINE, min_group_size=given).p == used
@@ -715,7 +720,7 @@ def test_the_settings_raise_the_least_group_size(
         site.participate("heart", MINE, min_group_size=given, consent=True)
     assert fake.joined is not None
     assert fake.joined.min_group_size == used
-    (table,) = CohortStore().records(Ledger(tmp_path)).values()
+    (table,) = CohortStore(SiteState(tmp_path)).records().values()
     assert table.cohort.sizes.min() >= used
     assert {line["smallest_count"] >= used for line in body_lines(tmp_path)} == {True}
 
@@ -723,7 +728,7 @@ def test_the_settings_raise_the_least_group_size(
 def test_a_session_joined_with_smaller_groups_sends_nothing_more(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
     sent = len(fake.puts)
-    allow_from(11)
+    allow_from(11, tmp_path)
     for own in (None, 5):
         with pytest.raises(errors.DisclosureError, match=r"at least 5 persons.*fedclust leave"):
             fake.site(tmp_path).participate("heart", MINE, min_group_size=own, consent=True)
@@ -737,7 +742,7 @@ def test_a_setting_that_is_made_during_a_session_holds_from_the_next_body_on(
 
     def ask(preview: Preview) -> bool:
         if preview.round == 2:
-            allow_from(11)
+            allow_from(11, tmp_path)
         return True
 
     with pytest.raises(errors.DisclosureError, match="fewer than 11"):
@@ -748,13 +753,13 @@ def test_a_setting_that_is_made_during_a_session_holds_from_the_next_body_on(
 def test_a_session_that_has_ended_can_be_read_under_a_stricter_setting(tmp_path: Path) -> None:
     fake = coordinator()
     first = fake.site(tmp_path).participate("heart", MINE, consent=True)
-    allow_from(11)
+    allow_from(11, tmp_path)
     again = fake.site(tmp_path).participate("heart", MINE, consent=True)
     np.testing.assert_array_equal(first.labels_, again.labels_)
 
 
 def test_a_least_group_size_in_the_settings_allows_no_exact_rows(tmp_path: Path) -> None:
-    allow_from(3)
+    allow_from(3, tmp_path)
     fake = coordinator(policy={"protection": "none", "max_rounds": 4})
     for act in (fake.site(tmp_path).participate, fake.site(tmp_path).check):
         with pytest.raises(errors.DisclosureError, match="asks for exact rows"):
@@ -762,41 +767,58 @@ def test_a_least_group_size_in_the_settings_allows_no_exact_rows(tmp_path: Path)
     assert fake.joined is None
 
 
-@pytest.mark.parametrize("lost", ["all", "the last round", "one in the middle"])
+def change(directory: Path, *statements: str) -> None:
+    """Change the state as no program of fedclust does."""
+    with SiteState(directory).write() as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+LOST = {
+    "all": ("DELETE FROM answers", "DELETE FROM sessions"),
+    "the record": ("DELETE FROM sessions",),
+    "the last round": ("DELETE FROM answers WHERE round = (SELECT max(round) FROM answers)",),
+    "one in the middle": ("DELETE FROM answers WHERE round = 2",),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
 def test_a_journal_that_lacks_a_sent_round_is_refused(tmp_path: Path, lost: str) -> None:
     fake = interrupted(tmp_path, after=3)
-    directory = journal(fake, tmp_path).directory
-    gone = {"all": "*", "the last round": "round-00004*", "one in the middle": "round-00002*"}
-    for path in directory.glob(gone[lost]):
-        path.unlink()
+    change(tmp_path, "PRAGMA foreign_keys = OFF", *LOST[lost])
     sent = len(fake.puts)
-    with pytest.raises(errors.JournalDamaged):
+    with pytest.raises(errors.StateDamaged):
         fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert len(fake.puts) == sent
 
 
-def test_every_damaged_file_of_the_journal_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "column"), [("sessions", "record"), ("answers", "answer"), ("answers", "outcome")]
+)
+def test_damage_of_the_journal_stops_the_site(tmp_path: Path, table: str, column: str) -> None:
     fake = interrupted(tmp_path)
-    directory = journal(fake, tmp_path).directory
+    state = SiteState(tmp_path)
     sent = len(fake.puts)
-    for path in sorted(directory.iterdir()):
-        if path.name == "lock":
-            continue
-        sound = path.read_bytes()
-        path.write_bytes(sound[:-3] + b"???")
-        with pytest.raises(errors.JournalDamaged, match=path.name):
+    with state.read() as connection:
+        query = f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
+        row, sound = connection.execute(query).fetchone()
+    put = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"  # noqa: S608
+    for damaged in (sound[:-3] + b"???", sound[:-1], b""):
+        with state.write() as connection:
+            connection.execute(put, (damaged, row))
+        with pytest.raises(errors.StateDamaged, match="fedclust restore"):
             fake.site(tmp_path).participate("heart", MINE, consent=True)
-        path.write_bytes(sound)
     assert len(fake.puts) == sent
+    with state.write() as connection:
+        connection.execute(put, (sound, row))
     fake.site(tmp_path).participate("heart", MINE, consent=True)
 
 
 def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
     fake = interrupted(tmp_path, after=2)
-    path = Ledger(tmp_path).path
-    path.write_bytes(path.read_bytes()[:-20])
+    change(tmp_path, "UPDATE ledger SET text = substr(text, 20)")
     sent = len(fake.puts)
-    with pytest.raises(errors.JournalDamaged, match="ledger"):
+    with pytest.raises(errors.StateDamaged, match="ledger"):
         fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert len(fake.puts) == sent
 
@@ -814,35 +836,32 @@ def test_another_journal_that_answers_meanwhile_is_noticed(tmp_path: Path) -> No
                 )
 
     fake.after = overtaken
-    with pytest.raises(errors.JournalDamaged, match="answered round 1"):
+    with pytest.raises(errors.StateDamaged, match="answered round 1"):
         fake.site(tmp_path / "b").participate("heart", MINE, consent=True)
     assert [number for number, _ in fake.puts] == [1]
 
 
 @pytest.mark.parametrize("at", [0, 3, 5, 8, 11])
-def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    fake, real, counted = coordinator(), durable_files.sync, iter(range(1000))
+def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(tmp_path: Path, at: int) -> None:
+    fake, counted = coordinator(), iter(range(1000))
 
-    def full(descriptor: int) -> None:
+    def full() -> None:
         if next(counted) >= at:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(descriptor)
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
 
-    monkeypatch.setattr(durable_files, "sync", full)
-    with pytest.raises(errors.JournalError, match=r"No space left.*same command again"):
+    with ticking(full), pytest.raises(errors.StateError, match=r"is full.*same command again"):
         fake.site(tmp_path / "state").participate("heart", MINE, consent=True)
-    monkeypatch.setattr(durable_files, "sync", real)
     fake.site(tmp_path / "state").participate("heart", MINE, consent=True)
     assert len({number for number, _ in fake.puts}) == len(set(fake.puts))
-    assert Ledger(tmp_path / "state").verify() == []
+    assert Ledger(SiteState(tmp_path / "state")).verify() == []
 
 
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     fake = coordinator()
-    with pytest.raises(errors.JournalError, match="file"):
+    with pytest.raises(errors.StateError, match="file"):
         fake.site(tmp_path / "file").participate("heart", MINE, consent=True)
     assert fake.joined is None
 
@@ -861,17 +880,13 @@ def test_a_user_without_a_home_directory_must_name_one(
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    variables = ("FEDCLUST_JOURNAL_DIR", "FEDCLUST_STATE_DIR", "XDG_STATE_HOME", "LOCALAPPDATA")
-    for name in variables:
+    for name in ("FEDCLUST_STATE_DIR", "XDG_STATE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    with pytest.raises(errors.UsageError, match="--journal-dir"):
-        default_directory()
-    # One variable moves everything; a journal can be elsewhere.
+    with pytest.raises(errors.UsageError, match="FEDCLUST_STATE_DIR"):
+        state_directory()
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path))
-    assert default_directory() == tmp_path
-    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "journal"))
-    assert default_directory() == tmp_path / "journal"
+    assert state_directory() == tmp_path
 
 
 def test_first_contact_is_no_more_patient_than_asked_and_stays_so(tmp_path: Path) -> None:
@@ -897,7 +912,8 @@ def test_where_a_site_has_joined_before_it_waits_for_the_coordinator(tmp_path: P
         site = fake.site(tmp_path, give_up_after_s=86_400.0)
         fake.after = lambda _request, site=site: seen.append(site._http.patience_s)
         assert site.name == fake.me
-        coordinator_directory(tmp_path, site.url).mkdir(exist_ok=True)
+        fake.after = lambda _request: None
+        site.participate("heart", MINE, consent=True)
     assert seen == [30.0, 86_400.0]
 
 
@@ -929,7 +945,7 @@ def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
         ask=lambda preview: shown.append(repr(preview)) is None,
         consent=True,
     )
-    (answer, _), *_ = recorded_answers(tmp_path)
+    (answer, _), *_ = recorded_answers(SiteState(tmp_path))
     texts = [*shown, repr(result), repr(site), repr(answer)]
     assert all("SECRET" not in text and "labels_" not in text for text in texts)
     assert all("body=" not in text and "memory=" not in text for text in texts)
@@ -940,7 +956,7 @@ def test_two_processes_do_not_run_one_session(tmp_path: Path) -> None:
 
     def second(progress: Progress) -> None:
         if progress.event == "joined":
-            with pytest.raises(errors.JournalLocked):
+            with pytest.raises(errors.StateLocked):
                 fake.site(tmp_path).participate("heart", MINE, consent=True)
 
     fake.site(tmp_path).participate("heart", MINE, on_progress=second, consent=True)
@@ -970,7 +986,7 @@ def test_the_ledger_records_what_left(tmp_path: Path) -> None:
     fake = coordinator()
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     entries = body_lines(tmp_path)
-    assert Ledger(tmp_path).verify() == []
+    assert Ledger(SiteState(tmp_path)).verify() == []
     assert [entry["round"] for entry in entries] == sorted(fake.accepted)
     for entry in entries:
         body = fake.accepted[entry["round"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from fedclust import errors
 from fedclust.schema.feature import Feature
-from fedclust.site.cohorts import CohortStore
+from fedclust.site.cohorts import CohortRecord, CohortStore
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.progress import Preview
+from fedclust.site.state import SiteState
 from support.fake_coordinator import FakeCoordinator
 
 RNG = np.random.default_rng(3)
@@ -24,8 +26,17 @@ IDS = [f"p{i}" for i in range(80)]
 OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
 
 
+NUMBERS = itertools.count()
+
+
 def coordinator(**definition: Any) -> FakeCoordinator:
-    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, **definition)
+    """Return a coordinator with a session of its own."""
+    title = f"session {next(NUMBERS)}"
+    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, title=title, **definition)
+
+
+def tables(place: Path) -> dict[str, CohortRecord]:
+    return CohortStore(SiteState(place)).records()
 
 
 def take_part(fake: FakeCoordinator, place: Path, rows: NDArray[np.float64] = MINE, **more: Any):
@@ -44,26 +55,26 @@ def preview(fake: FakeCoordinator, place: Path, **more: Any) -> Preview:
 
 def test_every_session_uses_the_same_table(tmp_path: Path) -> None:
     first, second = coordinator(), coordinator(config={"n_clusters": 2})
-    take_part(first, tmp_path / "a")
-    take_part(second, tmp_path / "another journal")
+    take_part(first, tmp_path)
+    take_part(second, tmp_path)
 
-    (record,) = CohortStore().records().values()
+    (record,) = tables(tmp_path).values()
     assert declared(first) == declared(second) == (record.cohort.table_id, False)
 
 
 def test_a_known_person_is_answered_from_the_store_real_record(tmp_path: Path) -> None:
     """Two sessions, between which one value changes, send the same: nothing to subtract."""
-    take_part(coordinator(), tmp_path / "a")
-    before = preview(coordinator(), tmp_path / "b").body
+    take_part(coordinator(), tmp_path)
+    before = preview(coordinator(), tmp_path).body
     changed = MINE.copy()
     changed[7, 0] += 100.0
 
-    after = coordinator().site(tmp_path / "c").preview("heart", changed, person=IDS).body
+    after = coordinator().site(tmp_path).preview("heart", changed, person=IDS).body
 
     assert before == after
     departed = np.delete(MINE, 7, axis=0)
     ids = IDS[:7] + IDS[8:]
-    assert coordinator().site(tmp_path / "d").preview("heart", departed, person=ids).body == before
+    assert coordinator().site(tmp_path).preview("heart", departed, person=ids).body == before
 
 
 def test_nothing_is_kept_by_a_check_or_without_consent(tmp_path: Path) -> None:
@@ -71,8 +82,8 @@ def test_nothing_is_kept_by_a_check_or_without_consent(tmp_path: Path) -> None:
     fake.site(tmp_path).check("heart", MINE, person=IDS)
     with pytest.raises(errors.ConsentDeclined):
         take_part(fake, tmp_path, consent=False)
-    assert CohortStore().records() == {}
-    assert not Ledger(tmp_path).path.exists()
+    assert tables(tmp_path) == {}
+    assert list(Ledger(SiteState(tmp_path)).read()) == []
 
 
 def test_what_is_previewed_is_what_is_sent(tmp_path: Path) -> None:
@@ -86,7 +97,7 @@ def test_the_table_is_kept_before_the_site_joins(tmp_path: Path) -> None:
     fake = coordinator()
 
     def refuse(request: Any) -> Any:
-        assert not request.url.path.endswith("/participation") or CohortStore().records()
+        assert not request.url.path.endswith("/participation") or tables(tmp_path)
 
     fake.before = refuse
     take_part(fake, tmp_path)
@@ -96,28 +107,28 @@ def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path)
     fake = coordinator()
     with pytest.raises(errors.ConsentDeclined):
         take_part(fake, tmp_path, ask=lambda next_one: next_one.round == 1)
-    CohortStore().withdraw("p7", Ledger(tmp_path), fake.site(tmp_path)._now())
+    CohortStore(SiteState(tmp_path)).withdraw("p7", fake.site(tmp_path)._now())
 
     with pytest.raises(errors.OtherData, match="a person was withdrawn"):
         take_part(fake, tmp_path)
 
 
 def test_a_larger_p_takes_unions_and_a_smaller_one_the_pinned(tmp_path: Path) -> None:
-    take_part(coordinator(), tmp_path / "a")
+    take_part(coordinator(), tmp_path)
     for p, least in ((3, 5), (20, 20)):
         fake = coordinator(policy={"min_group_size": p, "max_rounds": 4})
-        request = fake.site(tmp_path / str(p)).check("heart", MINE, person=IDS)
+        request = fake.site(tmp_path).check("heart", MINE, person=IDS)
         assert request.p == least
         assert request.figures is not None
 
 
 @pytest.mark.parametrize("fences", [True, False])
 def test_consent_notes_a_table_without_fences(tmp_path: Path, fences: bool) -> None:
-    store, ledger = CohortStore(), Ledger(tmp_path)
+    store = CohortStore(SiteState(tmp_path))
     reading = SiteRows(MINE, person=IDS)
     asked = [Feature(name="x"), Feature(name="y")]
-    _, draft = draft_table(store, reading, asked, 5, datetime.now(UTC), ledger, fences=fences)
-    store.keep(draft, ledger)
+    _, draft = draft_table(store, reading, asked, 5, datetime.now(UTC), fences=fences)
+    store.keep(draft)
 
     request = coordinator().site(tmp_path).check("heart", MINE, person=IDS)
 
@@ -125,44 +136,60 @@ def test_consent_notes_a_table_without_fences(tmp_path: Path, fences: bool) -> N
     assert any("without fences" in note for note in request.notes) == (not fences)
 
 
-def test_a_lost_store_ends_the_command(tmp_path: Path) -> None:
-    take_part(coordinator(), tmp_path)
-    for path in CohortStore().directory.iterdir():
-        path.unlink()
-    with pytest.raises(errors.CohortLost, match="groups are not formed twice"):
-        take_part(coordinator(), tmp_path)
-
-
-def test_persons_of_another_site_on_this_account_have_their_own_table(tmp_path: Path) -> None:
+def test_two_sessions_that_begin_at_once_use_one_table_and_ask_once(tmp_path: Path) -> None:
+    """The second one finds that the first was faster, and takes its groups."""
     first, second = coordinator(), coordinator()
-    take_part(first, tmp_path / "a")
+    asked: list[str] = []
+
+    def consent(request: Any) -> bool:
+        asked.append(request.approval_code)
+        if len(asked) == 1:
+            take_part(first, tmp_path)
+        return True
+
+    take_part(second, tmp_path, consent=consent)
+
+    (record,) = tables(tmp_path).values()
+    assert declared(first) == declared(second) == (record.cohort.table_id, False)
+    assert [line["what"] for line in record.history] == ["created"]
+    assert len(asked) == len(set(asked))
+
+
+def test_other_persons_are_declared_and_have_their_own_table(tmp_path: Path) -> None:
+    first, second = coordinator(), coordinator()
+    take_part(first, tmp_path)
     other = np.random.default_rng(9).normal(size=(60, 2))
-    take_part(second, tmp_path / "b", other, person=[f"q{i}" for i in range(60)])
+    ids = [f"q{i}" for i in range(60)]
+    with pytest.raises(errors.PersonsRefused, match="--other-persons"):
+        take_part(second, tmp_path, other, person=ids)
+    take_part(second, tmp_path, other, person=ids, other_persons="board 7")
     assert declared(first) != declared(second)
-    with pytest.raises(errors.PersonsRefused, match="FEDCLUST_STATE_DIR"):
-        take_part(coordinator(), tmp_path / "c", other)
+    assert second.joined is not None
+    assert (second.joined.other_persons, second.joined.separate_groups) == (True, False)
+    take_part(second, tmp_path, other, person=ids)
+    assert second.joined.other_persons, "the session was joined with it"
 
 
 def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
-    take_part(coordinator(), tmp_path / "a")
+    take_part(coordinator(), tmp_path)
     fake = coordinator()
     with pytest.raises(errors.ConsentDeclined):
         take_part(
             fake,
-            tmp_path / "b",
+            tmp_path,
             separate_groups="board 7",
             ask=lambda next_one: next_one.round == 1,
         )
-    take_part(fake, tmp_path / "b", separate_groups="board 7")
+    take_part(fake, tmp_path, separate_groups="board 7")
 
     table, separate = declared(fake)
     assert separate
-    assert len(CohortStore().records()) == 2
+    assert len(tables(tmp_path)) == 2
     with pytest.raises(errors.PersonsRefused, match="--cohort"):
-        take_part(coordinator(), tmp_path / "c")
+        take_part(coordinator(), tmp_path)
     third = coordinator()
     assert table is not None
-    take_part(third, tmp_path / "d", cohort=table[:6])
+    take_part(third, tmp_path, cohort=table[:6])
     assert declared(third) == (table, False)
 
 
@@ -170,10 +197,10 @@ def test_without_protection_there_is_no_table(tmp_path: Path) -> None:
     fake = coordinator(policy={"protection": "none", "max_rounds": 4})
     take_part(fake, tmp_path, consent=True)
     assert declared(fake) == (None, False)
-    assert CohortStore().records() == {}
+    assert tables(tmp_path) == {}
 
 
 def test_fewer_than_p_persons_have_no_table(tmp_path: Path) -> None:
     request = coordinator().site(tmp_path).check("heart", MINE[:4], person=IDS[:4])
     assert request.persons == 0
-    assert CohortStore().records() == {}
+    assert tables(tmp_path) == {}

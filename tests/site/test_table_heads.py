@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +16,7 @@ from fedclust import errors
 from fedclust.protection.cohort import Cohort
 from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortRecord, CohortStore, table_heads
-from fedclust.site.ledger import Ledger
-from fedclust.site.paths import state_directory
+from fedclust.site.state import SiteState
 from fedclust.wire.models import Participation, TableHeads
 from support.fake_coordinator import FakeCoordinator, refusal
 
@@ -26,8 +26,13 @@ IDS = [f"p{i}" for i in range(120)]
 OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
 
 
+NUMBERS = itertools.count()
+
+
 def coordinator() -> FakeCoordinator:
-    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]})
+    """Return a coordinator with a session of its own."""
+    title = f"session {next(NUMBERS)}"
+    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, title=title)
 
 
 def take_part(fake: FakeCoordinator, place: Path, n: int = 80) -> None:
@@ -35,9 +40,10 @@ def take_part(fake: FakeCoordinator, place: Path, n: int = 80) -> None:
     fake.site(place).participate("heart", rows, person=IDS[:n], consent=True)
 
 
-def stored() -> TableHeads:
-    (table_id,) = CohortStore().records()
-    return CohortStore().heads(table_id, every=True)
+def stored(place: Path) -> TableHeads:
+    store = CohortStore(SiteState(place))
+    (table_id,) = store.records()
+    return store.heads(table_id, every=True)
 
 
 def joins(request: httpx.Request) -> bool:
@@ -85,11 +91,11 @@ def test_each_join_continues_the_one_before(tmp_path: Path) -> None:
     take_part(first, tmp_path / "a")
     assert first.joined is not None
     before = first.joined.heads
-    assert before == stored()
-    take_part(second, tmp_path / "b", n=100)
+    assert before == stored(tmp_path / "a")
+    take_part(second, tmp_path / "a", n=100)
     assert second.joined is not None
     after = second.joined.heads
-    assert after == stored()
+    assert after == stored(tmp_path / "a")
     assert before is not None
     assert after is not None
     assert after.last > before.last
@@ -103,7 +109,7 @@ def test_changes_are_stored_before_their_heads_leave(tmp_path: Path) -> None:
 
     def crash(request: httpx.Request) -> httpx.Response | None:
         if joins(request):
-            seen.append(sent_heads(request) == stored())
+            seen.append(sent_heads(request) == stored(tmp_path / "a"))
             if len(seen) == 1:
                 raise ZeroDivisionError
         return None
@@ -113,7 +119,7 @@ def test_changes_are_stored_before_their_heads_leave(tmp_path: Path) -> None:
         take_part(fake, tmp_path / "a")
     # Newcomers between the crash and the next run.
     other = coordinator()
-    take_part(other, tmp_path / "b", n=100)
+    take_part(other, tmp_path / "a", n=100)
     take_part(fake, tmp_path / "a", n=100)
     assert seen == [True, True]
 
@@ -133,10 +139,10 @@ def test_all_heads_are_sent_to_a_coordinator_that_needs_them(
         return refusal("table-heads-needed") if firsts[-1] > 1 else None
 
     fake.before = needs_all
-    take_part(fake, tmp_path / "b", n=100)
+    take_part(fake, tmp_path / "a", n=100)
     assert firsts == [2, 1]
     assert fake.joined is not None
-    assert fake.joined.heads == stored()
+    assert fake.joined.heads == stored(tmp_path / "a")
 
 
 def test_a_refusal_stands_if_nothing_was_stored_since(tmp_path: Path) -> None:
@@ -147,7 +153,7 @@ def test_a_refusal_stands_if_nothing_was_stored_since(tmp_path: Path) -> None:
         fake = coordinator()
         fake.before = lambda request, slug=slug: refusal(slug) if joins(request) else None
         with pytest.raises(error, match="do something else"):
-            take_part(fake, tmp_path / slug)
+            take_part(fake, tmp_path / "a")
         assert sum(each.endswith("/participation") for each in fake.requests) == 1
         assert fake.puts == []
 
@@ -163,21 +169,21 @@ def test_a_change_that_another_process_stores_meanwhile_refuses_nobody(tmp_path:
         sent.append(sent_heads(request))
         if len(sent) > 1:
             return None
-        CohortStore().withdraw(IDS[0], Ledger(tmp_path / "a"), datetime.now(UTC))
+        CohortStore(SiteState(tmp_path / "a")).withdraw(IDS[0], datetime.now(UTC))
         return refusal("table-changed")
 
     fake.before = overtaken
     take_part(fake, tmp_path / "a")
     assert [each.last for each in sent] == [1, 2]
     assert fake.joined is not None
-    assert fake.joined.heads == stored()
+    assert fake.joined.heads == stored(tmp_path / "a")
 
 
 def test_a_store_that_is_restored_in_mid_session_is_noticed_before_anything_is_sent(
     tmp_path: Path,
 ) -> None:
     fake = coordinator()
-    state, backup = state_directory(), tmp_path / "backup"
+    state, backup = tmp_path / "a", tmp_path / "backup"
 
     def stop(request: httpx.Request) -> httpx.Response | None:
         if request.url.path.endswith("/task"):
@@ -189,9 +195,8 @@ def test_a_store_that_is_restored_in_mid_session_is_noticed_before_anything_is_s
         take_part(fake, tmp_path / "a")
     assert fake.presence == "joined"
     shutil.copytree(state, backup)
-    shutil.copytree(tmp_path / "a", tmp_path / "journal of the backup")
-    take_part(coordinator(), tmp_path / "b", n=100)
-    accepted = stored()
+    take_part(coordinator(), tmp_path / "a", n=100)
+    accepted = stored(tmp_path / "a")
 
     shutil.rmtree(state)
     shutil.copytree(backup, state)
@@ -203,5 +208,5 @@ def test_a_store_that_is_restored_in_mid_session_is_noticed_before_anything_is_s
 
     fake.before = compares
     with pytest.raises(errors.TableChanged):
-        take_part(fake, tmp_path / "journal of the backup")
+        take_part(fake, state)
     assert fake.puts == []

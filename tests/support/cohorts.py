@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, source_names
-from fedclust.protection.fingerprints import person_keys
-from fedclust.protection.recognition import PersonSource
+from fedclust.protection.fingerprints import person_keys, row_ids
+from fedclust.protection.recognition import PersonSource, Recognition
 from fedclust.protection.update import Change, update_cohort
 
 FloatArray = NDArray[np.float64]
@@ -42,6 +42,7 @@ class Memory:
     p: int = 5
     cohorts: list[Cohort] = field(default_factory=list)
     made: int = 0
+    recognition: Recognition = field(default_factory=lambda: Recognition(0, 0, 0))
 
     @property
     def cohort(self) -> Cohort:
@@ -57,46 +58,53 @@ class Memory:
         rules: dict[str, str] | None = None,
         blocks: int = 1,
         ids: bool = True,
-        accept_corrections: bool = False,
+        **how: Any,
     ) -> Change:
         """Bring the cohort of these persons up to date."""
         return self.update_sources(
-            list(people) if ids else None,
+            list(people) if ids else row_ids(1, len(people)),
             sources_of(list(people.values()), names),
             rules,
             blocks,
-            accept_corrections=accept_corrections,
+            **how,
         )
 
     def update_sources(
         self,
-        ids: Sequence[str] | None,
+        ids: Sequence[str],
         sources: Sequence[SourceColumn],
         rules: dict[str, str] | None = None,
         blocks: int = 1,
         *,
-        accept_corrections: bool = False,
+        later: Mapping[str, str] | None = None,
+        outcomes: Sequence[str] = (),
+        **how: Any,
     ) -> Change:
         """As :meth:`update`, for columns."""
         self.made += 1
         n = len(sources[0].values)
         cuts = np.array_split(np.arange(n), blocks)
 
-        def parts() -> list[tuple[Sequence[str] | None, list[SourceColumn]]]:
+        def parts() -> list[tuple[Sequence[str], list[SourceColumn]]]:
             return [
                 (
-                    None if ids is None else [ids[row] for row in rows],
+                    [ids[row] for row in rows],
                     [SourceColumn(each.name, each.values[rows], each.n_levels) for each in sources],
                 )
                 for rows in cuts
             ]
 
-        cohort, change = update_cohort(
+        cohort, change, self.recognition = update_cohort(
             Cohort.empty(f"table-{self.made}", self.p),
             self.cohorts,
             SECRET,
-            PersonSource(parts, {each.name: "number" for each in sources} | (rules or {})),
-            accept_corrections=accept_corrections,
+            PersonSource(
+                parts,
+                {each.name: "number" for each in sources} | (rules or {}),
+                apart=frozenset(outcomes),
+                later=later or {},
+            ),
+            **how,
         )
         names = [each.table_id for each in self.cohorts]
         if cohort.table_id in names:

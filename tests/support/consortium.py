@@ -95,7 +95,7 @@ class Consortium:
                 with Site(
                     self.url,
                     token=self.site_tokens[name],
-                    journal_dir=journals / name,
+                    state_dir=journals / name,
                     ca_bundle=self.options.ca_bundle,
                     proxy=self.options.proxy,
                 ) as site:
@@ -156,7 +156,7 @@ class Command:
         self._command = [
             *(sys.executable, "-c", COMMAND, "participate", session),
             *("--coordinator", consortium.url, "--token-file", "token"),
-            *("--data", "rows.csv", "--id-column", "record", "--journal-dir", "journal"),
+            *("--data", "rows.csv", "--id-column", "record"),
             *("--labels-out", "labels.csv", "--result-out", "result.fedclust", "--yes"),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -170,7 +170,7 @@ class Command:
             self._process = processes.popen(
                 self._command,
                 cwd=self.directory,
-                env=clean_environment({"FEDCLUST_STATE_DIR": str(self.directory / "groups")}),
+                env=clean_environment({"FEDCLUST_STATE_DIR": str(self.directory / "state")}),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

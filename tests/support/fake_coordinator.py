@@ -93,7 +93,7 @@ class FakeCoordinator(httpx.BaseTransport):
             transport=self,
             sleep=lambda _seconds: None,
         )
-        return Site(http=http, journal_dir=directory, now=lambda: EPOCH, **options)
+        return Site(http=http, state_dir=directory, now=lambda: EPOCH, **options)
 
     # --- HTTP -------------------------------------------------------------------------------------
 

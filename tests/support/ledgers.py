@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 
 
 def body_lines(directory: Path) -> list[dict[str, Any]]:
     """Return the lines about bodies."""
-    return [line for line in Ledger(directory).read() if "event" not in line]
+    return [line for line in Ledger(SiteState(directory)).read() if "event" not in line]

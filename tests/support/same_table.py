@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -24,8 +23,8 @@ from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import NumericColumn
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
-from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import SiteRows, draft_table
+from fedclust.site.state import SiteState
 from support.fake_coordinator import EPOCH
 
 FloatArray = NDArray[np.float64]
@@ -72,20 +71,20 @@ class SiteFile:
         """Return the columns as a session may ask for them."""
         return [feature(name) for name in self.columns]
 
-    def form(self, journal: Path) -> Cohort:
-        """Form and keep the site's table in the state directory that is set."""
-        store, ledger = CohortStore(), Ledger(journal)
+    def form(self, state: SiteState | None = None) -> Cohort:
+        """Form and keep the site's table, by default in the state directory that is set."""
+        store = CohortStore(state or SiteState())
         asked = [Feature(**each) for each in self.features()]
         with self._given():
             reading = SiteRows(self.frame(), person=PERSON)
-            draft = draft_table(store, reading, asked, P, EPOCH, ledger, lacking=True)[1]
+            draft = draft_table(store, reading, asked, P, EPOCH, lacking=True)[1]
         if self.like is not None:
             cohort = draft.record.cohort
             columns = zip(cohort.columns, self.like.columns, strict=True)
             pinned = tuple(replace(each, share=other.share) for each, other in columns)
             record = replace(draft.record, cohort=replace(cohort, columns=pinned))
             draft = replace(draft, record=record)
-        return store.keep(draft, ledger)
+        return store.keep(draft)
 
     @contextmanager
     def _given(self) -> Iterator[None]:
@@ -249,13 +248,10 @@ def of_records(site: SiteFile, cohort: Cohort, secret: bytes) -> SiteFile:
     return SiteFile(site.ids, {name: columns[name] for name in site.columns}, groups, cohort)
 
 
-def released_by(cohort: Cohort, site: SiteFile) -> Any:
-    """Return what a table tells, in no order of the groups, and what it tells of each person.
-
-    The state directory that is set is that of the table.
-    """
+def released_by(cohort: Cohort, site: SiteFile, secret: bytes) -> Any:
+    """Return what a table tells, in no order of the groups, and what it tells of each person."""
     released = [np.nan_to_num(each.released, nan=-1e300) for each in cohort.columns]
     groups = np.column_stack([cohort.sizes, *released])
-    rows = cohort.table_rows(CohortStore().secret(), list(site.ids))
+    rows = cohort.table_rows(secret, list(site.ids))
     columns = [(each.column, each.share) for each in cohort.columns]
     return columns, sorted(groups.tolist()), groups[rows].tolist()

@@ -240,7 +240,7 @@ def show_tables(connection: o.Connection, name: Name, as_json: o.AsJson = False)
     "accept-table",
     "fedclust site accept-table cleveland --table 5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e "
     "--number 7 --head 9f86d081884c7d65",
-    text="Accept the protected table of a site that lost its newer store; its groups are kept.",
+    text="Accept the protected table of a site that lost its newer state; its groups are kept.",
 )
 def accept_table(
     connection: o.Connection,

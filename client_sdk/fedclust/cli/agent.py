@@ -26,9 +26,10 @@ from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
 from fedclust.client import Client
 from fedclust.errors import ConsentDeclined, UsageError
-from fedclust.site import Site, paths
+from fedclust.site import Site
 from fedclust.site.notifications import SiteNotifier
 from fedclust.site.settings import read_settings
+from fedclust.site.state import SiteState
 from fedclust.site.terminal import confirmed, consent_question, printable
 
 #: Seconds for which a look for notifications waits for a coordinator that is away.
@@ -45,7 +46,7 @@ app = typer.Typer(
 @app.callback(
     epilog=epilog(
         "fedclust agent add heart-2026 --data cohort.csv --labels-out labels.csv",
-        "fedclust agent --token-file /etc/fedclust/token --journal-dir /var/lib/fedclust",
+        "fedclust agent --token-file /etc/fedclust/token",
         "fedclust agent list",
     )
 )
@@ -53,7 +54,6 @@ app = typer.Typer(
 def agent(
     connection: o.Connection,
     context: typer.Context,
-    journal_dir: o.JournalDir = None,
     until_done: Annotated[
         bool, typer.Option("--until-done", help="End when no session is left.")
     ] = False,
@@ -61,7 +61,7 @@ def agent(
     """Answer rounds as they open. An error in one session does not affect the others."""
     if context.invoked_subcommand is not None:
         return
-    directory = journal_dir or paths.default_directory()
+    state = SiteState()
     stopping = threading.Event()
 
     def stop(*_: object) -> None:
@@ -73,13 +73,13 @@ def agent(
 
     def connect() -> Site:
         # The agent waits a day for a coordinator that is away.
-        return connection.site(journal_dir, 86_400.0)
+        return connection.site(86_400.0)
 
     # The token is read again for every connection, so that it can be replaced. This connection
     # sends no request; it only reports wrong settings now.
     connect().close()
-    _print_line(f"agent of {connection.url}; its list of sessions is in {directory}")
-    entries = AgentEntries(directory)
+    _print_line(f"agent of {connection.url}; its list of sessions is in {state.path}")
+    entries = AgentEntries(state)
     with _notifying(connection, entries, stopping):
         Agent(entries, connect, _print_line).run(stopping, until_done=until_done)
     if stopping.is_set():
@@ -93,7 +93,7 @@ def _notifying(
     connection: o.Connection, entries: AgentEntries, stopping: threading.Event
 ) -> Iterator[None]:
     """Run the site's notify_command, if it has one, in a thread as long as the agent runs."""
-    command = read_settings().agent.notify_command
+    command = read_settings(entries.state.directory).agent.notify_command
     if not command:
         yield
         return
@@ -104,7 +104,7 @@ def _notifying(
     def handed() -> frozenset[str]:
         return frozenset(entry.session for entry in entries.read())
 
-    notifier = SiteNotifier(entries.directory, command, _print_line, handed)
+    notifier = SiteNotifier(entries.state, command, _print_line, handed)
     ended = threading.Event()
     # A daemon thread: a slow command must not keep the process from ending.
     thread = threading.Thread(target=notifier.run, args=(connect, ended), daemon=True)
@@ -136,7 +136,6 @@ def add(
     outputs: o.Outputs,
     full: o.Full = False,
     yes: o.Consent = False,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Consent to a session and hand it to the agent; a running agent starts it by itself.
@@ -146,8 +145,7 @@ def add(
     known = ((outputs.labels_out, is_labels), (outputs.result_out, is_result))
     source = how.source(data, persons)
     check_outputs(known, source.files)
-    directory = journal_dir or paths.default_directory()
-    with connection.site(journal_dir) as site, ProgressLine() as line:
+    with connection.site() as site, ProgressLine() as line:
         request = site.check(session, source.rows(line.read), **persons.given(source))
         approval = site.approvals.require(request)
     consent_screen(request, approval, full=full)
@@ -164,17 +162,17 @@ def add(
         reading=how.options,
         labels_out=o.absolute(outputs.labels_out),
         result_out=o.absolute(outputs.result_out),
-        **vars(persons),
+        **{**vars(persons), "id_map": o.absolute(persons.id_map)},
     )
-    AgentEntries(directory).put(entry)
+    AgentEntries(SiteState()).put(entry)
     said = f"{session} is handed to the agent; next: fedclust agent, if none runs yet"
     conclude(said, entry, as_json)
 
 
 @o.command(app, "list", "fedclust agent list --json")
-def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
+def show_all(as_json: o.AsJson = False) -> None:
     """List the sessions that were handed to the agent, and their states."""
-    entries = AgentEntries(journal_dir or paths.default_directory()).read()
+    entries = AgentEntries(SiteState()).read()
     if as_json:
         print_json(entries)
         return
@@ -186,12 +184,12 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
 
 
 @o.command(app, "remove", "fedclust agent remove heart-2026")
-def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
+def remove(session: o.Session, as_json: o.AsJson = False) -> None:
     """Take a session back from the agent; the site stays in it until it leaves.
 
     A running agent answers no further round of it, and stops computing within half a minute.
     """
-    if not AgentEntries(journal_dir or paths.default_directory()).drop(session):
+    if not AgentEntries(SiteState()).drop(session):
         raise UsageError(f"{session} was not handed to the agent: fedclust agent list shows which")
     said = f"{session}: the agent answers no more; fedclust participate can continue it"
     conclude(said, {"session": session, "state": "removed"}, as_json)

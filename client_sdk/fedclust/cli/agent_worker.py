@@ -13,19 +13,15 @@ from pydantic import Field
 from fedclust import errors
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.data.mapping import OnRead, ReadOptions
-from fedclust.durable_files import FileLock, LockHeld, private_directory
 from fedclust.live_line import SLOW_S, rows_read
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.site import Progress, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
-from fedclust.site.journal import state_errors
-from fedclust.site.state_file import StateFile
+from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.models import Sha256
 
-_FILE = "agent.json"
-_RUNNING = "agent-running.lock"
 #: Seconds between two readings of the list, with and without a person who waits.
 _LOOK_S, _SOON_S = 5.0, 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
@@ -48,10 +44,12 @@ class AgentEntry(Model):
     reading: ReadOptions = ReadOptions()
     id_column: str | None = None
     person_column: str | None = None
+    id_map: str | None = None
     min_group_size: int | None = None
     cohort: str | None = None
     separate_groups: str | None = None
-    accept_corrections: bool = False
+    other_persons: str | None = None
+    later: str | None = None
     labels_out: str | None = None
     result_out: str | None = None
     state: State = "waiting"
@@ -74,6 +72,7 @@ class AgentEntry(Model):
             reading=self.reading,
             id_column=self.id_column,
             person_column=self.person_column,
+            id_map=self.id_map,
         ).resolved()
 
     @property
@@ -83,57 +82,56 @@ class AgentEntry(Model):
         return Path(labels) if labels else None, Path(result) if result else None
 
 
-class _AgentFile(Model):
+class _AgentList(Model):
     entries: Annotated[tuple[AgentEntry, ...], Field(max_length=100_000)] = ()
 
 
 class AgentEntries:
-    """The list of entries in a state directory; several processes may change it."""
+    """The list of entries in a site's state; several processes may change it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        remedy = "move it away, and consent to its sessions again (fedclust agent add)"
-        self._file = StateFile(directory / _FILE, _AgentFile, remedy)
+    def __init__(self, state: SiteState) -> None:
+        self.state = state
+        self._list = StateDocument(state, "agent", _AgentList)
 
     def read(self) -> tuple[AgentEntry, ...]:
         """Return all entries, in the order in which they were added."""
-        return self._file.read().entries
+        return self._list.read().entries
 
     def put(self, entry: AgentEntry) -> None:
         """Add an entry, or replace the session's."""
 
-        def put(file: _AgentFile) -> _AgentFile:
-            others = (each for each in file.entries if each.session != entry.session)
-            return _AgentFile(entries=(*others, entry))
+        def put(known: _AgentList) -> _AgentList:
+            others = (each for each in known.entries if each.session != entry.session)
+            return _AgentList(entries=(*others, entry))
 
-        self._file.update(put)
+        self._list.update(put)
 
     def drop(self, session: str) -> bool:
         """Remove a session's entry; False where there is none."""
         dropped: list[AgentEntry] = []
 
-        def drop(file: _AgentFile) -> _AgentFile:
-            dropped.extend(each for each in file.entries if each.session == session)
-            kept = (each for each in file.entries if each.session != session)
-            return _AgentFile(entries=tuple(kept))
+        def drop(known: _AgentList) -> _AgentList:
+            dropped.extend(each for each in known.entries if each.session == session)
+            kept = (each for each in known.entries if each.session != session)
+            return _AgentList(entries=tuple(kept))
 
-        self._file.update(drop)
+        self._list.update(drop)
         return bool(dropped)
 
     def note(self, entry: AgentEntry, state: State, said: str) -> None:
         """Record the state of an entry, unless the entry was replaced meanwhile."""
         asked = (entry.session, entry.definition_sha256)
 
-        def note(file: _AgentFile) -> _AgentFile:
+        def note(known: _AgentList) -> _AgentList:
             noted = (
                 each.model_copy(update={"state": state, "said": said})
                 if (each.session, each.definition_sha256) == asked
                 else each
-                for each in file.entries
+                for each in known.entries
             )
-            return _AgentFile(entries=tuple(noted))
+            return _AgentList(entries=tuple(noted))
 
-        self._file.update(note)
+        self._list.update(note)
 
 
 class _TakenBack(Exception):
@@ -170,15 +168,11 @@ class Agent:
 
         The threads are not joined: the next run sends what they had written, and nothing else.
         """
-        with state_errors(self._entries.directory):
-            private_directory(self._entries.directory)
-            lock = FileLock(self._entries.directory / _RUNNING)
-            try:
-                lock.acquire()
-            except LockHeld:
-                raise errors.JournalLocked(
-                    f"another agent runs with {self._entries.directory} already"
-                ) from None
+        state = self._entries.state
+        try:
+            lock = state.lock("agent")
+        except errors.StateLocked:
+            raise errors.StateLocked(f"another agent runs with {state.directory} already") from None
         try:
             while not stopping.is_set():
                 waiting = self._waiting()
@@ -197,7 +191,7 @@ class Agent:
         """Return the entries to answer; None while the list cannot be read."""
         try:
             waiting = [each for each in self._entries.read() if each.state not in _OVER]
-        except errors.JournalError as error:
+        except errors.StateError as error:
             # Running sessions continue.
             if str(error) != self._complaint:
                 self._tell(str(error))
@@ -271,7 +265,8 @@ class Agent:
                 min_group_size=entry.min_group_size,
                 cohort=entry.cohort,
                 separate_groups=entry.separate_groups,
-                accept_corrections=entry.accept_corrections,
+                other_persons=entry.other_persons,
+                later=entry.later,
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),
             )
@@ -310,7 +305,7 @@ class Agent:
         """Raise _TakenBack if the entry was removed or replaced."""
         try:
             known = self._entries.read()
-        except errors.JournalError:
+        except errors.StateError:
             return  # Reported already; the entry may still be there.
         if not any(each.asks_the_same(entry) for each in known):
             raise _TakenBack
@@ -328,7 +323,7 @@ class Agent:
     def _note(self, entry: AgentEntry, state: State, said: str) -> None:
         try:
             self._entries.note(entry, state, said)
-        except errors.JournalError as error:
+        except errors.StateError as error:
             # For example a full disk. Work that is not noted is repeated, and sent only once.
             self._out(f"{entry.session}: {error}")
 

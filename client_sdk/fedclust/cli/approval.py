@@ -11,9 +11,9 @@ from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
 from fedclust.errors import ConsentDeclined, UsageError
-from fedclust.site import paths
 from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
-from fedclust.site.ledger import Ledger
+from fedclust.site.journal import has_joined
+from fedclust.site.state import SiteState
 from fedclust.site.terminal import typed
 
 app = typer.Typer(rich_markup_mode=None)
@@ -32,7 +32,6 @@ def review(
     session: o.Session,
     data: o.Data,
     out_path: Annotated[Path, o.opt("--out", "HTML file to write the page to.")],
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Write what a session asks of this site as an HTML page to print; send nothing of the rows.
@@ -45,7 +44,7 @@ def review(
     source = how.source(data, persons)
     check_outputs(((out_path, is_review),), source.files)
     line = ProgressLine(at_once=False)
-    with connection.site(journal_dir) as site, line:
+    with connection.site() as site, line:
         rows = source.rows(line.read)
         found = site.review(session, rows, out_path, **persons.given(source))
     said = (
@@ -79,7 +78,6 @@ def approve(
         bool,
         typer.Option("--withdraw", help="Take the approval back: this site sends nothing more."),
     ] = False,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Record in the ledger who approved what the last review of a session asked for.
@@ -88,12 +86,12 @@ def approve(
     the coordinator either.
     """
     if withdraw:
-        directory = journal_dir or paths.default_directory()
-        approvals = Approvals(Ledger(directory))
+        state = SiteState()
+        approvals = Approvals(state)
         taken = approvals.withdraw(session, name)
-        conclude(_withdrawn(session, approvals.count_sent(session), directory), taken, as_json)
+        conclude(_withdrawn(session, approvals.count_sent(session), state), taken, as_json)
         return
-    with connection.site(journal_dir) as site:
+    with connection.site() as site:
         asked = site.last_review(session)
         if not as_json:
             _show_review(asked)
@@ -115,7 +113,7 @@ def _of(review: Review) -> tuple[str, str, str]:
     return review.coordinator, review.site, review.session
 
 
-def _withdrawn(session: str, n_sent: int, directory: Path) -> str:
+def _withdrawn(session: str, n_sent: int, state: SiteState) -> str:
     """Return what a withdrawal does and does not."""
     said = f"{session}: the approval is withdrawn; "
     if n_sent:
@@ -124,7 +122,7 @@ def _withdrawn(session: str, n_sent: int, directory: Path) -> str:
         said += f"{count} sent and {stays} with the coordinator; nothing more is sent"
     else:
         said += "nothing was sent, and nothing is sent"
-    if paths.has_joined(directory, session):
+    if has_joined(state, session=session):
         said += (
             ". This site has joined: while the session runs, other sites wait for it until the "
             f"round's deadline. To leave for good: fedclust leave {session}"

@@ -38,11 +38,9 @@ from fedclust.schema.states import ENDED
 from fedclust.site import Site
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan, count_usable, require_packages
-from fedclust.site.journal import state_errors
-from fedclust.site.ledger import Ledger
-from fedclust.site.paths import default_directory
 from fedclust.site.prepare import SiteRows, prepare
 from fedclust.site.settings import read_settings
+from fedclust.site.state import SiteState
 from fedclust.wire.models import SessionCreate, SessionInfo
 
 app = typer.Typer(rich_markup_mode=None)
@@ -80,7 +78,6 @@ def check(
         ),
     ] = None,
     full: o.Full = False,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Match rows with a session's features and show what you would consent to; send nothing.
@@ -95,20 +92,18 @@ def check(
     source = how.source(data, persons)
     rows = SourceRows(source.rows(line.read), source, persons.given(source), line)
     if study is not None:
-        with connection.site(journal_dir) as site, connection.client() as client:
+        with connection.site() as site, connection.client() as client:
             found = _StudyCheck(site, rows).of(client, study)
         _conclude_study(study, found, as_json)
         return
     if definition is not None:
-        done = _check_definition(
-            read_definition_file(definition), rows, journal_dir or default_directory()
-        )
+        done = _check_definition(read_definition_file(definition), rows)
     else:
         assert session is not None  # noqa: S101  (one of the three is given)
         with connection.client() as client:
             info = client.session(session)
         accepted_plan(session, info)
-        with connection.site(journal_dir) as site:
+        with connection.site() as site:
             done = _check_session(site, info, rows)
     _conclude(done, full, as_json)
 
@@ -127,36 +122,42 @@ def _conclude(done: RowCheck, full: bool, as_json: bool) -> None:
 def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
     def form_table(_: int) -> CheckedTable:
         request = site.check(info.name, rows.data, **rows.given)
-        return CheckedTable(request.persons, request.features, request.figures, request)
+        return CheckedTable(
+            request.persons, request.features, request.figures, request, request.recognition
+        )
 
     return examine(info.definition, rows, form_table)
 
 
-def _check_definition(body: SessionCreate, rows: SourceRows, directory: Path) -> RowCheck:
+def _check_definition(body: SessionCreate, rows: SourceRows) -> RowCheck:
+    state = SiteState()
     plan = plan_of(freeze(body, seed=0))
 
     def form_table(p: int) -> CheckedTable:
         exact = plan.policy.protection == "none"
-        read_settings().refuse_smaller_groups(body.name, p, exact=exact)
-        return _table_of(plan, rows, p, directory)
+        read_settings(state.directory).refuse_smaller_groups(body.name, p, exact=exact)
+        return _table_of(plan, rows, p, CohortStore(state))
 
     return examine(body, rows, form_table)
 
 
-def _table_of(plan: Plan, given: SourceRows, p: int, directory: Path) -> CheckedTable:
-    """Return the table that would be used; the ledger is in ``directory``.
+def _table_of(plan: Plan, given: SourceRows, p: int, store: CohortStore) -> CheckedTable:
+    """Return the table that would be used.
 
     DataError or DisclosureError if taking part would be refused.
     """
-    store, ledger, identified = CohortStore(), Ledger(directory), given.source.row_options
-    with state_errors(directory):
-        if plan.policy.protection != "none" and store.records(ledger):
-            rows = session_rows(plan, given.data, **identified)
-            used = SiteRows(given.data, **given.given)
-            prepared = prepare(store, plan, used, rows, p, datetime.now(UTC), ledger)
-            return CheckedTable(
-                count_usable(plan, prepared.data), prepared.features, prepared.figures
-            )
+    columns = given.source
+    identified = {"person": columns.person_column, "id_column": columns.id_column}
+    if plan.policy.protection != "none" and store.records():
+        rows = session_rows(plan, given.data, **identified)
+        used = SiteRows(given.data, **given.given)
+        prepared = prepare(store, plan, used, rows, p, datetime.now(UTC))
+        return CheckedTable(
+            count_usable(plan, prepared.data),
+            prepared.features,
+            prepared.figures,
+            recognition=prepared.recognition,
+        )
     return _new_table(plan, given.data, identified, p)
 
 

@@ -1,7 +1,9 @@
-"""The groups of this site's persons: form, show, withdraw a person, back up."""
+"""The groups of this site's persons: form, show, withdraw a person."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,17 +22,16 @@ from fedclust.cli.console import (
     read_line,
     show,
 )
+from fedclust.cli.row_check import show_recognition
 from fedclust.cli.session_file import read_definition_file
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.protection.columns import source_names
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature
-from fedclust.site.cohorts import CohortRecord, CohortStore
-from fedclust.site.journal import state_errors
-from fedclust.site.ledger import Ledger
-from fedclust.site.paths import default_directory
+from fedclust.site.cohorts import CohortRecord, CohortStore, Draft, Overtaken
 from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.settings import read_settings
+from fedclust.site.state import SiteState
 from fedclust.site.terminal import confirmed
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ class _Grouping:
 
     id_column: o.IdColumn = None
     person_column: o.PersonColumn = None
+    id_map: o.IdMap = None
     features: Annotated[
         str | None,
         o.opt(
@@ -66,7 +68,8 @@ class _Grouping:
         ),
     ] = False
     separate_groups: o.SeparateGroups = None
-    accept_corrections: o.AcceptCorrections = False
+    other_persons: o.OtherPersons = None
+    later: o.Later = None
 
     def asked(self) -> tuple[Feature, ...]:
         """Return the features of --features or of --definition; UsageError for none or both."""
@@ -87,71 +90,73 @@ def create(
     how: o.Reading,
     data: o.Data,
     wanted: _Grouping,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Form groups before a first session, or add newcomers to the groups; nothing is sent."""
     asked = wanted.asked()
-    store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
+    state = SiteState()
     line = ProgressLine(at_once=False)
-    source = how.source(data, o.Persons(wanted.id_column, wanted.person_column))
+    source = how.source(data, o.Persons(wanted.id_column, wanted.person_column, wanted.id_map))
     given = SiteRows(
         source.rows(line.read),
         source.person_column,
         source.id_column,
+        source.id_map,
         separate_groups=wanted.separate_groups,
-        accept_corrections=wanted.accept_corrections,
+        other_persons=wanted.other_persons,
+        later=wanted.later,
     )
-    with state_errors(ledger.path.parent), line:
-        try:
-            _, draft = draft_table(
-                store,
-                given,
-                asked,
-                max(wanted.min_group_size, read_settings().min_group_size or 0),
-                datetime.now(UTC),
-                ledger,
-                fences=not wanted.no_fences,
-            )
-        except TooFewPersons as error:
-            raise PersonsRefused(
-                Path(source.data).name, "too-few-persons", f"{error}. No groups were formed"
-            ) from None
-        store.keep(draft, ledger)
+    p = max(wanted.min_group_size, read_settings(state.directory).min_group_size or 0)
+    try:
+        with line:
+            draft = _form_table(state, given, asked, p, fences=not wanted.no_fences)
+    except TooFewPersons as error:
+        raise PersonsRefused(
+            Path(source.data).name, "too-few-persons", f"{error}. No groups were formed"
+        ) from None
     if as_json:
-        print_json({**_cohort_facts(draft.record), "change": vars(draft.change)})
+        done = {"change": vars(draft.change), "recognition": vars(draft.recognition)}
+        print_json({**_cohort_facts(draft.record), **done})
         return
     _show_cohort(draft.record)
     change = draft.change
     show(
         err,
         f"{change.persons} persons in {change.groups} new groups; {change.waiting} wait for a "
-        f"group; {change.absent} known persons are not in the file; {change.corrected} records "
-        f"corrected; {change.columns} columns added",
+        f"group; {change.columns} columns added",
     )
-    for new, old in change.renamed.items():
-        show(err, f"column {new} is {old} under another name: what was released of {old} is used")
+    show_recognition(draft.recognition, err)
+
+
+def _form_table(
+    state: SiteState, given: SiteRows, asked: Sequence[Feature], p: int, *, fences: bool
+) -> Draft:
+    """Form groups, or bring them up to date, and store them."""
+    store = CohortStore(state)
+    while True:
+        _, draft = draft_table(store, given, asked, p, datetime.now(UTC), fences=fences)
+        with contextlib.suppress(Overtaken):
+            store.keep(draft)
+            return draft
 
 
 @o.command(app, "show", "fedclust cohort show", "fedclust cohort show --json")
-def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
+def show_all(as_json: o.AsJson = False) -> None:
     """Show each table: id, numbers of persons and groups, columns; no person and no value."""
-    store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
-    with state_errors(ledger.path.parent):
-        records = store.records(ledger)
+    state = SiteState()
+    records = CohortStore(state).records()
     if as_json:
         print_json([_cohort_facts(record) for record in records.values()])
         return
     for record in records.values():
         _show_cohort(record)
     if not records:
-        show(err, f"no table yet in {store.directory}; to form one: fedclust cohort create")
+        show(err, f"no table yet in {state.path}; to form one: fedclust cohort create")
 
 
 @o.command(app, "withdraw", "fedclust cohort withdraw", "fedclust cohort withdraw --yes < id.txt")
 def withdraw(
     yes: Annotated[bool, typer.Option("--yes", help="Withdraw without asking.")] = False,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Withdraw a person: the person's group is no longer used. This cannot be undone.
@@ -163,24 +168,9 @@ def withdraw(
     person = read_line("The person's id, as in the file:", "the person's id")
     if not (yes or confirmed("Withdraw this person from all tables?", "--yes")):
         raise ConsentDeclined("nobody was withdrawn")
-    ledger = Ledger(journal_dir or default_directory())
-    with state_errors(ledger.path.parent):
-        tables = CohortStore().withdraw(person, ledger, datetime.now(UTC))
+    tables = CohortStore(SiteState()).withdraw(person, datetime.now(UTC))
     said = f"withdrawn from {tables} table(s); remove the person's rows from the file as well"
     conclude(said, {"tables": tables}, as_json)
-
-
-@o.command(app, "backup", "fedclust cohort backup /backup/fedclust-cohorts")
-def backup(
-    target: Annotated[Path, o.arg("Directory to create.")], as_json: o.AsJson = False
-) -> None:
-    """Copy the groups and the site's key to a new directory, and verify the copy.
-
-    To restore, copy the files back. Keep the copy as private as the rows: it holds the key.
-    """
-    copied = CohortStore().backup(target)
-    value = {"directory": str(target), "files": [path.name for path in copied]}
-    conclude(f"{len(copied)} files copied to {target} and verified", value, as_json)
 
 
 def _features_named(features: str) -> tuple[Feature, ...]:
@@ -205,7 +195,6 @@ def _cohort_facts(record: CohortRecord) -> dict[str, Any]:
         "groups_not_used": int((~cohort.used).sum()),
         "withdrawn": int(cohort.withdrawn.sum()),
         "columns": [name for each in cohort.columns for name in source_names(each.column)],
-        "aliases": dict(cohort.aliases),
         "changes": len(record.history),
     }
 
@@ -220,10 +209,8 @@ def _show_cohort(record: CohortRecord) -> None:
         out,
         f"  at least {facts['min_group_size']} persons behind every number; "
         f"fences {'on' if facts['fences'] else 'OFF'}; "
-        f"{'ids' if facts['ids'] else 'no ids: serves one file'}",
+        f"{'ids' if facts['ids'] else 'no ids: persons are known by the numbers of their rows'}",
     )
     if facts["withdrawn"]:
         show(out, f"  {facts['withdrawn']} withdrawn, {facts['groups_not_used']} groups not used")
     show(out, f"  columns: {', '.join(facts['columns'])}")
-    for new, old in facts["aliases"].items():
-        show(out, f"  {new} is {old} under another name")

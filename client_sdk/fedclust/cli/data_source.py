@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
+from fedclust.cli.row_check import show_recognition
 from fedclust.data.secret_files import URL_VARIABLE
 from fedclust.data.sources import query_has_rows
 from fedclust.errors import DataError
+from fedclust.site.cohorts import CohortStore
 from fedclust.site.data_sources import MARK, DataSource, DataSources
+from fedclust.site.prepare import SiteRows, recognize
+from fedclust.site.state import SiteState
 
 app = typer.Typer(
     help="Register data sources: then --data @NAME stands for a file and all its options.",
@@ -44,17 +49,22 @@ def add(
     data: o.Data,
     id_column: o.IdColumn = None,
     person_column: o.PersonColumn = None,
+    id_map: o.IdMap = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a source of the same name.")
     ] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Register a data source, after reading the names of its columns. No row is stored."""
+    """Register a data source, after reading the names of its columns. No row is stored.
+
+    If this site has groups, the command also says how many of the persons are known.
+    """
     given = DataSource(
         data=o.absolute_data(data),
         reading=how.options,
         id_column=id_column,
         person_column=person_column,
+        id_map=o.absolute(id_map),
     )
     sources = DataSources()
     columns = sources.add(name, given, replace=replace)
@@ -63,8 +73,17 @@ def add(
         show(err, "warning: the query has no rows; check its dates, concepts and schema")
     if source.data.endswith(".sql") and source.reading.sql_url_file is None:
         show(err, f"warning: the address in {URL_VARIABLE} is not stored: --sql-url-file is")
+    facts = _facts(name, source, columns)
+    rows = SiteRows(source.rows(), **source.row_options)
+    try:
+        found = recognize(CohortStore(SiteState()), rows, datetime.now(UTC))
+        facts["persons_known"] = None if found is None else vars(found)
+        if found is not None:
+            show_recognition(found, err)
+    except DataError as error:
+        show(err, f"warning: a session would refuse these rows: {error}")
     said = f"{MARK}{name}: {len(columns)} columns; next: fedclust check SESSION --data {MARK}{name}"
-    conclude(said, _facts(name, source, columns), as_json)
+    conclude(said, facts, as_json)
 
 
 @o.command(app, "list", "fedclust data list --json")

@@ -27,10 +27,10 @@ from fedclust.client import Client
 from fedclust.data import load
 from fedclust.durable_files import FileLock, private_directory
 from fedclust.methods.registry import METHODS
-from fedclust.site import journal, paths
+from fedclust.site.backup import verify_state
 from fedclust.site.compute import accepted_plan
-from fedclust.site.ledger import Ledger
 from fedclust.site.settings import read_settings, settings_path
+from fedclust.site.state import SiteState, state_directory
 from fedclust.wire.models import PROTOCOL_VERSION, Definition
 
 app = typer.Typer(rich_markup_mode=None)
@@ -77,7 +77,6 @@ def doctor(
         str | None,
         o.opt("--session", "Also check whether the file has this session's columns."),
     ] = None,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Check connection, token, versions, clock, disk and data; send nothing of the data.
@@ -88,7 +87,7 @@ def doctor(
     """
     worst: list[errors.FedclustError] = []
     found = []
-    for finding in _findings(connection, how, data, session, journal_dir, worst):
+    for finding in _findings(connection, how, data, session, worst):
         found.append(finding)
         if not as_json:
             style = {"warning": "yellow", "failed": "red"}.get(finding.state)
@@ -114,7 +113,6 @@ def _findings(
     how: o.Reading,
     data: str | None,
     session: str | None,
-    journal_dir: Path | None,
     worst: list[errors.FedclustError],
 ) -> Iterator[Finding]:
     """Yield the findings; what failed is added to ``worst``."""
@@ -131,8 +129,8 @@ def _findings(
     yield look("versions", _versions)
     if METHODS.problems():
         yield Finding("methods", "warning", " ".join(METHODS.problems()))
-    yield look("journal", lambda: _journal(journal_dir or paths.default_directory()))
-    yield look("disk", lambda: _disk(journal_dir or paths.default_directory()))
+    yield look("state", lambda: _state(SiteState()))
+    yield look("disk", lambda: _disk(state_directory()))
     yield look("site.toml", _site_settings)
     definition: Definition | None = None
     try:
@@ -176,38 +174,47 @@ def _versions() -> str:
     return f"fedclust {own}, protocol {PROTOCOL_VERSION}, Python {sys.version.split()[0]}"
 
 
-def _journal(directory: Path) -> str:
-    with journal.state_errors(directory):
-        private_directory(directory)
-        # Write and lock as in a session: some network drives have no locks.
-        probe = FileLock(directory / "doctor.lock")
+def _state(state: SiteState) -> str:
+    state.refuse_unusable()
+    with state.errors():
+        private_directory(state.directory)
+        # Lock as in a session.
+        probe = FileLock(state.directory / "doctor.lock")
         try:
-            with probe:
-                lines = len(list(Ledger(directory).read()))
-                flying = sum(outcome is None for _, outcome in journal.recorded_answers(directory))
+            probe.acquire(wait=True)
         finally:
+            probe.release()
             probe.path.unlink(missing_ok=True)
-        shared = sys.platform != "win32" and directory.stat().st_mode & 0o077
-    said = f"{directory}: {lines} lines in the ledger"
+        shared = sys.platform != "win32" and state.directory.stat().st_mode & 0o077
+    if state.path.exists():
+        found = verify_state(state)
+        said = (
+            f"{state.path}: {found.tables} tables, {found.sessions} sessions, {found.lines} lines "
+            "in the ledger; verified"
+        )
+    else:
+        found, said = None, f"{state.directory}: nothing yet"
     if shared:
-        raise _Notice("warning", f"{said}; others can read it: chmod 700 {directory}")
-    if flying:
+        raise _Notice("warning", f"{said}; others can read it: chmod 700 {state.directory}")
+    if found is not None and found.in_flight:
         raise _Notice(
-            "warning", f"{said}; {flying} submissions await a receipt: run participate again"
+            "warning",
+            f"{said}; {found.in_flight} submissions await a receipt: run participate again",
         )
     return said
 
 
 def _disk(directory: Path) -> str:
     free = shutil.disk_usage(directory if directory.exists() else Path.home()).free
-    said = f"{free // 2**20} MiB free where the journal is kept"
+    said = f"{free // 2**20} MiB free where the state is kept"
     if free < _LEAST_DISK:
-        raise errors.JournalError(f"{said}: at least {_LEAST_DISK // 2**20} are needed")
+        raise errors.StateError(f"{said}: at least {_LEAST_DISK // 2**20} are needed")
     return said
 
 
 def _site_settings() -> str:
-    in_use, path = ", ".join(read_settings().lines()), settings_path()
+    directory = state_directory()
+    in_use, path = ", ".join(read_settings(directory).lines()), settings_path(directory)
     return f"{path}: {in_use}" if path.exists() else f"{in_use} (default; no {path})"
 
 

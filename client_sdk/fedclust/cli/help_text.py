@@ -23,7 +23,7 @@ EXIT_CODES: tuple[tuple[type[errors.FedclustError], int], ...] = (
     (errors.CoordinatorError, 5),
     (errors.TransportError, 6),
     (errors.SessionError, 7),
-    (errors.JournalError, 8),
+    (errors.StateError, 8),
     (errors.DisclosureError, 9),
 )
 #: What a proxy in between answers for a coordinator that it does not reach.
@@ -48,8 +48,8 @@ EXIT_MEANINGS: dict[int, tuple[str, str]] = {
         "The session failed, was cancelled, or continues without this site.",
     ),
     8: (
-        "journal or ledger",
-        "The site's journal, ledger or groups of persons cannot be used, or a check found a fault.",
+        "the site's state",
+        "The site's state cannot be used, or a check found a fault in it.",
     ),
     9: (
         "disclosure check",
@@ -69,9 +69,8 @@ VARIABLES: dict[str, tuple[str, str]] = {
     ),
     "FEDCLUST_STATE_DIR": (
         "the platform's state directory",
-        "Directory of a site's groups of persons, settings and registered data sources.",
+        "Directory of a site's state and settings.",
     ),
-    "FEDCLUST_JOURNAL_DIR": ("``FEDCLUST_STATE_DIR``", "Directory of journal and ledger."),
     "FEDCLUST_SQL_URL": ("-", "Address of the database that a query (``.sql``) is for."),
     "FEDCLUST_PROGRESS": ("``1``", "``0``: Python shows nothing of work that takes long."),
     "FEDCLUST_DEBUG": ("-", "``1``: the command shows where an unexpected error comes from."),

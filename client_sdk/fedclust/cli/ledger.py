@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.console import err, ledger_screen, out, print_json, show, write_out
+from fedclust.cli.console import conclude, err, ledger_screen, out, print_json, show, write_out
 from fedclust.client import Client
-from fedclust.site import journal, paths
+from fedclust.durable_files import reason, write_atomically
+from fedclust.site.backup import ledger_faults
+from fedclust.site.journal import SubmissionOutcome, recorded_answers
 from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
 
 app = typer.Typer(
     help="Show and verify the record of what left this site.",
@@ -25,19 +29,16 @@ app = typer.Typer(
 @o.command(app, "show", "fedclust ledger show --session heart-2026", "fedclust ledger show --json")
 def ledger_show(
     session: Annotated[str | None, o.opt("--session", "Only this session.")] = None,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Show each body that left this site, including those without an outcome yet."""
-    directory = journal_dir or paths.default_directory()
-    with journal.state_errors(directory):
-        lines = list(Ledger(directory).read())
-        lines += [
-            a.entry(journal.SubmissionOutcome())
-            for a, o_ in journal.recorded_answers(directory)
-            if o_ is None
-        ]
-    lines = [line for line in lines if session in (None, line.get("session"))]
+    state = SiteState()
+    lines = list(Ledger(state).read(**({} if session is None else {"session": session})))
+    lines += [
+        answer.entry(SubmissionOutcome())
+        for answer, outcome in recorded_answers(state, session)
+        if outcome is None
+    ]
     if as_json:
         for line in lines:
             write_out(json.dumps(line, sort_keys=True) + "\n")
@@ -57,7 +58,6 @@ def ledger_show(
 )
 def ledger_verify(
     connection: o.Connection,
-    journal_dir: o.JournalDir = None,
     head: Annotated[
         str | None, o.opt("--head", "Head noted earlier, which the ledger must contain.")
     ] = None,
@@ -70,7 +70,7 @@ def ledger_verify(
     ] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Verify the ledger's chain and compare it with the journals; exit code 8 for a fault.
+    """Verify the ledger's chain and compare it with the journal; exit code 8 for a fault.
 
     Each line carries the last known head of the coordinator's audit trail.
     --against-coordinator detects whether that trail was cut or rewritten since.
@@ -79,17 +79,10 @@ def ledger_verify(
         raise errors.UsageError(
             "--head: give the 64 hexadecimal digits that fedclust ledger verify printed"
         )
-    directory = journal_dir or paths.default_directory()
-    ledger = Ledger(directory)
-    with journal.state_errors(directory):
-        faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(head)]
-        if not faults:
-            listed = {(e.get("session"), e.get("round"), e.get("sha256")) for e in ledger.read()}
-            for answer, outcome in journal.recorded_answers(directory):
-                if outcome and (answer.session, answer.round, answer.sha256) not in listed:
-                    faults.append(f"session {answer.session}, round {answer.round}: no line")
-        lines, last = ledger.head()
-        noted = _noted_heads(ledger) if against_coordinator and not faults else {}
+    state = SiteState()
+    ledger, faults = Ledger(state), ledger_faults(state, head)
+    lines, last = ledger.head()
+    noted = _noted_heads(ledger) if against_coordinator and not faults else {}
     checked = 0
     if against_coordinator and not faults:
         with connection.client() as client:
@@ -97,10 +90,10 @@ def ledger_verify(
             checked, faults = len(mine), _changed_heads(client, mine)
     if as_json:
         print_json({"lines": lines, "head": last, "heads_checked": checked, "faults": faults})
-    elif not faults and not ledger.path.exists():
-        show(out, f"{ledger.path} does not exist: nothing was sent with this --journal-dir")
+    elif not faults and not lines:
+        show(out, f"{state.path}: the ledger is empty; nothing was sent from this state directory")
     elif not faults:
-        show(out, f"{ledger.path}: {lines} lines, none changed, removed or moved; head {last}")
+        show(out, f"{state.path}: {lines} lines, none changed, removed or moved; head {last}")
         if against_coordinator and not checked:
             others = ", ".join(sorted(noted)) or "none"
             said = f"no line has a head of this coordinator; heads of others: {others}"
@@ -108,7 +101,23 @@ def ledger_verify(
         elif against_coordinator:
             show(out, f"the coordinator's audit trail has all {checked} heads noted here")
     if faults:
-        raise errors.JournalDamaged(f"{ledger.path}: " + "; ".join(faults))
+        raise errors.StateDamaged(f"{state.path}, ledger: " + "; ".join(faults))
+
+
+@o.command(app, "export", "fedclust ledger export --out ledger.jsonl")
+def ledger_export(
+    out_path: Annotated[Path, o.opt("--out", "File to write, one JSON line for each entry.")],
+    as_json: o.AsJson = False,
+) -> None:
+    """Write the ledger as text; the SHA-256 of its last line is the head that verify prints."""
+    if out_path.exists():
+        raise errors.UsageError(f"{out_path} exists: name a new file")
+    lines = list(Ledger(SiteState()).texts())
+    try:
+        write_atomically(out_path, "".join(f"{line}\n" for line in lines).encode())
+    except OSError as error:
+        raise errors.UsageError(f"{out_path} cannot be written: {reason(error)}") from None
+    conclude(f"{out_path}: {len(lines)} lines", {"lines": len(lines)}, as_json)
 
 
 def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:
@@ -119,7 +128,7 @@ def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:
         if isinstance(head, str):
             number, _, digest = head.partition(":")
             if not number.isdecimal():
-                raise errors.JournalDamaged(f"{ledger.path}: {head!r} is not an audit head")
+                raise ledger.state.damaged(f"{head!r} in the ledger is not an audit head")
             known = found.setdefault(str(entry.get("coordinator")), {})
             known.setdefault(int(number), set()).add(digest)
     return found

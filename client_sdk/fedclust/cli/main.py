@@ -16,6 +16,7 @@ from fedclust.cli import (
     accounts,
     agent,
     approval,
+    backup,
     check,
     cohort,
     data_source,
@@ -52,6 +53,7 @@ app.add_typer(agent.app, name="agent")
 app.add_typer(data_source.app, name="data")
 app.add_typer(cohort.app, name="cohort")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(backup.app)
 app.add_typer(doctor.app)
 app.add_typer(simulate.app)
 app.add_typer(study.app, name="study")

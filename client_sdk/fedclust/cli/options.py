@@ -81,12 +81,28 @@ SeparateGroups = Annotated[
         "grouping reveals more about each person; the ledger records the approval.",
     ),
 ]
-AcceptCorrections = Annotated[
-    bool,
+IdMap = Annotated[
+    Path | None,
     opt(
-        "--accept-corrections",
-        "Use columns in which many values of known persons have changed since their groups were "
-        "formed. The ledger records it, and it cannot be undone.",
+        "--id-map",
+        "File with the columns new and old: the old id of each new one, for persons whose ids "
+        "have changed; never sent.",
+    ),
+]
+OtherPersons = Annotated[
+    str | None,
+    opt(
+        "--other-persons",
+        "Who approves that persons take part whom no table of this site knows; the ledger records "
+        "it.",
+    ),
+]
+Later = Annotated[
+    str | None,
+    opt(
+        "--later",
+        "The rows are later measurements: release each column under its name with this suffix, "
+        "such as _2027.",
     ),
 ]
 LabelsOut = Annotated[
@@ -101,15 +117,6 @@ Report = Annotated[
         "--report",
         "Write a report of the result to this .html, .json or .csv file: profiles, sizes, "
         "quality, provenance.",
-    ),
-]
-JournalDir = Annotated[
-    Path | None,
-    opt(
-        "--journal-dir",
-        "Directory of journal and ledger; by default FEDCLUST_STATE_DIR, or the platform's state "
-        "directory.",
-        envvar="FEDCLUST_JOURNAL_DIR",
     ),
 ]
 Full = Annotated[
@@ -186,18 +193,11 @@ class Connection:
         """The token; UsageError without one."""
         return read_given_token(self.token_file)
 
-    def site(
-        self,
-        journal_dir: Path | None,
-        give_up_after_s: float = PATIENCE_S,
-        *,
-        json_bodies: bool = False,
-    ) -> Site:
+    def site(self, give_up_after_s: float = PATIENCE_S, *, json_bodies: bool = False) -> Site:
         """Return the connection of a site."""
         return Site(
             self.url,
             self.token,
-            journal_dir=journal_dir,
             ca_bundle=self.ca_bundle,
             client_cert=self.client_cert,
             client_key=self.client_key,
@@ -347,6 +347,7 @@ class Reading:
             reading=self.options,
             id_column=who.id_column,
             person_column=who.person_column,
+            id_map=_absolute_file(who.id_map, "--id-map"),
             given=data,
         ).resolved()
 
@@ -357,6 +358,7 @@ class Persons:
 
     id_column: IdColumn = None
     person_column: PersonColumn = None
+    id_map: IdMap = None
     min_group_size: Annotated[
         int | None,
         opt(
@@ -373,7 +375,8 @@ class Persons:
         ),
     ] = None
     separate_groups: SeparateGroups = None
-    accept_corrections: AcceptCorrections = False
+    other_persons: OtherPersons = None
+    later: Later = None
 
     def given(self, source: DataSource) -> RowOptions:
         """Return what :class:`fedclust.Site` takes; the columns are those of ``source``."""
@@ -382,7 +385,8 @@ class Persons:
             "min_group_size": self.min_group_size,
             "cohort": self.cohort,
             "separate_groups": self.separate_groups,
-            "accept_corrections": self.accept_corrections,
+            "other_persons": self.other_persons,
+            "later": self.later,
         }
 
 

@@ -65,7 +65,6 @@ class _Interaction:
         o.opt("--preview-out", "Write the next submission's exact bytes to a file; send nothing."),
     ] = None
     full: o.Full = False
-    journal_dir: o.JournalDir = None
     give_up_after: Annotated[
         float,
         typer.Option(
@@ -115,9 +114,7 @@ def participate(
     check_report(report)
     line = ProgressLine()
     rows, given = source.rows(line.read), persons.given(source)
-    with connection.site(
-        interaction.journal_dir, interaction.give_up_after, json_bodies=interaction.json_bodies
-    ) as site:
+    with connection.site(interaction.give_up_after, json_bodies=interaction.json_bodies) as site:
         if interaction.preview or interaction.preview_out is not None:
             with line:
                 found = site.preview(session, rows, **given)
@@ -190,11 +187,10 @@ def _take_part(
 def status(
     connection: o.Connection,
     session: Annotated[str | None, o.arg("Only this session; by default all.")] = None,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Show this site's sessions: state, round, and the submissions sent."""
-    with connection.site(journal_dir) as site:
+    with connection.site() as site:
         rows = site.status(session)
     if as_json:
         print_json(rows)
@@ -210,14 +206,13 @@ def leave(
     connection: o.Connection,
     session: o.Session,
     yes: Annotated[bool, typer.Option("--yes", help="Leave without asking.")] = False,
-    journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Decline or leave a session. Earlier submissions still count. This cannot be undone."""
     if not (yes or confirmed(f"Shall this site leave {session} for good?", "--yes")):
         show(err, "nothing was changed")
         return
-    with connection.site(journal_dir) as site:
+    with connection.site() as site:
         site.leave(session)
         (left,) = site.status(session) if as_json else (None,)
     conclude(f"{session}: left; this site gets no further tasks", left, as_json)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
+
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
 from fedclust.data.advice import count_repeated, list_names, repeated_text
@@ -16,11 +18,13 @@ from fedclust.data.profile import ColumnProfile, SourceProfile, profile
 from fedclust.data.table import read_text_column
 from fedclust.errors import DataError, DisclosureError, FedclustError
 from fedclust.protection.figures import TableFigures
+from fedclust.protection.recognition import Recognition
 from fedclust.protection.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import RowOptions
 from fedclust.site.settings import read_settings
+from fedclust.site.state import state_directory
 from fedclust.wire.models import SessionCreate
 
 #: Names of columns of identifiers, such as ``patient_id``, ``MRN``, ``caseId`` and ``Patient``.
@@ -43,13 +47,15 @@ class SourceRows:
 class CheckedTable:
     """The persons who would take part, the features that they have, and their table's figures.
 
-    ``request`` is what the site would consent to, if a coordinator was asked.
+    ``request`` is what the site would consent to, if a coordinator was asked, and ``recognition``
+    how many of the persons its tables know, if it has any.
     """
 
     usable: int
     features: tuple[str, ...]
     figures: TableFigures | None
     request: ConsentRequest | None = None
+    recognition: Recognition | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class RowCheck:
             "min_group_size": self.p,
             "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
             "table": None if table.figures is None else dataclasses.asdict(table.figures),
+            "persons_known": None if table.recognition is None else vars(table.recognition),
             "features_unreleased": self.features_unreleased,
             "columns": [dataclasses.asdict(column) for column in found.columns],
             "repeated_ids": {
@@ -148,6 +155,8 @@ class RowCheck:
             said += "missing: drop leaves out each group in which a person lacks one, and with it "
             said += "complete persons; missing: impute keeps all"
             show(out, textwrap.fill(said, 98, subsequent_indent="  "))
+        if self.table.recognition is not None:
+            show_recognition(self.table.recognition, out)
         if figures is not None:
             _show_table_figures(figures)
         if self.features_unreleased:
@@ -166,7 +175,7 @@ def examine(
     """
     source = rows.source
     text = [name for name in (source.person_column, source.id_column) if name is not None]
-    own = rows.given.get("min_group_size"), read_settings().min_group_size
+    own = rows.given.get("min_group_size"), read_settings(state_directory()).min_group_size
     p = max(body.policy.min_group_size, *(each or 0 for each in own))
     try:
         with rows.line:
@@ -238,6 +247,18 @@ def _too_few(body: SessionCreate, found: SourceProfile, usable: int, p: int) -> 
         message += f"Values are missing in {', '.join(lacking)}: complete them, or ask the analyst "
         message += "for missing: impute or for a session without these columns"
     return DataError(found.source, "too-few-persons", message)
+
+
+def show_recognition(found: Recognition, where: Console) -> None:
+    """Show how many persons are known, and in which columns their values differ."""
+    show(
+        where,
+        f"{found.known} persons are known, {found.unknown} are not; {found.missing} known persons "
+        "are missing here",
+    )
+    changed = {name: counts for name, counts in found.differing.items() if counts[0]}
+    for name, (differ, of) in changed.items():
+        show(where, f"  {name}: {differ} of {of} values differ from those released")
 
 
 def _show_table_figures(figures: TableFigures) -> None:

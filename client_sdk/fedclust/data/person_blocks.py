@@ -115,6 +115,28 @@ class SitePersons:
         """
         return self._blocks()
 
+    def renamed(self, names: Mapping[str, str]) -> SitePersons:
+        """Return these with other names of columns; a column without a new name keeps its own."""
+
+        def sources(given: Sequence[SourceColumn]) -> tuple[SourceColumn, ...]:
+            return tuple(replace(each, name=names.get(each.name, each.name)) for each in given)
+
+        def blocks() -> Iterator[PersonBlock]:
+            for block in self.blocks():
+                yield replace(block, sources=sources(block.sources))
+
+        return replace(
+            self,
+            columns=tuple(replace(c, name=names.get(c.name, c.name)) for c in self.columns),
+            readings=tuple(
+                replace(each, column=names.get(each.column or "", each.column))
+                for each in self.readings
+            ),
+            marks={names.get(name, name): mark for name, mark in self.marks.items()},
+            sample=sources(self.sample),
+            _blocks=blocks,
+        )
+
     def describe(self, p: int, *, fences: bool = True) -> tuple[TableColumn, ...]:
         """Return how a table of these persons releases its columns, described by the sample."""
         return describe_columns(self.sample, p, fences=fences)

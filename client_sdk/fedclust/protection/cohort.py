@@ -11,20 +11,19 @@ earlier one holds, so these persons stay in the combination: none concerns 1 to 
 
 - Newcomers wait until they can form groups of their own: all their values are new.
 - A new column of known groups: all its values are new. A group decides once all its persons are
-  there: if one of them has no value, it does not release the column, then or later.
-- Corrections: a group releases a column again only if p of its persons have values that none of
-  the column's earlier releases had. Numbers are compared on the column's grid.
+  there: if one of them has no value, it does not release the column, then or later. A column that
+  has the values of a released one is refused; of a later measurement, a group releases only what
+  p of its persons have changed.
+- Corrections: none is released.
 - Withdrawal: the group is no longer used. Its other persons may join groups of newcomers, each of
   which has p new persons without them.
-- A column under another name is the same column: its earlier releases are used, and a group
-  releases it again only under its own name.
 
 Cohorts are kept on disk by ``fedclust.site.cohorts``. See docs/adr/0016-the-protected-table.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.protection.columns import NumericColumn, TableColumn, source_names
-from fedclust.protection.fingerprints import person_keys
+from fedclust.protection.columns import TableColumn, source_names
+from fedclust.protection.fingerprints import person_keys, row_ids
 from fedclust.protection.table import ProtectedTable, TooFewPersons, unite_groups
 
 #: The arrays of a cohort, by person and by group, and their types.
@@ -41,7 +40,6 @@ ARRAYS = {
     "keys": "S16",
     "groups": "int32",
     "withdrawn": "bool",
-    "signatures": "uint64",
     "sizes": "int64",
     "used": "bool",
 }
@@ -70,8 +68,8 @@ class PinnedColumn:
         As in :class:`~fedclust.protection.table.ProtectedTable`.
     decided : (m,) bool
         Groups that released the column or never will.
-    prints : (n, source columns, versions) uint8
-        Fingerprints of the values in the releases so far.
+    prints : (n, source columns) uint8
+        Fingerprints of the values that each person had when the group decided.
     """
 
     column: TableColumn
@@ -93,41 +91,32 @@ class Cohort:
     p : int
     fences : bool
     has_ids : bool
-        Without ids the cohort serves one file, whose rows are recognised by their values.
-    base : tuple of str
-        Source columns of the first table: persons are recognised by their values in these.
+        Without ids a person is recognised by the number of the row.
     keys : (n,) bytes of length 16, sorted
     groups : (n,) int32
     withdrawn : (n,) bool
-    signatures : (n,) uint64
-        Of the base columns when the person came; 0 if the file lacked one.
     sizes : (m,) int64
     used : (m,) bool
         False once a person of the group was withdrawn.
     columns : tuple of PinnedColumn
-    aliases : mapping of str to str
-        Later names of source columns, and the names under which they were pinned.
     """
 
     table_id: str
     p: int
     fences: bool
     has_ids: bool
-    base: tuple[str, ...]
     keys: NDArray[Any]
     groups: NDArray[np.int32]
     withdrawn: BoolArray
-    signatures: NDArray[np.uint64]
     sizes: IntArray
     used: BoolArray
     columns: tuple[PinnedColumn, ...]
-    aliases: Mapping[str, str]
 
     @classmethod
-    def empty(cls, table_id: str, p: int, *, fences: bool = True) -> Cohort:
+    def empty(cls, table_id: str, p: int, *, fences: bool = True, has_ids: bool = True) -> Cohort:
         """Return a cohort without persons: a first table starts from it."""
         arrays = {name: np.zeros(0, dtype) for name, dtype in ARRAYS.items()}
-        return cls(table_id, p, fences, True, (), **arrays, columns=(), aliases={})
+        return cls(table_id, p, fences, has_ids, **arrays, columns=())
 
     def rules(self) -> dict[str, str]:
         """Return how each pinned source column is read."""
@@ -136,10 +125,6 @@ class Cohort:
             for pinned in self.columns
             for name, rule in zip(source_names(pinned.column), pinned.rules, strict=True)
         }
-
-    def pinned_name(self, name: str) -> str:
-        """Return the name under which a source column was pinned first."""
-        return name if name in self.rules() else self.aliases.get(name, name)
 
     def find(self, keys: NDArray[Any]) -> IntArray:
         """Return the index of the person with each key (n,); -1 if unknown."""
@@ -156,12 +141,18 @@ class Cohort:
         return np.where(is_used, (np.cumsum(self.used) - 1)[groups], -1)
 
     def withdraw(self, secret: bytes, person: str) -> Cohort:
-        """Return the cohort without a person, whose group is no longer used."""
+        """Return the cohort without a person, whose group is no longer used.
+
+        Without ids ``person`` is the number of the row, from 1.
+        """
+        if not self.has_ids and person.isdecimal():
+            person = row_ids(int(person), 1)[0]
         index = int(self.find(person_keys(secret, [person])[0])[0])
         if index < 0:
             raise CohortRefused(
                 "unknown-person",
-                "no group holds this person. Write the id as the file does. A person who waits "
+                "no group holds this person. Write the id as the file does, or the number of the "
+                "row (the first is 1) if the groups were formed without ids. A person who waits "
                 "for a group has released nothing: removing the rows from the file is enough",
             )
         withdrawn, used = self.withdrawn.copy(), self.used.copy()
@@ -176,7 +167,7 @@ class Cohort:
         Parameters
         ----------
         names : sequence of str
-            As the source calls them now. Columns joined with one of them are included.
+            Columns joined with one of them are included.
         p : int
             If larger than the cohort's own p, the table is of unions of its groups.
         apart : frozenset of str
@@ -186,34 +177,18 @@ class Cohort:
         ------
         KeyError
             If a column is not pinned.
-        CohortRefused
-            If two of the names stand for one column.
         TooFewPersons
             If the groups in use have fewer than ``p`` persons together.
         """
-        called = {self.pinned_name(name): name for name in names}
-        if unknown := set(called) - set(self.rules()):
+        if unknown := set(names) - set(self.rules()):
             raise KeyError(min(unknown))
-        for name in set(names) - set(called.values()):
-            other = called[self.pinned_name(name)]
-            raise CohortRefused(
-                "same-column",
-                f"columns {name!r} and {other!r} have the same values for most persons and count "
-                "as one. A session can use one of them",
-            )
-        chosen = [each for each in self.columns if set(called) & set(source_names(each.column))]
+        chosen = [each for each in self.columns if set(names) & set(source_names(each.column))]
         if not self.used.any():
             raise TooFewPersons(0, max(p, self.p))
         table = ProtectedTable(
-            tuple(_rename(each.column, called) for each in chosen),
+            tuple(each.column for each in chosen),
             self.sizes[self.used],
             tuple(each.released[self.used] for each in chosen),
             tuple(each.share for each in chosen),
         )
         return unite_groups(table, p, apart) if p > self.p else table
-
-
-def _rename(column: TableColumn, names: Mapping[str, str]) -> TableColumn:
-    if isinstance(column, NumericColumn):
-        return replace(column, name=names.get(column.name, column.name))
-    return replace(column, names=tuple(names.get(name, name) for name in column.names))

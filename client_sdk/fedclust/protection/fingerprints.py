@@ -1,13 +1,13 @@
 """Rule: a cohort recognises persons and values without storing either.
 
 It stores hashes keyed with the site's own secret. Whoever has the secret can test a guess of an id
-or a value, so the store is as confidential as the site's rows.
+or a value, so the state is as confidential as the site's rows.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -35,6 +35,12 @@ def person_keys(secret: bytes, ids: Iterable[str]) -> tuple[KeyArray, WordArray]
     return keys, np.ascontiguousarray(raw[:, 16:24]).view("<u8").ravel().astype(np.uint64)
 
 
+def row_ids(first: int, n: int) -> list[str]:
+    """Return the ids of n rows without ids, from row number ``first`` on."""
+    # No source has ids that begin with this character.
+    return [f"\0{first + place}" for place in range(n)]
+
+
 def column_seed(secret: bytes, name: str) -> np.uint64:
     """Return a seed by which equal values of two columns get different fingerprints."""
     digest = hmac.digest(secret, b"column " + name.encode(), "sha256")
@@ -45,34 +51,6 @@ def fingerprints(values: FloatArray, masks: WordArray, seed: np.uint64) -> ByteA
     """Return a byte (n,) for each person's value; two values share it in 1 of 256 cases."""
     mixed = _mix(_mix(_value_bits(values) ^ masks) ^ seed)
     return (mixed >> np.uint64(56)).astype(np.uint8)
-
-
-def signatures(values: Sequence[FloatArray], seeds: Sequence[np.uint64]) -> WordArray:
-    """Return a hash (n,) of each person's values in several columns together; never 0."""
-    found = np.zeros(len(values[0]), dtype=np.uint64)
-    for each, seed in zip(values, seeds, strict=True):
-        found = _mix(found ^ _mix(_value_bits(each) ^ seed))
-    return np.maximum(found, np.uint64(1))
-
-
-class RowIds:
-    """Makes ids for rows without any: a row's signature, and how many equal rows came before."""
-
-    def __init__(self) -> None:
-        self._earlier = np.zeros(0, dtype=np.uint64)
-
-    def of(self, signed: WordArray) -> list[str]:
-        """Return the ids of the next rows, given their signatures (n,)."""
-        order = np.argsort(signed, kind="stable")
-        ordered = signed[order]
-        ranks = np.arange(len(signed)) - np.searchsorted(ordered, ordered)
-        ranks += np.searchsorted(self._earlier, ordered, "right")
-        ranks -= np.searchsorted(self._earlier, ordered, "left")
-        repeats = np.empty(len(signed), dtype=np.int64)
-        repeats[order] = ranks
-        self._earlier = np.sort(np.concatenate([self._earlier, signed]))
-        pairs = zip(signed.tolist(), repeats.tolist(), strict=True)
-        return [f"{signature:016x} {repeat}" for signature, repeat in pairs]
 
 
 def _value_bits(values: FloatArray) -> WordArray:

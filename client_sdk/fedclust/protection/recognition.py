@@ -1,48 +1,40 @@
-"""Rule: known persons and released columns are recognised under other ids and other names.
+"""Rule: persons are recognised by their ids only, and a file that is not the known persons' stops.
 
-Otherwise a person could be put into a second group, and a column released a second time: the
-difference of two releases may concern a single person. Persons are recognised by their ids, and
-by their values in the columns of the first table (signatures); columns by most persons' values.
+Otherwise a person could be put into a second group: the difference of two releases may concern a
+single person. A file of other people under the known ids is noticed by its values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.array_types import BoolArray, IntArray, WordArray
-from fedclust.protection.cohort import Cohort, CohortRefused
+from fedclust.numeric.array_types import BoolArray, ByteArray, FloatArray, IntArray, WordArray
+from fedclust.protection.cohort import Cohort, CohortRefused, PinnedColumn
 from fedclust.protection.columns import NumericColumn, SourceColumn, snap_to_grid, source_names
-from fedclust.protection.fingerprints import (
-    RowIds,
-    column_seed,
-    fingerprints,
-    person_keys,
-    signatures,
-)
+from fedclust.protection.fingerprints import column_seed, fingerprints, person_keys
+from fedclust.protection.releases import is_released
 
-#: Each call starts a pass over a source. A block is the ids of persons, None if the source has
-#: none, and their columns, the same in each block.
-PersonBlocks: TypeAlias = Callable[
-    [], Iterable[tuple[Sequence[str] | None, Sequence[SourceColumn]]]
-]
+#: Each call starts a pass over a source. A block is the ids of persons and their columns, the same
+#: in each block.
+PersonBlocks: TypeAlias = Callable[[], Iterable[tuple[Sequence[str], Sequence[SourceColumn]]]]
 
 #: Ids that are looked up at a time: mostly the first few tell which cohort it is.
 _IDS = 10_000
 #: Known persons whose values tell whether a new column is a pinned one under another name.
 _SAMPLE = 2_000
-#: Matches of different persons occur by chance; this many times their mean, and as many standard
-#: deviations, do not.
-_BEYOND_CHANCE = 3.0
-#: Two lists of signatures of which this share agrees are of the same persons, however common their
-#: values are.
-_SAME_PERSONS = 0.99
 #: A new column in which this share of persons have a pinned column's values is that column.
 _SAME_COLUMN = 0.95
+#: What to do about persons who are not known; the first sentence of the message gives the numbers.
+_CHOICES: Final = (
+    "If they are the same persons under new ids, give the list of new and old ids (id_map=, "
+    "--id-map). If they are other persons, say who approves that they take part (other_persons=, "
+    "--other-persons). Otherwise this is the wrong file"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +53,8 @@ class PersonSource:
         Approximate number of persons in all blocks.
     apart : frozenset of str
         As in :func:`fedclust.protection.table.group_persons`.
+    later : mapping of str to str
+        Columns of a later measurement, and the released columns that they measure again.
     """
 
     blocks: PersonBlocks
@@ -68,59 +62,163 @@ class PersonSource:
     sample: Sequence[SourceColumn] | None = None
     n_persons: int = 0
     apart: frozenset[str] = frozenset()
+    later: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """How many persons of a source are known.
+
+    Attributes
+    ----------
+    known, unknown : int
+        Persons in the source.
+    missing : int
+        Known persons who are not in the source.
+    differing : dict of str to (int, int)
+        By released column, how many of the known persons' values differ from those released, and of
+        how many. The column's commonest value does not count where it is the same.
+    persons_differing : int
+        Known persons with a value that differs.
+    """
+
+    known: int
+    unknown: int
+    missing: int
+    differing: dict[str, tuple[int, int]] = field(default_factory=dict)
+    persons_differing: int = 0
+
+    def refuse_unknown(self, p: int, *, permanent: bool) -> None:
+        """Refuse a source in which too many persons are not known.
+
+        Parameters
+        ----------
+        p : int
+        permanent : bool
+            Whether nobody's id changes at this site.
+
+        Raises
+        ------
+        CohortRefused
+        """
+        n = self.known + self.unknown
+        few = 2 * self.known < n
+        replaced = not permanent and self.unknown >= p and self.missing >= p
+        if not few and not replaced:
+            return
+        said = (
+            f"{self.unknown} of the {n} persons in this source are not known, and {self.missing} "
+            f"known persons are missing in it. {_CHOICES}"
+        )
+        if not few:
+            said += '. If ids never change at this site, set ids = "permanent" in site.toml'
+        raise CohortRefused("unknown-persons", said)
+
+    def refuse_other_values(self, p: int, *, newcomers: bool) -> None:
+        """Refuse a source whose known persons have other values than those released.
+
+        Parameters
+        ----------
+        p : int
+        newcomers : bool
+            Whether newcomers would release values of these columns.
+
+        Raises
+        ------
+        CohortRefused
+        """
+        differ = sum(n for n, _ in self.differing.values())
+        of = sum(n for _, n in self.differing.values())
+        columns = self.most_differ(p)
+        if 2 * differ > of and self.persons_differing >= p:
+            what = f"{differ} of {of} values of known persons differ from those that were released"
+        elif newcomers and columns:
+            what = "new persons would release columns in which most values of known persons differ"
+        else:
+            return
+        listed = "; ".join(
+            f"{name} ({self.differing[name][0]} of {self.differing[name][1]})" for name in columns
+        )
+        raise CohortRefused(
+            "other-values",
+            f"{what}{': ' + listed if listed else ''}. Nothing was stored or sent. Check that this "
+            "is the right file, and check the query, the mapping and the units, for example "
+            "whether two columns are swapped. If these are later measurements, give them new names "
+            "(later=, --later)",
+        )
+
+    def most_differ(self, p: int) -> list[str]:
+        """Return the columns in which most values differ, those of at least p persons."""
+        return [name for name, (n, of) in self.differing.items() if 2 * n > of and n >= p]
+
+
+class ValueComparison:
+    """Compares the known persons' values in one pinned column with those that were released.
+
+    Parameters
+    ----------
+    pinned : PinnedColumn
+    common : sequence of float
+        The commonest value of each of its source columns in this source.
+    """
+
+    def __init__(self, pinned: PinnedColumn, common: Sequence[float]) -> None:
+        self._pinned, self._common = pinned, common
+        self._released = is_released(pinned.released)
+        self.counts = dict.fromkeys(source_names(pinned.column), (0, 0))
+
+    def add(
+        self, values: Sequence[FloatArray], prints: ByteArray, index: IntArray, groups: IntArray
+    ) -> BoolArray:
+        """Add known persons (n,), and return whose value differs.
+
+        ``prints`` (n, source columns) are the fingerprints of ``values``.
+        """
+        differs = np.zeros(len(index), dtype=np.bool_)
+        for place, (name, (n_differ, n)) in enumerate(self.counts.items()):
+            same = prints[:, place] == self._pinned.prints[index, place]
+            counted = self._released[groups] & ~np.isnan(values[place])
+            # Two rare diseases agree in nearly everybody, who has neither.
+            counted &= ~(same & (values[place] == self._common[place]))
+            other = counted & ~same
+            self.counts[name] = n_differ + int(other.sum()), n + int(counted.sum())
+            differs |= other
+        return differs
+
+
+def commonest(values: FloatArray) -> float:
+    """Return the commonest of values (n,), the smallest of equally common ones; NaN for none."""
+    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    return float(distinct[counts.argmax()]) if len(distinct) else float("nan")
 
 
 def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: PersonBlocks) -> Cohort | None:
-    """Return the cohort that holds a source's persons; None if they are new.
-
-    Raises
-    ------
-    CohortRefused
-        The ids are new, but the values are those of known persons; or the source has no ids and
-        is not the file that a cohort without ids serves.
-    """
+    """Return the cohort that holds the first known person of a source; None if nobody is known."""
     if not cohorts:
         return None
     for keys in _iterate_keys(secret, blocks):
         for cohort in cohorts:
             if (cohort.find(keys) >= 0).any():
                 return cohort
-    signed: list[list[WordArray]] = [[np.zeros(0, dtype=np.uint64)] for _ in cohorts]
-    has_ids = True
-    for ids, sources in blocks():
-        has_ids = ids is not None
-        for cohort, parts in zip(cohorts, signed, strict=True):
-            parts.append(sign(cohort, sources, secret))
-    for cohort, parts in zip(cohorts, signed, strict=True):
-        own = np.concatenate(parts)
-        if has_ids or cohort.has_ids:
-            refuse_known_values(own, cohort, ~cohort.withdrawn)
-            continue
-        n_shared = _count_shared(own, cohort.signatures)
-        if own.all() and n_shared == len(own) == len(cohort.keys):
-            return cohort
-        # Without the columns of that table nothing distinguishes the files.
-        if not own.all() or n_shared * 2 >= min(len(own), len(cohort.keys)):
-            raise other_file()
     return None
 
 
 def _iterate_keys(secret: bytes, blocks: PersonBlocks) -> Iterator[NDArray[Any]]:
     for ids, _ in blocks():
-        if ids is None:
-            return
         for start in range(0, len(ids), _IDS):
             yield person_keys(secret, ids[start : start + _IDS])[0]
 
 
-def find_new_names(cohort: Cohort, secret: bytes, blocks: PersonBlocks) -> dict[str, str]:
-    """Return the new columns that are pinned ones under another name, and the pinned names."""
-    pinned = {*cohort.rules(), *cohort.aliases}
+def find_same_columns(cohort: Cohort, secret: bytes, blocks: PersonBlocks) -> dict[str, str]:
+    """Return the new columns that have the values of pinned ones, and the pinned names."""
+    if not cohort.columns:
+        return {}
+    pinned = cohort.rules()
     index, masks = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
     found: dict[str, SourceColumn] = {}
     for ids, sources in blocks():
         new = [each for each in sources if each.name not in pinned]
-        if ids is None or not new:
+        if not new:
             return {}
         keys, all_masks = person_keys(secret, ids)
         block_index = cohort.find(keys)
@@ -136,27 +234,40 @@ def find_new_names(cohort: Cohort, secret: bytes, blocks: PersonBlocks) -> dict[
     return {name: old for name, old in names.items() if old is not None}
 
 
+def refuse_same_columns(cohort: Cohort, secret: bytes, blocks: PersonBlocks) -> None:
+    """Refuse new columns that have the values of pinned ones: both sums could be subtracted.
+
+    Raises
+    ------
+    CohortRefused
+    """
+    for new, old in sorted(find_same_columns(cohort, secret, blocks).items()):
+        raise CohortRefused(
+            "same-column",
+            f"column {new!r} has the values of {old!r}, which was released, in nearly all known "
+            f"persons, and would be released a second time. Read it as {old!r}: name the column "
+            "in the mapping file (mapping=, --mapping)",
+        )
+
+
 def _find_same(
     cohort: Cohort, secret: bytes, source: SourceColumn, index: IntArray, masks: WordArray
 ) -> str | None:
     """Return the pinned column with the values that nearly all persons have in ``source``."""
-    known = ~np.isnan(source.values)
     best, most = None, 0
     for pinned in cohort.columns:
         if source.n_levels is not None and isinstance(pinned.column, NumericColumn):
             continue
+        known = ~np.isnan(source.values) & pinned.decided[cohort.groups[index]]
         for place, name in enumerate(source_names(pinned.column)):
             values = source.values
             if isinstance(pinned.column, NumericColumn):
                 values = snap_to_grid(pinned.column, values)
-            seed, last = column_seed(secret, name), pinned.prints[index, place, -1]
+            seed, last = column_seed(secret, name), pinned.prints[index, place]
             agrees = (fingerprints(values, masks, seed) == last) & known
             telling = known
-            distinct, counts = np.unique(values[known], return_counts=True)
-            if len(distinct) > 1:
-                # Persons with the commonest value in both columns do not count: two different rare
-                # diseases agree in nearly everybody, who has neither.
-                common = np.full(len(values), distinct[counts.argmax()])
+            if len(np.unique(values[known])) > 1:
+                common = np.full(len(values), commonest(values[known]))
                 telling = known & ((values != common) | (fingerprints(common, masks, seed) != last))
             n, n_agree = int(telling.sum()), int(agrees[telling].sum())
             # Fewer than p persons who differ could be computed from the two releases.
@@ -166,16 +277,6 @@ def _find_same(
     return best
 
 
-def sign(cohort: Cohort, sources: Sequence[SourceColumn], secret: bytes) -> WordArray:
-    """Return the signatures (n,) in a cohort's base columns; 0 if the source lacks one."""
-    given = {cohort.pinned_name(each.name): each for each in sources}
-    given |= {each.name: each for each in sources}
-    if not set(cohort.base) <= set(given):
-        return np.zeros(len(sources[0].values), dtype=np.uint64)
-    seeds = [column_seed(secret, name) for name in cohort.base]
-    return signatures([given[name].values for name in cohort.base], seeds)
-
-
 def person_rows(
     cohort: Cohort, secret: bytes, blocks: PersonBlocks
 ) -> Iterator[tuple[Sequence[SourceColumn], IntArray]]:
@@ -183,66 +284,9 @@ def person_rows(
 
     Persons who are part of none are left out.
     """
-    row_ids = RowIds()
     for ids, sources in blocks():
-        if ids is None:
-            ids = row_ids.of(sign(cohort, sources, secret))
         rows = cohort.table_rows(secret, ids)
         kept = rows >= 0
         if not kept.all():
             sources = [replace(each, values=each.values[kept]) for each in sources]
         yield sources, rows[kept]
-
-
-def refuse_known_values(signed: WordArray, cohort: Cohort, gone: BoolArray) -> None:
-    """Refuse persons with new ids who have the values of known persons who are missing.
-
-    ``signed`` (k,) are the signatures of the persons with new ids; ``gone`` (n,) marks the
-    cohort's persons who are missing.
-    """
-    known = cohort.signatures
-    if _are_same_persons(signed[signed > 0], known[gone & (known > 0)], known[known > 0]):
-        raise CohortRefused(
-            "other-ids",
-            "persons with new ids have the values of known persons who are missing. Give all "
-            f"persons the ids that they had when the groups of table {cohort.table_id} were "
-            "formed, and name their column (id_column=, --id-column or person=, --person-column)",
-        )
-
-
-def _are_same_persons(newcomers: WordArray, gone: WordArray, everyone: WordArray) -> bool:
-    if not len(newcomers) or not len(gone):
-        return False
-    # The chance that two persons have equal values, also from the newcomers: at a small site the
-    # known persons are few. One pair more than was seen: few persons do not show it.
-    n_equal, n_pairs = 1.0, 0.0
-    for persons in (everyone, newcomers):
-        counts = np.unique(persons, return_counts=True)[1]
-        n_equal += float((counts * (counts - 1.0)).sum()) / 2.0
-        n_pairs += len(persons) * (len(persons) - 1.0) / 2.0
-    chance = n_equal / max(n_pairs, 1.0)
-    expected = len(newcomers) * min(1.0, len(gone) * chance)
-    if np.isin(newcomers, gone).sum() > _BEYOND_CHANCE * (expected + expected**0.5):
-        return True
-    n_shared = _count_shared(newcomers, gone)
-    return n_shared >= _SAME_PERSONS * max(len(newcomers), len(everyone))
-
-
-def _count_shared(first: WordArray, second: WordArray) -> int:
-    """Return how many signatures two lists have in common, repeats counted."""
-    distinct, counts = np.unique(first, return_counts=True)
-    other_distinct, other_counts = np.unique(second, return_counts=True)
-    _, here, there = np.intersect1d(
-        distinct, other_distinct, assume_unique=True, return_indices=True
-    )
-    return int(np.minimum(counts[here], other_counts[there]).sum())
-
-
-def other_file() -> CohortRefused:
-    """Return the refusal of a second file without ids."""
-    return CohortRefused(
-        "other-file",
-        "without ids the groups serve one file, and this one differs from it. Give the same "
-        "file, or name an id column to begin with; for another site on this account set "
-        "FEDCLUST_STATE_DIR to a directory of its own",
-    )

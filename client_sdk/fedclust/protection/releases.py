@@ -1,13 +1,12 @@
-"""Rule: a group releases a column once, and again only if p of its persons have new values.
+"""Rule: a group releases a column once, when all of its persons are there, and never again.
 
-The first release needs all persons of the group. A new value is one that no earlier release of the
-column holds. This is what keeps the condition of ``cohort`` for known groups; newcomers' groups
-(``update``) hold new values only.
+This keeps the condition of ``cohort`` for known groups; newcomers' groups (``update``) hold new
+values only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,39 +57,41 @@ class ColumnUpdate:
     column : TableColumn
     pinned : PinnedColumn or None
         Its releases so far; None for a new column.
-    own_name : bool
-        Whether the source has the column under the name that it was pinned with.
     sums : GroupSums
     prints : (n, source columns) uint8
         Fingerprints of the known persons' values in this source.
-    n_released, n_changed : int
-        Values of known persons that their groups have released; of these, the new ones.
     """
 
     def __init__(
-        self, column: TableColumn, pinned: PinnedColumn | None, cohort: Cohort, *, own_name: bool
+        self, column: TableColumn, pinned: PinnedColumn | None, cohort: Cohort, n_earlier: int
     ) -> None:
-        self.column, self.pinned, self.own_name = column, pinned, own_name
+        self.column, self.pinned = column, pinned
         self.sums = GroupSums(column)
         self.prints = np.zeros((len(cohort.keys), len(source_names(column))), np.uint8)
-        self.n_released = self.n_changed = 0
-        self._changed = np.zeros(len(cohort.sizes), np.int64)
+        #: By earlier measurement and group, the persons with another value than then.
+        self._changed = np.zeros((n_earlier, len(cohort.sizes)), np.int64)
         #: Up to three distinct values of the known persons.
         self._distinct = np.zeros(0)
 
     def add_known(
-        self, values: FloatArray, prints: ByteArray, index: IntArray, groups: IntArray, m: int
+        self,
+        values: FloatArray,
+        prints: ByteArray,
+        changed: Sequence[BoolArray],
+        index: IntArray,
+        groups: IntArray,
+        m: int,
     ) -> None:
-        """Add known persons (n,), given their index in the cohort and their groups, of m."""
+        """Add known persons (n,), given their index in the cohort and their groups, of m.
+
+        ``changed``, an array (n,) for each earlier measurement of the column, says whose value
+        differs from it.
+        """
         self.sums.add(values, groups, m)
         self.prints[index] = prints
+        for counts, each in zip(self._changed, changed, strict=True):
+            counts += np.bincount(groups[each], minlength=len(counts))
         self._distinct = collect_distinct(self._distinct, values)
-        if self.pinned is not None:
-            new = _is_new(self.pinned.prints[index], prints)
-            self._changed += np.bincount(groups[new], minlength=len(self._changed))
-            released = _is_released(self.pinned.released)[groups]
-            self.n_released += int(released.sum())
-            self.n_changed += int((new & released).sum())
 
     def drop_two_values(self, values: FloatArray) -> None:
         """Drop newcomers' values, in place, if their means would be counts."""
@@ -99,40 +100,30 @@ class ColumnUpdate:
 
     def release(
         self, after: UpdatedGroups, rules: Mapping[str, str], new_prints: ByteArray
-    ) -> tuple[PinnedColumn, int, bool]:
-        """Return the column after this pass, how many groups release it again, and whether any do.
+    ) -> tuple[PinnedColumn, bool]:
+        """Return the column after this pass, and whether any group has decided in it.
 
         ``new_prints`` are the fingerprints of the newcomers who are in groups now.
         """
         m = len(after.sizes)
         self.sums.add(np.zeros(0), np.zeros(0, np.int64), m)
-        current = self.sums.release(after.sizes, after.p)
         before = extend_column(self.pinned or self._first(rules), m)
         # An absent person may have a value: a later file decides.
-        first = after.used & ~before.decided & after.complete
-        again = after.used & before.decided
-        again &= _is_released(before.released) & _is_released(current)
-        again &= pad(self._changed, m) >= after.p
-        # A column under another name may have been taken for this one by mistake.
-        again &= self.own_name
-        now = first | again
+        now = after.used & ~before.decided & after.complete
+        # Fewer persons who have changed could be computed from the two releases.
+        now[: after.n_known] &= (self._changed >= after.p).all(axis=0)
         if self._are_counts(self._distinct):
             now[: after.n_known] = False
         released = before.released.copy()
-        released[now] = current[now]
-        prints = before.prints
-        new = (now & _is_released(current))[after.groups] & _is_new(prints, self.prints)
-        if new.any():
-            version = np.where(new[:, None], self.prints, prints[:, :, -1])
-            prints = np.concatenate([prints, version[:, :, None]], axis=2)
-        joining = np.repeat(new_prints[:, :, None], prints.shape[2], axis=2)
+        released[now] = self.sums.release(after.sizes, after.p)[now]
+        prints = np.where(now[after.groups][:, None], self.prints, before.prints)
         column = replace(
             before,
             released=released,
-            decided=before.decided | (first & now),
-            prints=np.concatenate([prints, joining]),
+            decided=before.decided | now,
+            prints=np.concatenate([prints, new_prints]),
         )
-        return column, int(again.sum()), bool(now.any())
+        return column, bool(now.any())
 
     def _first(self, rules: Mapping[str, str]) -> PinnedColumn:
         """Return a new column that no group has released yet."""
@@ -142,7 +133,7 @@ class ColumnUpdate:
             self.sums.share(),
             GroupSums(self.column).sums,
             np.zeros(0, bool),
-            self.prints[:, :, None],
+            np.zeros_like(self.prints),
         )
 
     def _are_counts(self, distinct: FloatArray) -> bool:
@@ -172,11 +163,6 @@ def pad(array: NDArray[Any], length: int, *, fill: float = 0) -> NDArray[Any]:
     return np.concatenate([array, blank])
 
 
-def _is_new(prints: ByteArray, now: ByteArray) -> BoolArray:
-    """Return whose value (n,) is in no earlier release: (n, k, versions) against (n, k)."""
-    return np.asarray((prints != now[:, :, None]).all(axis=2).any(axis=1))
-
-
-def _is_released(released: FloatArray) -> BoolArray:
+def is_released(released: FloatArray) -> BoolArray:
     """Return which groups (m,) release a column."""
     return np.asarray(~np.isnan(released) if released.ndim == 1 else released.sum(axis=1) > 0.0)

@@ -13,25 +13,33 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.numeric.array_types import ByteArray, FloatArray, IntArray, KeyArray, WordArray
-from fedclust.protection.cohort import Cohort, CohortRefused
+from fedclust.numeric.array_types import (
+    BoolArray,
+    ByteArray,
+    FloatArray,
+    IntArray,
+    KeyArray,
+    WordArray,
+)
+from fedclust.protection.cohort import Cohort, CohortRefused, PinnedColumn
 from fedclust.protection.columns import (
     LevelColumn,
     NumericColumn,
     SourceColumn,
+    TableColumn,
     describe_columns,
     snap_to_grid,
     source_names,
 )
-from fedclust.protection.fingerprints import RowIds, column_seed, fingerprints, person_keys
+from fedclust.protection.fingerprints import column_seed, fingerprints, person_keys
 from fedclust.protection.groups import least_group_size
 from fedclust.protection.recognition import (
     PersonSource,
+    Recognition,
+    ValueComparison,
+    commonest,
     find_cohort,
-    find_new_names,
-    other_file,
-    refuse_known_values,
-    sign,
+    refuse_same_columns,
 )
 from fedclust.protection.releases import ColumnUpdate, UpdatedGroups, extend_column, pad
 from fedclust.protection.table import TooFewPersons, embed_persons, encode_sources, group_persons
@@ -39,11 +47,6 @@ from fedclust.protection.table import TooFewPersons, embed_persons, encode_sourc
 #: Newcomers of a source in blocks are grouped when this many wait: grouping more at a time gains
 #: little and takes memory.
 _BLOCK = 100_000
-#: More changed values than these, as a share of a column's released values and in persons as a
-#: multiple of p, are more likely a wrong query, mapping or unit than corrections. What a group has
-#: released cannot be taken back, and a wrong value that is put right is no new value.
-_MOST_CORRECTED = 0.25
-_LEAST_DOUBTED = 4
 
 
 @dataclass(frozen=True)
@@ -56,26 +59,14 @@ class Change:
         Released for the first time.
     columns : int
         Source columns pinned.
-    corrected : int
-        Releases of a group's column after the first.
     waiting : int
         Newcomers without a group so far.
-    absent : int
-        Known persons who are not in the source.
-    renamed : dict of str to str
-        New names, and the pinned columns that they stand for.
-    accepted_columns : int
-        Columns with so many changed values that they were used only because the site accepted it.
     """
 
     persons: int
     groups: int
     columns: int
-    corrected: int
     waiting: int
-    absent: int
-    renamed: dict[str, str]
-    accepted_columns: int = 0
 
 
 def update_cohort(
@@ -85,8 +76,9 @@ def update_cohort(
     source: PersonSource,
     others: Sequence[Cohort] = (),
     *,
-    accept_corrections: bool = False,
-) -> tuple[Cohort, Change]:
+    any_persons: bool = False,
+    permanent_ids: bool = False,
+) -> tuple[Cohort, Change, Recognition]:
     """Bring the cohort that holds a source's persons up to date.
 
     Parameters
@@ -100,8 +92,10 @@ def update_cohort(
     source : PersonSource
     others : sequence of Cohort
         All cohorts of the site: a person withdrawn from one joins no other.
-    accept_corrections : bool
-        Whether to use a column in which implausibly many values of known persons have changed.
+    any_persons : bool
+        Whether persons who are not known may take part, however many they are.
+    permanent_ids : bool
+        Whether nobody's id changes at this site.
 
     Raises
     ------
@@ -111,15 +105,17 @@ def update_cohort(
         A new cohort has fewer than p persons.
     """
     cohort = find_cohort(cohorts, secret, source.blocks) or new
-    names = find_new_names(cohort, secret, source.blocks) if cohort.columns else {}
-    update = _Update(cohort, secret, source, names)
+    refuse_same_columns(cohort, secret, source.blocks)
+    update = _Update(cohort, secret, source)
     update.others = [other for other in cohorts if other is not cohort]
     update.withdrawn = np.concatenate(
         [cohort.keys[:0], *(each.keys[each.withdrawn] for each in others)]
     )
     for ids, sources in source.blocks():
         update.add(ids, sources)
-    return update.finish(accept_corrections=accept_corrections)
+    if cohorts and not any_persons:
+        update.recognition().refuse_unknown(cohort.p, permanent=permanent_ids)
+    return update.finish()
 
 
 @dataclass
@@ -130,7 +126,6 @@ class _Persons:
     """
 
     keys: KeyArray
-    signatures: WordArray
     index: IntArray
     values: list[FloatArray]
     prints: list[ByteArray]
@@ -142,13 +137,12 @@ class _Persons:
         if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ and rows.all():
             return self
         values, prints = [v[rows] for v in self.values], [v[rows] for v in self.prints]
-        return _Persons(self.keys[rows], self.signatures[rows], self.index[rows], values, prints)
+        return _Persons(self.keys[rows], self.index[rows], values, prints)
 
 
 def _concatenate(parts: Sequence[_Persons]) -> _Persons:
     return _Persons(
         np.concatenate([part.keys for part in parts]),
-        np.concatenate([part.signatures for part in parts]),
         np.concatenate([part.index for part in parts]),
         [np.concatenate(each) for each in zip(*(part.values for part in parts), strict=True)],
         [np.concatenate(each) for each in zip(*(part.prints for part in parts), strict=True)],
@@ -158,12 +152,8 @@ def _concatenate(parts: Sequence[_Persons]) -> _Persons:
 class _Update:
     """A pass over a source: :meth:`add` its blocks, then :meth:`finish`."""
 
-    def __init__(
-        self, cohort: Cohort, secret: bytes, source: PersonSource, new_names: Mapping[str, str]
-    ) -> None:
+    def __init__(self, cohort: Cohort, secret: bytes, source: PersonSource) -> None:
         self.cohort, self.secret, self.source = cohort, secret, source
-        self.new_names, self.aliases = dict(new_names), {**cohort.aliases, **new_names}
-        self.apart = frozenset(self.aliases.get(name, name) for name in source.apart)
         #: Cohorts that the persons may not be in, and the keys of persons withdrawn from any.
         self.others: Sequence[Cohort] = ()
         self.withdrawn = cohort.keys[:0]
@@ -172,7 +162,9 @@ class _Update:
         self.present = np.zeros(len(cohort.sizes), np.int64)
         self.sizes = cohort.sizes
         self.columns: list[ColumnUpdate] = []
-        self.row_ids = RowIds()
+        #: By place in ``columns``, those that were released before; and whose values differ.
+        self.comparisons: dict[int, ValueComparison] = {}
+        self.differs = np.zeros(len(cohort.keys), bool)
         self.waiting: list[_Persons] = []
         #: Known persons whose group ended with the withdrawal of another person.
         self.left_over: list[_Persons] = []
@@ -181,17 +173,35 @@ class _Update:
 
     # --- a block ----------------------------------------------------------------------------------
 
-    def add(self, ids: Sequence[str] | None, sources: Sequence[SourceColumn]) -> None:
+    def add(self, ids: Sequence[str], sources: Sequence[SourceColumn]) -> None:
         given = {source.name: source for source in sources}
         if not self.waiting:
-            self._begin(given, has_ids=ids is not None)
-        block = self._read(ids, given)
+            self._begin(given)
+        keys, masks = person_keys(self.secret, ids)
+        compared = [_compared(each.column, given) for each in self.columns]
+        block = _Persons(
+            keys,
+            self.cohort.find(keys),
+            encode_sources([each.column for each in self.columns], sources),
+            [
+                self._fingerprints(each.column, values, masks)
+                for each, values in zip(self.columns, compared, strict=True)
+            ],
+        )
         is_known = block.index >= 0
         known = block[is_known]
         self._note_seen(block.keys, known.index)
         remaining = ~self.cohort.withdrawn[known.index]
         used = self.cohort.used[self.cohort.groups[known.index]]
-        self._add_known(known[remaining & used])
+        rows = np.flatnonzero(is_known)[remaining & used]
+        self._add_known(
+            block[rows],
+            [[each[rows] for each in values] for values in compared],
+            [
+                [each[rows] for each in self._changed(column.column, given, block.index, masks)]
+                for column in self.columns
+            ],
+        )
         self.left_over.append(known[remaining & ~used])
         newcomers = block[~is_known & ~np.isin(block.keys, self.withdrawn)]
         n_waiting = sum(len(each) for each in self.waiting)
@@ -199,10 +209,8 @@ class _Update:
             self._form_groups()
         self.waiting.append(newcomers)
 
-    def _begin(self, given: Mapping[str, SourceColumn], *, has_ids: bool) -> None:
+    def _begin(self, given: Mapping[str, SourceColumn]) -> None:
         """Decide how each column is released: as pinned, or as its values say."""
-        if not self.cohort.base:
-            self.cohort = replace(self.cohort, base=tuple(given), has_ids=has_ids)
         cohort, pinned = self.cohort, self.cohort.rules()
         for name in given:
             if name in pinned and self.source.rules[name] != pinned[name]:
@@ -212,42 +220,62 @@ class _Update:
                     "codes, with other codes or missing markers. Read it as before, or give the "
                     "column another name",
                 )
-        present = self._by_pinned_name(given)
+        sample = {each.name: each for each in self.source.sample or given.values()}
         for each in cohort.columns:
-            names = set(source_names(each.column))
-            if names <= set(present):
-                own_name = names <= set(given)
-                self.columns.append(ColumnUpdate(each.column, each, cohort, own_name=own_name))
-        if self.source.sample is not None:
-            present = self._by_pinned_name({each.name: each for each in self.source.sample})
-        new = [source for name, source in present.items() if name not in pinned]
+            if set(source_names(each.column)) <= set(given):
+                common = [commonest(values) for values in _compared(each.column, sample)]
+                self.comparisons[len(self.columns)] = ValueComparison(each, common)
+                self.columns.append(self._column_update(each.column, each))
+        new = [source for name, source in sample.items() if name not in pinned]
         for column in describe_columns(new, cohort.p, fences=cohort.fences):
-            self.columns.append(ColumnUpdate(column, None, cohort, own_name=True))
+            self.columns.append(self._column_update(column, None))
 
-    def _by_pinned_name(self, given: Mapping[str, SourceColumn]) -> dict[str, SourceColumn]:
-        found = {name: source for name, source in given.items() if name not in self.aliases}
-        for name, source in given.items():
-            if name in self.aliases and self.aliases[name] not in found:
-                found[self.aliases[name]] = replace(source, name=self.aliases[name])
-        return found
+    def _column_update(self, column: TableColumn, pinned: PinnedColumn | None) -> ColumnUpdate:
+        return ColumnUpdate(column, pinned, self.cohort, len(self._earlier(column)))
 
-    def _read(self, ids: Sequence[str] | None, given: Mapping[str, SourceColumn]) -> _Persons:
-        sources = self._by_pinned_name(given)
-        signed = sign(self.cohort, list(sources.values()), self.secret)
-        keys, masks = person_keys(self.secret, self.row_ids.of(signed) if ids is None else ids)
-        columns = [each.column for each in self.columns]
-        values = encode_sources(columns, list(sources.values()))
-        prints = []
-        for column, encoded in zip(columns, values, strict=True):
-            made = []
-            for name in source_names(column):
-                compared = sources[name].values
-                if isinstance(column, NumericColumn):
-                    # Changes beyond a fence, or smaller than the step, change no release.
-                    compared = snap_to_grid(column, encoded)
-                made.append(fingerprints(compared, masks, column_seed(self.secret, name)))
-            prints.append(np.column_stack(made))
-        return _Persons(keys, signed, self.cohort.find(keys), values, prints)
+    def _earlier(self, column: TableColumn) -> list[tuple[str, PinnedColumn, str]]:
+        """Return each source column, and the releases of its earlier measurements and their names.
+
+        ``later`` names what the column measures again. A column of that name with a suffix is
+        taken for a measurement of it, too.
+        """
+        measured = {
+            name: self.source.later[name]
+            for name in source_names(column)
+            if name in self.source.later
+        }
+        return [
+            (name, pinned, earlier)
+            for name, again in measured.items()
+            for pinned in self.cohort.columns
+            for earlier in source_names(pinned.column)
+            if earlier.startswith(again) and earlier != name
+        ]
+
+    def _fingerprints(
+        self, column: TableColumn, compared: Sequence[FloatArray], masks: WordArray
+    ) -> ByteArray:
+        pairs = zip(source_names(column), compared, strict=True)
+        made = [fingerprints(each, masks, column_seed(self.secret, name)) for name, each in pairs]
+        return np.column_stack(made)
+
+    def _changed(
+        self,
+        column: TableColumn,
+        given: Mapping[str, SourceColumn],
+        index: IntArray,
+        masks: WordArray,
+    ) -> list[BoolArray]:
+        """Return, for each earlier measurement, whose value (n,) differs from it."""
+        changed = []
+        for name, pinned, earlier in self._earlier(column):
+            values = given[name].values
+            if isinstance(pinned.column, NumericColumn):
+                values = snap_to_grid(pinned.column, values)
+            now = fingerprints(values, masks, column_seed(self.secret, earlier))
+            place = source_names(pinned.column).index(earlier)
+            changed.append(now != pinned.prints[index, place])
+        return changed
 
     def _note_seen(self, keys: KeyArray, index: IntArray) -> None:
         """Note who is in the source; refuse persons who occur twice or are in another cohort."""
@@ -258,11 +286,21 @@ class _Update:
             if (other.find(keys) >= 0).any():
                 raise two_cohorts(self.cohort, other)
 
-    def _add_known(self, block: _Persons) -> None:
+    def _add_known(
+        self,
+        block: _Persons,
+        compared: Sequence[Sequence[FloatArray]],
+        changed: Sequence[Sequence[BoolArray]],
+    ) -> None:
         groups = self.cohort.groups[block.index].astype(np.int64)
         self.present += np.bincount(groups, minlength=len(self.present))
-        for column, values, prints in zip(self.columns, block.values, block.prints, strict=True):
-            column.add_known(values, prints, block.index, groups, len(self.sizes))
+        for place, column in enumerate(self.columns):
+            values, prints = block.values[place], block.prints[place]
+            column.add_known(values, prints, changed[place], block.index, groups, len(self.sizes))
+            if place in self.comparisons:
+                comparison = self.comparisons[place]
+                differs = comparison.add(compared[place], prints, block.index, groups)
+                self.differs[block.index] |= differs
 
     # --- groups of newcomers ----------------------------------------------------------------------
 
@@ -285,7 +323,7 @@ class _Update:
             column.drop_two_values(values)
         columns = [each.column for each in self.columns]
         n_persons = max(len(self.cohort.keys) + len(persons), self.source.n_persons)
-        groups = group_persons(columns, persons.values, self.cohort.p, n_persons, self.apart)
+        groups = group_persons(columns, persons.values, self.cohort.p, n_persons, self.source.apart)
         persons, groups = self._add_left_over(persons, groups)
         groups = groups + len(self.sizes)
         self.sizes = np.append(self.sizes, np.bincount(groups)[len(self.sizes) :])
@@ -306,7 +344,7 @@ class _Update:
 
         both = _concatenate([persons, left_over])
         columns = [each.column for each in self.columns]
-        points = embed_persons(columns, both.values, self.apart)
+        points = embed_persons(columns, both.values, self.source.apart)
         sizes = np.bincount(groups)
         centres = [np.bincount(groups, weights=each) / sizes for each in points[: len(groups)].T]
         nearest = cKDTree(np.column_stack(centres)).query(points[len(groups) :])[1]
@@ -314,43 +352,38 @@ class _Update:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def finish(self, *, accept_corrections: bool) -> tuple[Cohort, Change]:
+    def recognition(self) -> Recognition:
+        """Return how many persons of the source are known."""
+        cohort = self.cohort
+        unknown = sum(int((persons.index < 0).sum()) for persons, _ in self.formed)
+        tables = [cohort] if len(cohort.keys) else self.others
+        remaining = sum(int((~each.withdrawn).sum()) for each in tables)
+        return Recognition(
+            known=int(self.seen.sum()),
+            unknown=unknown + sum(map(len, self.waiting)),
+            missing=remaining - int((self.seen & ~cohort.withdrawn).sum()),
+            differing={
+                name: counts
+                for each in self.comparisons.values()
+                for name, counts in each.counts.items()
+            },
+            persons_differing=int(self.differs.sum()),
+        )
+
+    def finish(self) -> tuple[Cohort, Change, Recognition]:
         if not self.waiting:
             raise TooFewPersons(0, self.cohort.p)
+        recognition = self.recognition()
         self._form_groups()
-        self._refuse_other_persons()
-        doubted = [each for each in self.columns if self._is_doubted(each)]
-        if doubted and not accept_corrections:
-            raise _many_corrections(doubted)
         if not len(self.sizes):
             raise TooFewPersons(len(self.waiting[0]), self.cohort.p)
-        return self._merge(accepted_columns=len(doubted))
+        merged, change = self._merge()
+        # Outcomes of other people would be counted as those of the known persons.
+        if merged is not self.cohort or self.source.apart:
+            recognition.refuse_other_values(self.cohort.p, newcomers=change.persons > 0)
+        return merged, change, recognition
 
-    def _is_doubted(self, column: ColumnUpdate) -> bool:
-        """Return whether so many values have changed that they may have been read wrongly."""
-        n = column.n_changed if column.own_name else 0
-        return n > _MOST_CORRECTED * column.n_released and n >= _LEAST_DOUBTED * self.cohort.p
-
-    def _refuse_other_persons(self) -> None:
-        cohort = self.cohort
-        newcomers = np.concatenate(
-            [persons.signatures[persons.index < 0] for persons, _ in self.formed]
-            + [persons.signatures for persons in self.waiting]
-        )
-        gone = ~self.seen & ~cohort.withdrawn
-        if len(cohort.keys) and not cohort.has_ids and (gone.any() or len(newcomers)):
-            raise other_file()
-        n_changed = sum(each.n_changed for each in self.columns)
-        if 2 * n_changed > sum(each.n_released for each in self.columns):
-            raise CohortRefused(
-                "other-values",
-                "most values of known persons have changed. If the ids belong to other persons, "
-                "or to another site on this account, set FEDCLUST_STATE_DIR to a directory for "
-                "these alone. If these are later measurements, give their columns new names",
-            )
-        refuse_known_values(newcomers, cohort, gone)
-
-    def _merge(self, *, accepted_columns: int) -> tuple[Cohort, Change]:
+    def _merge(self) -> tuple[Cohort, Change]:
         """Return the cohort with all that this pass releases."""
         cohort, m = self.cohort, len(self.sizes)
         formed = _concatenate([persons for persons, _ in self.formed] or [self.waiting[0][:0]])
@@ -370,24 +403,17 @@ class _Update:
         columns = {source_names(each.column): each for each in cohort.columns}
         for names in set(columns) - in_source:
             columns[names] = extend_column(columns[names], m, n_persons)
-        n_corrected, n_columns, changed = 0, 0, len(new) > 0 or bool(self.new_names)
+        n_columns, changed = 0, len(new) > 0
         for update, prints in zip(self.columns, new.prints, strict=True):
             names = source_names(update.column)
-            columns[names], n_again, released = update.release(after, self.source.rules, prints)
-            if update.pinned is None:
-                n_columns += len(names)
-            else:
-                n_corrected += n_again
-                changed |= released
+            columns[names], decided = update.release(after, self.source.rules, prints)
+            n_columns += len(names) if update.pinned is None else 0
+            changed |= decided
         change = Change(
             persons=len(new),
             groups=m - len(cohort.sizes),
             columns=n_columns,
-            corrected=n_corrected,
             waiting=len(self.waiting[0]),
-            absent=int((~self.seen & ~cohort.withdrawn).sum()),
-            renamed=self.new_names,
-            accepted_columns=accepted_columns,
         )
         if not changed and not n_columns:
             return cohort, change
@@ -398,13 +424,20 @@ class _Update:
             keys=keys[order],
             groups=np.concatenate([groups, labels[~moved]]).astype(np.int32)[order],
             withdrawn=pad(cohort.withdrawn, len(keys))[order],
-            signatures=np.concatenate([cohort.signatures, new.signatures])[order],
             sizes=self.sizes,
             used=used,
             columns=tuple(replace(each, prints=each.prints[order]) for each in columns.values()),
-            aliases=self.aliases,
         )
         return merged, change
+
+
+def _compared(column: TableColumn, given: Mapping[str, SourceColumn]) -> list[FloatArray]:
+    """Return the values (n,) of each source column that fingerprints are taken of."""
+    values = [given[name].values for name in source_names(column)]
+    if isinstance(column, NumericColumn):
+        # Changes beyond a fence, or smaller than the step, change no release.
+        return [snap_to_grid(column, each) for each in values]
+    return values
 
 
 def two_cohorts(first: Cohort, second: Cohort) -> CohortRefused:
@@ -414,23 +447,6 @@ def two_cohorts(first: Cohort, second: Cohort) -> CohortRefused:
         f"this source has persons of the tables {first.table_id} and {second.table_id}. Give the "
         "persons of each in a file of their own. If one was formed with separate_groups= "
         "(--separate-groups), name the table (cohort=, --cohort)",
-    )
-
-
-def _many_corrections(columns: Sequence[ColumnUpdate]) -> CohortRefused:
-    parts = (
-        f"{', '.join(source_names(each.column))} ({each.n_changed / each.n_released:.0%} of "
-        f"{each.n_released} persons)"
-        for each in columns
-    )
-    return CohortRefused(
-        "many-corrections",
-        "so many values of known persons have changed since the groups were formed that they may "
-        f"have been read wrongly: {'; '.join(parts)}. Nothing was stored or sent. Check the query, "
-        "the mapping and the units, for example whether two columns are swapped. If the new "
-        "values are right, give --accept-corrections (accept_corrections=True). This cannot be "
-        "undone: once a wrong value is released, the right one does not replace it. If these are "
-        "later measurements, give their columns new names",
     )
 
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from fedclust.errors import ApprovalNeeded, JournalDamaged, UsageError
+from fedclust.errors import ApprovalNeeded, StateDamaged, UsageError
 from fedclust.report.session_terms import feature_text
 from fedclust.schema.times import write_time
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.journal import recorded_answers, state_errors
+from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import read_settings, settings_path
+from fedclust.site.state import SiteState
 from fedclust.wire.codec import sha256
 
 if sys.platform == "win32":
@@ -72,12 +73,12 @@ class Approval:
 
 
 class Approvals:
-    """The reviews and approvals in a ledger. Methods raise JournalError for a damaged one."""
+    """The reviews and approvals in a site's ledger. Methods raise StateError for a damaged one."""
 
     def __init__(
-        self, ledger: Ledger, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self, state: SiteState, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._ledger, self._now = ledger, now
+        self._state, self._ledger, self._now = state, Ledger(state), now
 
     def record_review(self, request: ConsentRequest, page: bytes, now: datetime) -> Review:
         """Record that a page asks for what ``request`` asks for."""
@@ -105,7 +106,7 @@ class Approvals:
         found = list(self._lines(coordinator, site, session, REVIEW))
         again = _review_command(session)
         if not found:
-            raise UsageError(f"no review of session {session} is in {self._ledger.path}: {again}")
+            raise UsageError(f"no review of session {session} is in {self._state.path}: {again}")
         review = _read(Review, found[-1])
         if review.definition_sha256 != definition_sha256:
             raise UsageError(
@@ -153,7 +154,7 @@ class Approvals:
         held = [_read(Approval, line) for line in last.values() if line["event"] == APPROVAL]
         if not held:
             raise UsageError(
-                f"no approval of session {session} is in force in {self._ledger.path}: "
+                f"no approval of session {session} is in force in {self._state.path}: "
                 f"fedclust ledger show --session {session}"
             )
         by = {
@@ -181,18 +182,15 @@ class Approvals:
 
     def count_sent(self, session: str) -> int:
         """Return how many submissions of a session left, or may have left, this site."""
-        directory = self._ledger.path.parent
-        with state_errors(directory):
-            bodies = {
-                (line.get("coordinator"), line.get("site"), line.get("round"))
-                for line in self._ledger.read()
-                if "event" not in line and line.get("session") == session
-            }
-            bodies |= {
-                (answer.coordinator, answer.site, answer.round)
-                for answer, _ in recorded_answers(directory)
-                if answer.session == session
-            }
+        bodies = {
+            (line.get("coordinator"), line.get("site"), line.get("round"))
+            for line in self._ledger.read(session=session)
+            if "event" not in line
+        }
+        bodies |= {
+            (answer.coordinator, answer.site, answer.round)
+            for answer, _ in recorded_answers(self._state, session)
+        }
         return len(bodies)
 
     def require(self, request: ConsentRequest) -> Approval | None:
@@ -208,7 +206,7 @@ class Approvals:
         UsageError
             The settings cannot be read.
         """
-        settings, session = read_settings(), request.session
+        settings, session = read_settings(self._state.directory), request.session
         settings.refuse_smaller_groups(session, request.p, exact=request.protection_none)
         last = self._last_decision(request.coordinator, request.site, session)
         if last.get("event") == WITHDRAWAL:
@@ -227,8 +225,8 @@ class Approvals:
             )
         else:
             why = (
-                f"session {session} has no recorded approval in {self._ledger.path}, and "
-                f"{settings_path()} requires one"
+                f"session {session} has no recorded approval in {self._state.path}, and "
+                f"{settings_path(self._state.directory)} requires one"
             )
         more = " more" if self.count_sent(session) else ""
         raise ApprovalNeeded(
@@ -273,16 +271,14 @@ class Approvals:
         self, coordinator: str | None, site: str | None, session: str | None, *events: str
     ) -> Iterator[dict[str, Any]]:
         wanted = {"coordinator": coordinator, "site": site, "session": session}
-        with state_errors(self._ledger.path.parent):
-            for line in self._ledger.events():
-                if line["event"] in events and all(
-                    value in (None, line.get(key)) for key, value in wanted.items()
-                ):
-                    yield line
+        for line in self._ledger.events():
+            if line["event"] in events and all(
+                value in (None, line.get(key)) for key, value in wanted.items()
+            ):
+                yield line
 
     def _append(self, event: str, facts: Mapping[str, Any]) -> None:
-        with state_errors(self._ledger.path.parent):
-            self._ledger.append({"event": event, **facts})
+        self._ledger.append({"event": event, **facts})
 
 
 #: Terms whose values say nothing to a person.
@@ -300,7 +296,7 @@ def _read(kind: type[E], line: Mapping[str, Any]) -> E:
         return kind(**{field.name: line[field.name] for field in fields(kind)})
     except KeyError:
         number = line.get("line")
-        raise JournalDamaged(f"line {number} of the ledger: incomplete {line['event']}") from None
+        raise StateDamaged(f"line {number} of the ledger: incomplete {line['event']}") from None
 
 
 def _changed_terms(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

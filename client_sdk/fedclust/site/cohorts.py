@@ -1,57 +1,41 @@
-"""The groups of a site's persons on disk: once formed, they are never formed again.
+"""The groups of a site's persons, as its state keeps them: once formed, never formed again.
 
-::
-
-    <state directory>/cohorts/     FEDCLUST_STATE_DIR, or the platform's directory for state
-        lock                held by the process that changes something
-        key                 the site's own secret, made once, 0600; the hashes need it
-        index               all tables that were ever formed
-        <table id>.cohort   a cohort (``cohort_file``)
-
-Every file has a checksum and is replaced as a whole: after a crash it is the old one or the new
-one. A damaged, missing or foreign file ends the command; no other groups are formed instead.
+A change of a table is stored together with its line in the ledger; these lines are the table's
+history. Where either is damaged or missing, the command ends; no other groups are formed instead.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedclust import errors
-from fedclust.durable_files import (
-    FileDamaged,
-    FileLock,
-    LockHeld,
-    private_directory,
-    read_sealed,
-    write_sealed,
-)
 from fedclust.protection.cohort import Cohort, CohortRefused
-from fedclust.protection.recognition import PersonBlocks, PersonSource, find_cohort
+from fedclust.protection.recognition import (
+    PersonBlocks,
+    PersonSource,
+    Recognition,
+    find_cohort,
+    find_same_columns,
+)
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.schema.times import write_time
-from fedclust.site.cohort_file import RESTORE, decode_cohort, encode_cohort, key_check
+from fedclust.site.cohort_content import decode_cohort, encode_cohort
 from fedclust.site.ledger import Ledger
-from fedclust.site.paths import state_directory
+from fedclust.site.state import SiteState, seal
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import MOST_HEADS, TableHeads
 
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
 _MOST_GROUPINGS = 3
-#: Another process may be forming the groups of a large site.
-_PATIENCE_S = 600.0
-_RETRY_S = 0.1
 #: A join sends so many heads; all of them only to a coordinator that asks for them.
 _LAST_HEADS = 1_000
 
@@ -64,7 +48,7 @@ class CohortRecord:
     ----------
     cohort : Cohort
     history : tuple of dict
-        What each change did, in counts: the lines of the ledger.
+        What each change did, in counts: its lines in the ledger, without their places there.
     """
 
     cohort: Cohort
@@ -97,6 +81,11 @@ def table_heads(history: Sequence[Mapping[str, Any]], *, every: bool = False) ->
     return TableHeads(first=len(heads) - len(sent) + 1, heads=tuple(sent))
 
 
+def _head(history: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last head of a table."""
+    return table_heads(history).heads[-1] if history else ""
+
+
 @dataclass(frozen=True)
 class Draft:
     """A cohort after an update, before :meth:`CohortStore.keep` writes it.
@@ -105,30 +94,33 @@ class Draft:
     ----------
     record : CohortRecord
     change : Change
+    recognition : Recognition
     seen : dict of str to int
         Number of changes of each table when the draft was made.
     """
 
     record: CohortRecord
     change: Change
+    recognition: Recognition
     seen: Mapping[str, int]
 
 
+class Overtaken(Exception):
+    """Somebody else has changed the groups of these persons since the draft was made: redo it."""
+
+
 class CohortStore:
-    """The cohorts of this account.
+    """The cohorts in a site's state.
 
     Parameters
     ----------
-    directory : Path, optional
-        By default ``cohorts`` in :func:`fedclust.site.paths.state_directory`.
-    patience_s : float
-        How long to wait for another process.
+    state : SiteState
     """
 
-    def __init__(self, directory: Path | None = None, *, patience_s: float = _PATIENCE_S) -> None:
-        self.directory = directory or state_directory() / "cohorts"
-        self._patience_s = patience_s
+    def __init__(self, state: SiteState) -> None:
+        self.state, self._ledger = state, Ledger(state)
 
+    # As many parameters as a site's rows have options.
     def draft(
         self,
         source: PersonSource,
@@ -136,11 +128,14 @@ class CohortStore:
         p: int,
         now: datetime,
         fences: bool = True,
+        has_ids: bool = True,
         table: str | None = None,
         separate: str | None = None,
-        accept_corrections: bool = False,
+        other_persons: str | None = None,
+        any_persons: bool = False,
+        permanent_ids: bool = False,
     ) -> Draft:
-        """Bring the cohort of a source's persons up to date; only the site's key is written.
+        """Bring the cohort of a source's persons up to date; nothing is stored but the site's key.
 
         Parameters
         ----------
@@ -148,66 +143,77 @@ class CohortStore:
         p : int
             Of a new table.
         now : datetime
-        fences : bool
-            Of a new table: whether lone extremes are protected.
+        fences, has_ids : bool
+            Of a new table: whether lone extremes are protected, and whether its persons have ids.
         table : str, optional
             Start of the id of the table to use.
         separate : str, optional
             The approval of groups apart from those that the persons have; entered in the ledger.
-        accept_corrections : bool
-            Whether to use a column in which implausibly many values of known persons have
-            changed; entered in the ledger.
+        other_persons : str, optional
+            Who approves that persons take part who are not known; entered in the ledger.
+        any_persons : bool
+            Whether it was approved before.
+        permanent_ids : bool
+            Whether nobody's id changes at this site.
 
         Raises
         ------
         PersonsRefused
             The source does not fit the groups.
-        CohortError
+        StateError
         TooFewPersons
         """
-        with self._locked():
-            records, secret = self._records(), self.secret()
-            chosen = self._choose(records, table)
-            new = Cohort.empty(secrets.token_hex(16), p, fences=fences)
-            usable = [] if separate else chosen
-            everyone = [record.cohort for record in records.values()]
-            with cohort_refusals():
-                cohort, change = update_cohort(
-                    new, usable, secret, source, everyone, accept_corrections=accept_corrections
+        records, secret = self.records(), self.state.secret()
+        chosen = self._choose(records, table)
+        new = Cohort.empty(secrets.token_hex(16), p, fences=fences, has_ids=has_ids)
+        usable = [] if separate else chosen
+        everyone = [record.cohort for record in records.values()]
+        with cohort_refusals():
+            cohort, change, recognition = update_cohort(
+                new,
+                usable,
+                secret,
+                source,
+                everyone,
+                any_persons=any_persons or other_persons is not None,
+                permanent_ids=permanent_ids,
+            )
+            if table and cohort.table_id not in records:
+                raise CohortRefused(
+                    "other-table", f"table {chosen[0].table_id} has no person of this source"
                 )
-                if table and cohort.table_id not in records:
-                    raise CohortRefused(
-                        "other-table", f"table {chosen[0].table_id} has no person of this source"
-                    )
-                if separate is None:
-                    _refuse_held(cohort, records)
-                _refuse_further_grouping(cohort, records)
-            seen = {name: len(record.history) for name, record in records.items()}
-            before = records.get(cohort.table_id)
-            if before is not None and cohort is before.cohort:
-                return Draft(before, change, seen)
-            what = "updated" if before else "separate" if separate else "created"
-            facts = {name: n for name, n in asdict(change).items() if name != "renamed"}
-            facts |= {"renamed": len(change.renamed)}
-            facts |= {"approval": separate} if separate else {}
-            record = (before or CohortRecord(cohort, ())).after(cohort, what, now, **facts)
-            return Draft(record, change, seen)
+            if separate is None:
+                _refuse_held(cohort, records)
+            _refuse_further_grouping(cohort, records)
+        seen = {name: len(record.history) for name, record in records.items()}
+        before = records.get(cohort.table_id)
+        if before is not None and cohort is before.cohort:
+            return Draft(before, change, recognition, seen)
+        what = "updated" if before else "separate" if separate else "created"
+        approvals = {"separate_groups": separate, "other_persons": other_persons}
+        facts = asdict(change) | {"missing": recognition.missing}
+        facts |= {name: text for name, text in approvals.items() if text}
+        record = (before or CohortRecord(cohort, ())).after(cohort, what, now, **facts)
+        return Draft(record, change, recognition, seen)
 
     def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
-        """Return the cohort that holds a source's persons; None if they are new."""
-        with self._locked(), cohort_refusals():
-            return find_cohort(self._choose(self._records(), table), self.secret(), blocks)
+        """Return the cohort that holds a source's persons; None if nobody is known."""
+        return find_cohort(self._choose(self.records(), table), self.state.secret(), blocks)
 
-    def keep(self, draft: Draft, ledger: Ledger) -> Cohort:
-        """Write a draft before anything of it leaves, and enter it in the ledger.
+    def same_columns(self, cohort: Cohort, blocks: PersonBlocks) -> dict[str, str]:
+        """Return the source's new columns that have the values of released ones, and which."""
+        return find_same_columns(cohort, self.state.secret(), blocks)
+
+    def keep(self, draft: Draft) -> Cohort:
+        """Store a draft with its line in the ledger, before anything of it leaves.
 
         Raises
         ------
-        CohortLocked
-            Another process has changed the groups of these persons since the draft was made.
+        Overtaken
+        StateError
         """
-        with self._locked():
-            records = self._records()
+        with self.state.write():
+            records = self.records()
             cohort = draft.record.cohort
             kept = records.get(cohort.table_id)
             if kept is None or kept.history != draft.record.history:
@@ -215,15 +221,11 @@ class CohortStore:
                     unseen = len(record.history) != draft.seen.get(name)
                     # Another site on this account may have formed groups of other persons.
                     if unseen and (record.cohort.find(cohort.keys) >= 0).any():
-                        raise errors.CohortLocked(
-                            "another process has changed the groups of these persons: run the same "
-                            "command again"
-                        )
-                self._write(draft.record, records)
-            self._enter(draft.record, ledger)
+                        raise Overtaken
+                self._store(draft.record)
         return draft.record.cohort
 
-    def withdraw(self, person: str, ledger: Ledger, now: datetime) -> int:
+    def withdraw(self, person: str, now: datetime) -> int:
         """Withdraw a person from every table, and return from how many.
 
         Raises
@@ -231,8 +233,8 @@ class CohortStore:
         PersonsRefused
             No table holds this person.
         """
-        with self._locked():
-            records, secret = self._records(), self.secret()
+        with self.state.write():
+            records, secret = self.records(), self.state.secret()
             found = 0
             refused: CohortRefused | None = None
             for record in records.values():
@@ -243,121 +245,62 @@ class CohortStore:
                     continue
                 found += 1
                 ended = int(record.cohort.used.sum() - cohort.used.sum())
-                changed = record.after(cohort, "withdrawn", now, persons=1, groups=ended)
-                self._write(changed, records)
-                self._enter(changed, ledger)
+                self._store(record.after(cohort, "withdrawn", now, persons=1, groups=ended))
             if not found:
                 with cohort_refusals("the id"):
                     raise refused or CohortRefused("unknown-person", "there is no table yet")
             return found
 
-    def records(self, ledger: Ledger | None = None) -> dict[str, CohortRecord]:
-        """Return every cohort by the id of its table, verified.
+    def records(self) -> dict[str, CohortRecord]:
+        """Return every cohort by the id of its table.
 
-        Raises CohortLost if ``ledger`` names one that is not here.
+        Raises
+        ------
+        StateDamaged
+            A table is damaged, or is not what the ledger says that was stored last.
         """
-        if not self.directory.exists():
-            records: dict[str, CohortRecord] = {}
-        else:
-            with self._locked():
-                records = self._records()
-        if ledger is not None:
-            self.refuse_lost(records, ledger)
-        return records
+        with self.state.read() as connection:
+            found = connection.execute(
+                "SELECT table_id, content FROM cohorts UNION "
+                "SELECT table_id, NULL FROM ledger WHERE table_id IS NOT NULL AND table_id NOT IN "
+                "(SELECT table_id FROM cohorts) ORDER BY table_id"
+            ).fetchall()
+            return {name: self._read(name, content) for name, content in found}
 
     def heads(self, table_id: str, *, every: bool = False) -> TableHeads:
         """Return the heads of a table as it is stored now; see :func:`table_heads`."""
-        return table_heads(self.records()[table_id].history, every=every)
+        return table_heads(self._history(table_id), every=every)
 
-    def refuse_lost(self, records: Mapping[str, CohortRecord], ledger: Ledger) -> None:
-        """Raise CohortLost if the ledger names a table or a change that is not here."""
-        for line in ledger.read():
-            if line.get("event") == "cohort":
-                record = records.get(str(line.get("table")))
-                if record is None or len(record.history) < int(line.get("change", 0)):
-                    raise self._lost(str(line.get("table")), f"{ledger.path} names it")
+    # --- in the database --------------------------------------------------------------------------
 
-    def backup(self, target: Path) -> list[Path]:
-        """Copy key, index and cohorts into a new directory, verify the copy, and return its files.
-
-        The copy holds the key: whoever has it can test ids and values.
-        """
-        if target.exists() and any(target.iterdir()):
-            raise errors.UsageError(f"{target} is not empty: name a new directory")
-        with self._locked():
-            if not self._records():
-                raise errors.UsageError(f"{self.directory} holds no groups to back up")
-            private_directory(target)
-            copied = []
-            for path in sorted(self.directory.iterdir()):
-                if path.name in ("key", "index") or path.suffix == ".cohort":
-                    copied.append(target / path.name)
-                    write_sealed(copied[-1], read_sealed(path))
-        CohortStore(target).records()
-        return copied
-
-    def secret(self) -> bytes:
-        """Return the site's own secret; made once."""
-        path = self.directory / "key"
-        if not path.exists():
-            if self._paths() or (self.directory / "index").exists():
-                raise errors.CohortLost(
-                    f"{path} is missing: without it no person is recognised. {RESTORE}"
-                )
-            write_sealed(path, secrets.token_bytes(32))
-        return self._sealed(path)
-
-    # --- files ------------------------------------------------------------------------------------
-
-    def _paths(self) -> dict[str, Path]:
-        return {path.stem: path for path in sorted(self.directory.glob("*.cohort"))}
-
-    def _records(self) -> dict[str, CohortRecord]:
-        paths, index = self._paths(), self.directory / "index"
-        listed = json.loads(self._sealed(index)) if index.exists() else []
-        for name in listed:
-            if name not in paths:
-                raise self._lost(name, f"{index} names it")
-        if not paths:
-            return {}
-        check = key_check(self.secret())
-        return {
-            name: CohortRecord(*decode_cohort(path, self._sealed(path), check))
-            for name, path in paths.items()
-        }
-
-    def _write(self, record: CohortRecord, records: Mapping[str, CohortRecord]) -> None:
-        name = record.cohort.table_id
-        write_sealed(
-            self.directory / f"{name}.cohort",
-            encode_cohort(record.cohort, record.history, key_check(self.secret())),
-        )
-        if name not in records:
-            names = sorted({*records, name})
-            write_sealed(self.directory / "index", json.dumps(names).encode())
-
-    def _enter(self, record: CohortRecord, ledger: Ledger) -> None:
-        """Enter the changes of a cohort that the ledger lacks: after a crash, or a new ledger."""
-        entered = {
-            line.get("change")
-            for line in ledger.read()
-            if line.get("table") == record.cohort.table_id
-        }
-        for line in record.history:
-            if line["change"] not in entered:
-                ledger.append(line)
-
-    def _sealed(self, path: Path) -> bytes:
+    def _read(self, name: str, content: bytes | None) -> CohortRecord:
+        history = self._history(name)
         try:
-            return read_sealed(path)
-        except FileDamaged as error:
-            raise errors.CohortDamaged(f"{error}. {RESTORE}") from None
+            if content is None:
+                raise ValueError("it is missing")
+            cohort, head = decode_cohort(self.state.unseal(content))
+            if cohort.table_id != name or head != _head(history):
+                raise ValueError("it is not what was stored last")
+        except ValueError as error:
+            raise self.state.damaged(f"table {name} cannot be read ({error})") from None
+        return CohortRecord(cohort, history)
 
-    def _lost(self, name: str, why: str) -> errors.CohortLost:
-        return errors.CohortLost(
-            f"{self.directory} does not hold table {name} as it was released last ({why}). "
-            f"{RESTORE}, or set FEDCLUST_STATE_DIR to where it is: groups are not formed twice"
+    def _history(self, name: str) -> tuple[Mapping[str, Any], ...]:
+        return tuple(
+            {key: value for key, value in line.items() if key not in ("line", "previous")}
+            for line in self._ledger.read(table_id=name)
         )
+
+    def _store(self, record: CohortRecord) -> None:
+        """Store a record with its last change."""
+        content = seal(encode_cohort(record.cohort, _head(record.history)))
+        with self.state.write() as connection:
+            connection.execute(
+                "INSERT INTO cohorts VALUES (?, ?) ON CONFLICT DO UPDATE SET content = "
+                "excluded.content",
+                (record.cohort.table_id, content),
+            )
+            self._ledger.append(record.history[-1])
 
     def _choose(self, records: Mapping[str, CohortRecord], start: str | None) -> list[Cohort]:
         """Return all cohorts, or the one whose table's id begins with ``start``."""
@@ -368,36 +311,6 @@ class CohortStore:
                 "lists them"
             )
         return found
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock, end = FileLock(self.directory / "lock"), time.monotonic() + self._patience_s
-        try:
-            private_directory(self.directory)
-            while not self._acquired(lock, end):
-                time.sleep(_RETRY_S)
-            try:
-                yield
-            finally:
-                lock.release()
-        except OSError as error:
-            if not Path(error.filename or "").is_relative_to(self.directory):
-                raise
-            raise errors.CohortError(
-                f"{error.filename}: {error.strerror}. Fix this and run the same command again"
-            ) from None
-
-    def _acquired(self, lock: FileLock, end: float) -> bool:
-        try:
-            lock.acquire()
-        except LockHeld:
-            if time.monotonic() < end:
-                return False
-            raise errors.CohortLocked(
-                f"another process is changing the groups of this site's persons ({lock.path}); "
-                "try again when it has ended"
-            ) from None
-        return True
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedclust import engine
 from fedclust.protection.figures import TableFigures
+from fedclust.protection.recognition import Recognition
 from fedclust.report.session_terms import MALICIOUS_COORDINATOR, SessionTerms
 from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
 from fedclust.site.data_terms import DataTerms
@@ -47,12 +48,16 @@ class ConsentRequest(SessionTerms):
     figures : TableFigures or None
         How close the site's table is to its persons; None with ``protection: none``, or if the
         site has fewer than p persons.
+    recognition : Recognition or None
+        How many of the persons the site's tables know; None if it has none.
     fences : bool
         Whether extremes count as a fence in the site's table.
     warnings : tuple of str
         What about the rows is allowed but probably a mistake. Stays at the site.
     separate_groups : str or None
         The approval of groups apart from those that these persons have.
+    other_persons : str or None
+        Who approves that persons take part whom the site's tables do not know.
     """
 
     persons: int
@@ -61,9 +66,11 @@ class ConsentRequest(SessionTerms):
     features: tuple[str, ...]
     data: DataTerms
     figures: TableFigures | None = None
+    recognition: Recognition | None = None
     fences: bool = True
     warnings: tuple[str, ...] = ()
     separate_groups: str | None = None
+    other_persons: str | None = None
 
     def __repr__(self) -> str:
         lines = [cut(f"{heading:<11} {line}", COLUMNS) for heading, line in self.text()]
@@ -93,6 +100,12 @@ class ConsentRequest(SessionTerms):
             notes.append(
                 "Persons who already have groups get a second grouping, which reveals more about "
                 f"each of them. Its approval: {self.separate_groups}"
+            )
+        if self.other_persons is not None:
+            notes.append(
+                "Persons take part whom your tables do not know. If they are known persons under "
+                "other ids, they get a second grouping, which reveals more about each of them. "
+                f"The approval: {self.other_persons}"
             )
         if not self.persons_declared:
             notes.append(
@@ -166,6 +179,7 @@ class ConsentRequest(SessionTerms):
             "data_source": self.data.source,
             "reading_sha256": self.data.digest,
             "separate_groups": self.separate_groups,
+            "other_persons": self.other_persons,
             **self.consents.model_dump(mode="json"),
         }
 

@@ -1,6 +1,6 @@
 """Data sources that a site has registered: where its rows are, and how they are read.
 
-The list is ``data-sources.json`` in the state directory. It holds paths, options and names of
+The list is part of the site's state. It holds paths, options and names of
 columns, but no rows and no password of a database.
 """
 
@@ -20,12 +20,10 @@ from fedclust.data.sources import read_columns
 from fedclust.errors import DataError, UsageError
 from fedclust.schema.field_names import nearest_name
 from fedclust.schema.model import Model, Slug
-from fedclust.site.paths import state_directory
-from fedclust.site.state_file import StateFile
+from fedclust.site.state import SiteState, StateDocument
 
 #: The first character of a source's name where a file may be given instead.
 MARK: Final = "@"
-_FILE = "data-sources.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -34,6 +32,7 @@ class PersonColumns(TypedDict):
 
     person: str | None
     id_column: str | None
+    id_map: str | None
 
 
 class DataSource(Model):
@@ -44,8 +43,9 @@ class DataSource(Model):
     data : str
         Path of a file or directory; or ``@NAME`` for a registered source, see :meth:`resolved`.
     reading : ReadOptions
-    id_column, person_column : str or None
-        As in :meth:`fedclust.Site.participate`, where ``person_column`` is ``person``.
+    id_column, person_column, id_map : str or None
+        As in :meth:`fedclust.Site.participate`, where ``person_column`` is ``person``; ``id_map``
+        is a path.
     given : str or None
         What a person gave for ``data``; not stored.
     """
@@ -54,18 +54,23 @@ class DataSource(Model):
     reading: ReadOptions = ReadOptions()
     id_column: str | None = None
     person_column: str | None = None
+    id_map: str | None = None
     given: str | None = Field(default=None, exclude=True)
 
     @property
     def row_options(self) -> PersonColumns:
         """The columns, as arguments of :meth:`fedclust.Site.participate`."""
-        return {"person": self.person_column, "id_column": self.id_column}
+        return {
+            "person": self.person_column,
+            "id_column": self.id_column,
+            "id_map": self.id_map,
+        }
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that are read; no output may replace one."""
         mapping = self.reading.mapping
-        known = (self.data, mapping, self.reading.sql_url_file)
+        known = (self.data, mapping, self.reading.sql_url_file, self.id_map)
         return tuple(Path(path) for path in known if isinstance(path, str))
 
     def rows(self, on_read: OnRead | None = None) -> Dataset:
@@ -111,22 +116,21 @@ class DataSource(Model):
         return sorted(named.difference(columns))
 
 
-class _DataSourcesFile(Model):
+class _DataSourceList(Model):
     sources: Annotated[dict[Slug, DataSource], Field(max_length=10_000)] = Field(
         default_factory=dict
     )
 
 
 class DataSources:
-    """The sources that are registered in a state directory; several processes may change them."""
+    """The sources that are registered in a site's state; several processes may change them."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        remedy = "move it away, and register its sources again (fedclust data add)"
-        self._file = StateFile((directory or state_directory()) / _FILE, _DataSourcesFile, remedy)
+    def __init__(self, state: SiteState | None = None) -> None:
+        self._list = StateDocument(state or SiteState(), "data-sources", _DataSourceList)
 
     def read(self) -> dict[str, DataSource]:
         """Return all sources by name, in the order of their names."""
-        return dict(sorted(self._file.read().sources.items()))
+        return dict(sorted(self._list.read().sources.items()))
 
     def get(self, name: str) -> DataSource:
         """Return a source; UsageError lists the known ones."""
@@ -173,27 +177,26 @@ class DataSources:
         if unmatched:
             raise _not_there(absolute, unmatched, columns)
 
-        def put(file: _DataSourcesFile) -> _DataSourcesFile:
-            known = file.sources.get(name, absolute)
-            if known != absolute and not replace:
+        def put(registered: _DataSourceList) -> _DataSourceList:
+            if registered.sources.get(name, absolute) != absolute and not replace:
                 raise UsageError(
                     f"{MARK}{name} is registered with other data or options (fedclust data show "
                     f"{name}): give replace=True (--replace), or another name"
                 )
-            return _DataSourcesFile(sources={**file.sources, name: absolute})
+            return _DataSourceList(sources={**registered.sources, name: absolute})
 
-        self._file.update(put)
+        self._list.update(put)
         return columns
 
     def remove(self, name: str) -> None:
         """Forget a source; its data are not changed. UsageError where there is none."""
         self.get(name)
 
-        def drop(file: _DataSourcesFile) -> _DataSourcesFile:
-            kept = {key: each for key, each in file.sources.items() if key != name}
-            return _DataSourcesFile(sources=kept)
+        def drop(registered: _DataSourceList) -> _DataSourceList:
+            kept = {key: each for key, each in registered.sources.items() if key != name}
+            return _DataSourceList(sources=kept)
 
-        self._file.update(drop)
+        self._list.update(drop)
 
 
 def data_source(name: str) -> DataSource:
@@ -245,6 +248,7 @@ def _absolute(source: DataSource) -> DataSource:
         update={
             "data": str(Path(refuse_address(source.data, "data")).absolute()),
             "given": None,
+            "id_map": None if source.id_map is None else str(Path(source.id_map).absolute()),
             "reading": reading.model_copy(update=paths),
         }
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclust.data import Dataset, Source, SqlQuery
+from fedclust.data.id_map import IdMap
 from fedclust.data.mapping import ColumnMap, ColumnsFile
 from fedclust.schema.feature import Feature
 from fedclust.wire.codec import canonical_json, sha256
@@ -60,10 +61,10 @@ def data_terms(
     *,
     person: Any = None,
     id_column: str | None = None,
-    n_rows: int | None = None,
-    n_persons: int | None = None,
+    id_map: IdMap | None = None,
+    later: str | None = None,
 ) -> DataTerms:
-    """Describe a source.
+    """Describe a source, without its numbers of rows and persons.
 
     Parameters
     ----------
@@ -72,9 +73,8 @@ def data_terms(
         The session's.
     held : sequence of str
         Those that the site has.
-    person, id_column
+    person, id_column, id_map, later
         As in :meth:`fedclust.Site.participate`.
-    n_rows, n_persons : int, optional
 
     Raises
     ------
@@ -91,12 +91,15 @@ def data_terms(
         "features": {name: _rule(name, rule) for name, rule in rules.items()},
         "person": [isinstance(person, str), named],
         "id_column": id_column,
+        "id_map": id_map is not None,
+        "later": later,
         "query": query,
     }
     lines = [
         *_feature_lines(rules, held),
         *_file_lines(file),
-        *_name_lines(person, id_column),
+        *_name_lines(person, id_column, id_map),
+        *(() if later is None else [f"later measurements: {later} is added to each column's name"]),
         *(() if query is None else [f"the rows of a query with the SHA-256 {sha256(query)}"]),
     ]
     return DataTerms(
@@ -104,8 +107,6 @@ def data_terms(
         _option(dataset),
         tuple(lines),
         sha256(canonical_json({**how, "query": None if query is None else query.decode()})),
-        n_rows,
-        n_persons,
     )
 
 
@@ -184,9 +185,11 @@ def _file_lines(file: ColumnsFile) -> Iterator[str]:
         yield f"names of the columns: row {file.header_row}"
 
 
-def _name_lines(person: Any, id_column: str | None) -> Iterator[str]:
+def _name_lines(person: Any, id_column: str | None, id_map: IdMap | None) -> Iterator[str]:
     if person is not None:
         whose = f"column {person}" if isinstance(person, str) else "a list of its own"
         yield f"persons: {whose} says which rows belong to one person; it is never sent"
     if id_column is not None and id_column != person:
         yield f"names of rows: column {id_column}; it is never sent"
+    if id_map is not None:
+        yield "ids: a list says which old id each new one had; it is never sent"

@@ -1,53 +1,29 @@
 """A site's record of a session: it can resume, and never sends two answers to one round.
 
-::
-
-    <state directory>/ledger.jsonl                                 what left (site.ledger)
-    <state directory>/<coordinator>/<site>/<session>.<hash>/       hash: of the definition
-        lock           held by the process that runs this session for this site
-        session        consent, and what the site declared when it joined
-        round-00001    the exact bytes sent in a round, and the method's memory after it; written
-                       and synced before the first PUT, and never replaced by another answer
-        round-00001.outcome    the receipt, or why the coordinator refused
-
-Only the newest round keeps its memory; the round before keeps it until the newest has an outcome.
-Every file has a checksum. If one is damaged or missing, the message names it and the session stops:
-a new answer to the same round could differ from the one that was sent.
+The exact bytes of an answer, and the method's memory after it, are stored before they are first
+sent, and never replaced by another answer. The outcome follows: the receipt, or why the coordinator
+refused. Only the newest round keeps its memory; the round before keeps it until the newest has an
+outcome. If an answer is damaged or missing, the session stops: a new answer to the same round could
+differ from the one that was sent.
 """
 
 from __future__ import annotations
 
-import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from fedclust.durable_files import (
-    FileDamaged,
-    FileLock,
-    LockHeld,
-    private_directory,
-    read_sealed,
-    seal_all,
-)
-from fedclust.errors import (
-    JournalDamaged,
-    JournalError,
-    JournalLocked,
-    OtherData,
-)
+from fedclust.durable_files import FileLock
+from fedclust.errors import OtherData, StateDamaged, StateLocked
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.times import Timestamp
-from fedclust.site.ledger import LedgerDamaged
 from fedclust.site.other_data import other_data_text
-from fedclust.site.paths import coordinator_directory
+from fedclust.site.state import SiteState, seal
 from fedclust.wire import codec
 from fedclust.wire.models import Participation, Receipt, Sha256
 
-_ROUND = re.compile(r"round-(\d{5})")
 M = TypeVar("M", bound=Model)
 
 
@@ -105,59 +81,32 @@ class WrittenAnswer(Model):
         return line | {"empty": not self.fields} | outcome.model_dump(mode="json")
 
 
-@contextmanager
-def state_errors(directory: Path) -> Iterator[None]:
-    """Turn errors of files in a state directory into JournalError."""
-    try:
-        yield
-    except LedgerDamaged as error:
-        raise JournalDamaged(
-            f"{error}; fedclust ledger verify says more. Bring ledger.jsonl and ledger.jsonl.head "
-            "back from a backup"
-        ) from None
-    except LockHeld as error:
-        raise JournalLocked(f"another process holds {error}; try again") from None
-    except OSError as error:
-        where = Path(error.filename or "")
-        if not error.filename or not (
-            where.is_relative_to(directory) or directory.is_relative_to(where)
-        ):
-            raise  # An error of another file, or of none.
-        raise JournalError(
-            f"{where}: {error.strerror}. Fix this and run the same command again: it resumes "
-            "where it stopped. A session that has not begun may use another directory "
-            "(journal_dir=, --journal-dir)"
-        ) from None
-
-
 class Journal:
     """The journal of one session at one site; call :meth:`lock` before writing."""
 
     def __init__(
-        self, directory: Path, coordinator: str, site: str, session: str, definition_sha256: str
+        self, state: SiteState, coordinator: str, site: str, session: str, definition_sha256: str
     ) -> None:
-        place = coordinator_directory(directory, coordinator)
-        self.directory = place / site / f"{session}.{definition_sha256[:12]}"
-        self._lock = FileLock(self.directory / "lock")
+        self.state = state
+        self._names = (session, coordinator, site, definition_sha256)
+        self._lock: FileLock | None = None
         self.record: SessionRecord | None = None
         self.answers: dict[int, WrittenAnswer] = {}
         self.outcomes: dict[int, SubmissionOutcome] = {}
         self._load()
 
     def lock(self) -> None:
-        """Lock the session for this process; JournalLocked if another process runs it."""
-        private_directory(self.directory)
+        """Lock the session for this process; StateLocked if another process runs it."""
         try:
-            self._lock.acquire()
-        except LockHeld:
-            raise JournalLocked(
-                f"another process runs this session for this site ({self._lock.path})"
-            ) from None
+            self._lock = self.state.lock("session", *self._names)
+        except StateLocked as error:
+            raise StateLocked(f"another process runs this session for this site: {error}") from None
         self._load()
 
     def unlock(self) -> None:
         """Unlock the session."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     @property
     def memory(self) -> Memory:
@@ -175,77 +124,118 @@ class Journal:
         """
         if any(answer.data_digest != digest for answer in self.answers.values()):
             begun = self.record.participation if self.record else None
-            raise OtherData(other_data_text(begun, declared, self.directory))
+            raise OtherData(other_data_text(begun, declared, self.state.path))
 
     def write_record(self, record: SessionRecord) -> None:
         """Record consent, before joining."""
-        self._write({"session": record})
+        with self.state.write() as connection:
+            connection.execute(
+                "INSERT INTO sessions (session, coordinator, site, definition_sha256, record) "
+                "VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET record = excluded.record",
+                (*self._names, _sealed(record)),
+            )
         self.record = record
 
     def commit(self, answer: WrittenAnswer) -> None:
-        """Write an answer and the memory after it. Only then may the answer be sent."""
+        """Store an answer and the memory after it. Only then may the answer be sent."""
         previous = max(self.answers, default=0)
         if answer.after != previous or answer.round <= previous:
-            raise JournalDamaged(f"round {answer.round} was answered already ({self.directory})")
-        self._write({_round_file_name(answer.round): answer})
+            raise StateDamaged(f"round {answer.round} was answered already ({self.state.path})")
+        with self.state.write() as connection:
+            connection.execute(
+                "INSERT INTO answers (session_id, round, answer) VALUES (?, ?, ?)",
+                (self._id(connection), answer.round, _sealed(answer)),
+            )
         self.answers[answer.round] = answer
 
     def settle(self, number: int, outcome: SubmissionOutcome) -> None:
-        """Write the outcome of an answer, and drop the memory before it."""
-        written: dict[str, Model] = {_round_file_name(number) + ".outcome": outcome}
-        if previous := self.answers.get(self.answers[number].after):
-            previous = previous.model_copy(update={"memory": None})
-            written[_round_file_name(previous.round)] = self.answers[previous.round] = previous
-        self._write(written)
+        """Store the outcome of an answer, and drop the memory before it."""
+        previous = self.answers.get(self.answers[number].after)
+        with self.state.write() as connection:
+            place = self._id(connection)
+            connection.execute(
+                "UPDATE answers SET outcome = ? WHERE session_id = ? AND round = ?",
+                (_sealed(outcome), place, number),
+            )
+            if previous:
+                previous = previous.model_copy(update={"memory": None})
+                connection.execute(
+                    "UPDATE answers SET answer = ? WHERE session_id = ? AND round = ?",
+                    (_sealed(previous), place, previous.round),
+                )
+        if previous:
+            self.answers[previous.round] = previous
         self.outcomes[number] = outcome
 
-    def _write(self, models: dict[str, Model]) -> None:
-        seal_all({self.directory / name: codec.encode_model(models[name]) for name in models})
+    def _id(self, connection: sqlite3.Connection) -> int:
+        found = connection.execute(f"SELECT id {_THIS}", self._names).fetchone()
+        if found is None:
+            raise self.state.damaged(f"the record of joining session {self._names[0]} is missing")
+        return int(found[0])
 
     def _load(self) -> None:
-        path = self.directory / "session"
-        self.record = _read_entry(SessionRecord, path) if path.exists() else None
+        with self.state.read() as connection:
+            found = connection.execute(f"SELECT record {_THIS}", self._names).fetchone()
+            answers = list(_answers(self.state, connection, _THIS, self._names))
+        self.record = None if found is None else _read(self.state, SessionRecord, found[0])
         self.answers, self.outcomes = {}, {}
         complete = True
-        for answer, outcome in _session_answers(self.directory):
+        for answer, outcome in answers:
             complete &= answer.after == max(self.answers, default=0)
             self.answers[answer.round] = answer
             if outcome is not None:
                 self.outcomes[answer.round] = outcome
         if not complete or (self.answers and self.answers[max(self.answers)].memory is None):
-            raise JournalDamaged(
-                f"{self.directory}: a round's file is missing; bring it back from a backup, or "
-                "leave the session: fedclust leave"
+            raise StateDamaged(
+                f"{self.state.path}: a round of session {self._names[0]} is missing; restore the "
+                "state from a backup, or leave the session: fedclust leave"
             )
 
 
-def recorded_answers(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
-    """Yield every answer in a state directory, with its outcome, None while it is in flight."""
-    for path in sorted(directory.glob("*/*/*/")):
-        yield from _session_answers(path)
+_THIS = "FROM sessions WHERE session = ? AND coordinator = ? AND site = ? AND definition_sha256 = ?"
 
 
-def _session_answers(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
-    paths = sorted(directory.iterdir()) if directory.exists() else []
-    for path in paths:
-        if _ROUND.fullmatch(path.name):
-            outcome = path.with_name(path.name + ".outcome")
-            yield (
-                _read_entry(WrittenAnswer, path),
-                _read_entry(SubmissionOutcome, outcome) if outcome.exists() else None,
-            )
+def has_joined(state: SiteState, *, session: str | None = None, url: str | None = None) -> bool:
+    """Return whether this site has joined a session of this name, or one at this coordinator."""
+    with state.read() as connection:
+        found = connection.execute(
+            "SELECT 1 FROM sessions WHERE session = coalesce(?, session) "
+            "AND coordinator = coalesce(?, coordinator)",
+            (session, url),
+        ).fetchone()
+    return found is not None
 
 
-def _round_file_name(number: int) -> str:
-    return f"round-{number:05d}"
+def recorded_answers(
+    state: SiteState, session: str | None = None
+) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
+    """Yield every answer in a site's state, with its outcome, None while it is in flight.
+
+    With ``session`` only those of sessions of this name, at any coordinator.
+    """
+    with state.read() as connection:
+        wanted = "FROM sessions WHERE session = coalesce(?, session)"
+        yield from _answers(state, connection, wanted, (session,))
 
 
-def _read_entry(model: type[M], path: Path) -> M:
+def _answers(
+    state: SiteState, connection: sqlite3.Connection, sessions: str, names: tuple[str | None, ...]
+) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
+    chosen = f"WHERE session_id IN (SELECT id {sessions}) ORDER BY session_id, round"
+    rows = connection.execute(f"SELECT answer, outcome FROM answers {chosen}", names)  # noqa: S608
+    for answer, outcome in rows:
+        yield (
+            _read(state, WrittenAnswer, answer),
+            None if outcome is None else _read(state, SubmissionOutcome, outcome),
+        )
+
+
+def _sealed(model: Model) -> bytes:
+    return seal(codec.encode_model(model))
+
+
+def _read(state: SiteState, model: type[M], content: bytes) -> M:
     try:
-        return codec.decode_model(model, read_sealed(path))
-    except FileDamaged as error:
-        raise JournalDamaged(str(error)) from None
+        return codec.decode_model(model, state.unseal(content))
     except (ValidationError, codec.CodecError):
-        raise JournalDamaged(
-            f"{path}: written by another version of fedclust, or not by fedclust"
-        ) from None
+        raise state.damaged("another version of fedclust wrote its journal") from None

@@ -2,15 +2,15 @@
 
 Changes of the site's groups, reviews and approvals have lines too; these have an ``event``.
 
-A line is appended when the outcome of sending is known: a receipt, or a refusal (a refused body
-has left too). Until then the body is in the session's journal, which is written and synced before
-the first byte is sent, and ``fedclust ledger show`` lists it as in flight. A site that resumes
-sends it again first. So every body that leaves is recorded, and has one line even if it was sent
-twice because of a crash.
+A line is written together with the outcome of sending: a receipt, or a refusal (a refused body
+has left too). Until then the body is in the session's journal, which is stored before the first
+byte is sent, and ``fedclust ledger show`` lists it as in flight. A site that resumes sends it again
+first. So every body that leaves is recorded, and has one line even if it was sent twice because of
+a crash.
 
-Every line holds the SHA-256 of the line before it (``previous``), and ``<ledger>.head`` the number
-of lines and the hash of the last one. This detects lines that were changed, removed, reordered or
-cut off. The chain has no key, so anyone who can write here can rewrite all of it. Such a change is
+Every line holds the SHA-256 of the line before it (``previous``), and the state the number of lines
+and the hash of the last one. This detects lines that were changed, removed, reordered or cut off.
+The chain has no key, so anyone who can write here can rewrite all of it. Such a change is
 detected by the receipts at the coordinator, or by a head that was noted elsewhere
 (``verify(expected_head=...)``).
 """
@@ -19,18 +19,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fedclust.durable_files import FileLock, append, private_directory, write_atomically
+from fedclust.schema.model import Model
+from fedclust.site.state import SiteState, StateDocument
 
 FIRST = "0" * 64
-
-
-class LedgerDamaged(ValueError):
-    """The ledger does not end as its head says; nothing may be appended to it."""
+#: Keys of a line that are columns too, to find lines by.
+_COLUMNS = {"event": "event", "session": "session", "table_id": "table"}
 
 
 @dataclass(frozen=True)
@@ -41,61 +40,63 @@ class LedgerFault:
     message: str
 
 
-@dataclass(frozen=True)
-class _LastLine:
-    """The last line: its number, where it starts and ends in the file, and its hash."""
+class LedgerHead(Model):
+    """The number of lines and the hash of the last one."""
 
-    lines: int
-    start: int
-    size: int
-    hash: str
-
-    def after(self, line: bytes) -> _LastLine:
-        return _LastLine(self.lines + 1, self.size, self.size + len(line), _hash(line))
+    lines: int = 0
+    hash: str = FIRST
 
 
 class Ledger:
-    """The ledger in ``directory``; several processes of one machine may append to it."""
+    """The ledger in a site's state."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "ledger.jsonl"
-        self._head_path = directory / "ledger.jsonl.head"
-        self._lock_path = directory / "ledger.lock"
+    def __init__(self, state: SiteState) -> None:
+        self.state = state
+        self._head = StateDocument(state, "ledger-head", LedgerHead)
 
-    def append(self, entry: Mapping[str, Any], *, unless: frozenset[str] = frozenset()) -> None:
-        """Append one line durably.
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Append one line of plain JSON values.
+
+        Raises
+        ------
+        StateError
+            StateDamaged if the ledger does not end as its head says.
+        """
+        with self.state.write() as connection:
+            head = self._checked_head(connection)
+            body = {**entry, "line": head.lines + 1, "previous": head.hash}
+            text = json.dumps(body, sort_keys=True, allow_nan=False)
+            connection.execute(
+                "INSERT INTO ledger (line, event, session, table_id, text) VALUES (?, ?, ?, ?, ?)",
+                (head.lines + 1, *(entry.get(key) for key in _COLUMNS.values()), text),
+            )
+            self._head.update(lambda _: LedgerHead(lines=head.lines + 1, hash=_hash(text)))
+
+    def check(self) -> None:
+        """Raise StateDamaged if the ledger does not end as its head says."""
+        with self.state.read() as connection:
+            self._checked_head(connection)
+
+    def read(self, **wanted: str) -> Iterator[dict[str, Any]]:
+        """Yield the lines, unverified; StateDamaged if one is not a JSON object.
 
         Parameters
         ----------
-        entry : mapping
-            Plain JSON values.
-        unless : set of str
-            If not empty, nothing is appended if some line agrees with ``entry`` in all these keys:
-            after a crash it is unknown whether the line was written.
+        **wanted : str
+            ``session`` or ``table_id``: only lines with this value.
         """
-        private_directory(self.path.parent)
-        with FileLock(self._lock_path):
-            head = self._current_head()
-            if unless and any(all(e.get(k) == entry[k] for k in unless) for e in self.read()):
-                return
-            body = {**entry, "line": head.lines + 1, "previous": head.hash}
-            line = json.dumps(body, sort_keys=True, allow_nan=False).encode() + b"\n"
-            append(self.path, head.size, line)
-            self._write_head(head.after(line))
-
-    def check(self) -> None:
-        """Raise LedgerDamaged if the file does not end as its head says."""
-        if self.path.exists() or self._head_path.exists():
-            with FileLock(self._lock_path):
-                self._current_head()
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines, unverified; LedgerDamaged if one is not a JSON object."""
-        return self._entries(b"")
+        chosen = " AND ".join(f"{name} = :{name}" for name in wanted) or "TRUE"
+        return self._entries(chosen, wanted)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines with an ``event`` as :meth:`read` does, without parsing all others."""
-        return (entry for entry in self._entries(b'"event": ') if "event" in entry)
+        """Yield the lines with an ``event`` as :meth:`read` does."""
+        return self._entries("event IS NOT NULL", {})
+
+    def texts(self) -> Iterator[str]:
+        """Yield each line as it was written."""
+        with self.state.read() as connection:
+            for (text,) in connection.execute("SELECT text FROM ledger ORDER BY line"):
+                yield text
 
     def verify(self, expected_head: str | None = None) -> list[LedgerFault]:
         """Recompute the chain and return every fault found; empty if there is none.
@@ -106,101 +107,72 @@ class Ledger:
             SHA-256 of a line, noted earlier and kept elsewhere: it must still be in the chain.
         """
         faults, previous, hashes, number = [], FIRST, [], 0
-        for number, line in enumerate(self._lines() if self.path.exists() else [], 1):
-            entry = _parse_line(line)
-            if entry is None:
-                faults.append(LedgerFault(number, "not a JSON object"))
-            elif entry.get("previous") != previous:
-                faults.append(LedgerFault(number, "does not follow the line before it"))
-            elif entry.get("line") != number:
-                faults.append(LedgerFault(number, f"numbered {entry.get('line')!r}"))
-            if not line.endswith(b"\n"):
-                faults.append(LedgerFault(number, "is cut off"))
-            previous = _hash(line)
-            hashes.append(previous)
-        head = self._read_head()
-        if head is None:
-            if number:
-                faults.append(LedgerFault(number, f"{self._head_path.name} is missing or damaged"))
-        elif number < head.lines:
+        with self.state.read() as connection:
+            rows = connection.execute(
+                f"SELECT line, text, {', '.join(_COLUMNS)} FROM ledger ORDER BY line"  # noqa: S608
+            )
+            for number, (line, text, *columns) in enumerate(rows, 1):
+                entry = _parse_line(text)
+                if entry is None:
+                    faults.append(LedgerFault(number, "not a JSON object"))
+                elif entry.get("previous") != previous:
+                    faults.append(LedgerFault(number, "does not follow the line before it"))
+                elif not entry.get("line") == line == number:
+                    faults.append(LedgerFault(number, f"numbered {entry.get('line')!r}"))
+                elif [entry.get(key) for key in _COLUMNS.values()] != columns:
+                    faults.append(LedgerFault(number, "its columns differ from its text"))
+                previous = _hash(text)
+                hashes.append(previous)
+            head = self._head.read()
+        if number < head.lines:
             faults.append(
                 LedgerFault(number + 1, f"{head.lines - number} lines are missing at the end")
             )
         elif head.lines and hashes[head.lines - 1] != head.hash:
             faults.append(LedgerFault(head.lines, "is not the last line that was written"))
-        elif number > head.lines + 1:
-            faults.append(LedgerFault(head.lines + 2, "more lines than were written"))
+        elif number > head.lines:
+            faults.append(LedgerFault(head.lines + 1, "more lines than were written"))
         if expected_head is not None and expected_head not in hashes:
             faults.append(LedgerFault(number, "no line has the hash that was noted"))
         return faults
 
     def head(self) -> tuple[int, str]:
         """Return the number of lines and the hash of the last one: worth noting elsewhere."""
-        head = self._read_head() or _LastLine(0, 0, 0, FIRST)
+        head = self._head.read()
         return head.lines, head.hash
 
-    def _entries(self, containing: bytes) -> Iterator[dict[str, Any]]:
-        if self.path.exists():
-            for number, line in enumerate(self._lines(), 1):
-                if containing in line:
-                    entry = _parse_line(line)
-                    if entry is None:
-                        raise LedgerDamaged(f"{self.path}, line {number}: not a JSON object")
-                    yield entry
-
-    def _lines(self) -> list[bytes]:
-        data, head = self.path.read_bytes(), self._read_head()
-        # A crash cut this line short: its body is still in the journal.
-        if head is not None and b"\n" not in data[head.size :]:
-            data = data[: head.size]
-        return data.splitlines(keepends=True)
-
-    def _read_head(self) -> _LastLine | None:
-        try:
-            raw = json.loads(self._head_path.read_bytes())
-            return _LastLine(
-                int(raw["lines"]), int(raw["start"]), int(raw["size"]), str(raw["hash"])
+    def _entries(self, chosen: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        with self.state.read() as connection:
+            rows = connection.execute(
+                f"SELECT line, text FROM ledger WHERE {chosen} ORDER BY line",  # noqa: S608
+                values,
             )
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+            for line, text in rows:
+                entry = _parse_line(text)
+                if entry is None:
+                    raise self.state.damaged(f"line {line} of the ledger is not a JSON object")
+                yield entry
 
-    def _write_head(self, head: _LastLine) -> None:
-        write_atomically(self._head_path, json.dumps(vars(head), sort_keys=True).encode())
-
-    def _current_head(self) -> _LastLine:
-        """Return the head, brought up to date if a crash came between a line and its head."""
-        head = self._read_head()
-        if head is None:
-            if self._head_path.exists():
-                raise LedgerDamaged(f"{self._head_path} is damaged")
-            head = _LastLine(0, 0, 0, FIRST)
-        last, beyond = b"", b""
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                file.seek(head.start)
-                last, beyond = file.read(head.size - head.start), file.read()
-        if head.lines and _hash(last) != head.hash:
-            raise LedgerDamaged(f"{self.path} does not end with the line that was written last")
-        # A crash cut a line without its end short: the next append overwrites it.
-        tail = [line for line in beyond.splitlines(keepends=True) if line.endswith(b"\n")]
-        if not tail:
-            return head
-        entry = _parse_line(tail[0]) or {}
-        follows = entry.get("previous") == head.hash and entry.get("line") == head.lines + 1
-        if len(tail) > 1 or not follows:
-            raise LedgerDamaged(f"{self.path} holds lines that were not written one by one")
-        head = head.after(tail[0])
-        self._write_head(head)
+    def _checked_head(self, connection: sqlite3.Connection) -> LedgerHead:
+        head = self._head.read()
+        last = connection.execute("SELECT line, text FROM ledger ORDER BY line DESC").fetchone()
+        found = LedgerHead() if last is None else LedgerHead(lines=last[0], hash=_hash(last[1]))
+        if found != head:
+            raise self.state.damaged(
+                "the ledger does not end with the line that was written last; fedclust ledger "
+                "verify says more"
+            )
         return head
 
 
-def _hash(line: bytes) -> str:
-    return hashlib.sha256(line).hexdigest()
+def _hash(text: str) -> str:
+    """Return the hash of a line of the exported ledger, its end included."""
+    return hashlib.sha256(f"{text}\n".encode()).hexdigest()
 
 
-def _parse_line(line: bytes) -> dict[str, Any] | None:
+def _parse_line(text: str) -> dict[str, Any] | None:
     try:
-        entry = json.loads(line)
+        entry = json.loads(text)
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None

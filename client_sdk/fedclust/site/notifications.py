@@ -1,34 +1,30 @@
 """Notifications at a site: the agent looks what the site has to know and runs the site's command.
 
 They hold what the coordinator's notifications hold: names, states and times, and no value. Each is
-handed to the command once, also over restarts: a file in the journal directory remembers them.
+handed to the command once, also over restarts: the site's state remembers them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field
 
 from fedclust import notification_texts as texts
 from fedclust.client import Client
-from fedclust.durable_files import private_directory, write_atomically
 from fedclust.errors import FedclustError, NotFound
 from fedclust.schema.model import Model
 from fedclust.schema.states import SessionState
 from fedclust.schema.times import Timestamp
-from fedclust.site.journal import state_errors
+from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.models import SessionEntry, WhoAmI
 
-_FILE = "agent-notified.json"
 #: Time between two looks, s.
 _LOOK_S = 60.0
 #: The longest time that the command may take, s.
@@ -61,10 +57,10 @@ class SiteNotification(Model):
 class _Remembered(Model):
     """What the command was run for: by session that has not ended, and by the token's end."""
 
-    coordinator: str
-    site: str
-    sessions: dict[str, list[str]]
-    tokens: dict[str, list[str]]
+    coordinator: str = ""
+    site: str = ""
+    sessions: dict[str, list[str]] = Field(default_factory=dict)
+    tokens: dict[str, list[str]] = Field(default_factory=dict)
 
 
 class SiteNotifier:
@@ -72,8 +68,7 @@ class SiteNotifier:
 
     Parameters
     ----------
-    directory : Path
-        Directory of the journal and of the agent's list.
+    state : SiteState
     command : sequence of str
         The program and its arguments; no shell is involved.
     tell : callable
@@ -87,13 +82,13 @@ class SiteNotifier:
 
     def __init__(
         self,
-        directory: Path,
+        state: SiteState,
         command: Sequence[str],
         tell: Callable[[str], None],
         handed: Callable[[], frozenset[str]],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._path = directory / _FILE
+        self._remembered = StateDocument(state, "agent-notified", _Remembered)
         self._command = command
         self._tell = tell
         self._handed = handed
@@ -128,7 +123,7 @@ class SiteNotifier:
         Raises
         ------
         FedclustError
-            The coordinator does not answer, or the file of this class cannot be used.
+            The coordinator does not answer, or the site's state cannot be used.
         """
         me, now = client.whoami(), self._now()
         states: tuple[SessionState, ...] = ("recruiting", "running", "held")
@@ -177,18 +172,14 @@ class SiteNotifier:
         return True
 
     def _read(self, coordinator: str, site: str) -> _Remembered:
-        with state_errors(self._path.parent), contextlib.suppress(ValidationError):
-            if self._path.exists():
-                found = _Remembered.model_validate_json(self._path.read_bytes())
-                if (found.coordinator, found.site) == (coordinator, site):
-                    return found
-        # Without the file, everything that holds now is notified of.
-        return _Remembered(coordinator=coordinator, site=site, sessions={}, tokens={})
+        found = self._remembered.read()
+        if (found.coordinator, found.site) == (coordinator, site):
+            return found
+        # Everything that holds now is notified of.
+        return _Remembered(coordinator=coordinator, site=site)
 
     def _write(self, known: _Remembered) -> None:
-        with state_errors(self._path.parent):
-            private_directory(self._path.parent)
-            write_atomically(self._path, known.model_dump_json(indent=1).encode())
+        self._remembered.update(lambda _: known)
 
 
 def run_command(

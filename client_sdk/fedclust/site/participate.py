@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Unpack
@@ -19,17 +20,17 @@ from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
 from fedclust.schema.display import Listing
 from fedclust.site.approvals import Approvals, Review
-from fedclust.site.cohorts import CohortStore
+from fedclust.site.cohorts import CohortStore, Overtaken
 from fedclust.site.compute import accepted_plan
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.journal import Journal, state_errors
-from fedclust.site.ledger import Ledger
-from fedclust.site.paths import coordinator_directory, default_directory
+from fedclust.site.journal import Journal, has_joined
 from fedclust.site.prepare import RowOptions, SiteRows, consent_request, declare, prepare
 from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
 from fedclust.site.result import SiteResult
 from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
+from fedclust.site.settings import read_settings
+from fedclust.site.state import SiteState
 from fedclust.token_file import choose_token
 from fedclust.wire.models import PROTOCOL_VERSION, SessionEntry
 from fedclust.wire.problems import problem
@@ -51,9 +52,9 @@ class Site:
         By default FEDCLUST_TOKEN. Spaces and line breaks around it do not count.
     token_file : path, optional
         File with the token, instead of ``token``.
-    journal_dir : path, optional
-        Directory of journal and ledger; by default FEDCLUST_JOURNAL_DIR, FEDCLUST_STATE_DIR, or
-        this platform's directory for a user's state. A session can only be resumed with it.
+    state_dir : path, optional
+        Directory of the site's state and settings; by default FEDCLUST_STATE_DIR, or this
+        platform's directory for a user's state. A session can only be resumed with it.
     ca_bundle, client_cert, client_key, proxy
         See :class:`fedclust._http.ConnectionOptions`.
     give_up_after_s : float
@@ -79,14 +80,14 @@ class Site:
     True
     """
 
-    # Settings of the connection and the journal; all but the first two are named.
+    # Settings of the connection and the state; all but the first two are named.
     def __init__(
         self,
         url: str | None = None,
         token: str | None = None,
         *,
         token_file: str | os.PathLike[str] | None = None,
-        journal_dir: str | os.PathLike[str] | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
         ca_bundle: str | os.PathLike[str] | None = None,
         client_cert: str | os.PathLike[str] | None = None,
         client_key: str | os.PathLike[str] | None = None,
@@ -106,7 +107,7 @@ class Site:
             http = Http(url, token, options)
         self._http, self._client, self._now = http, Client(http.url, "", http=http), now
         self._media = JSON if json_bodies else BINARY
-        self.directory = Path(journal_dir) if journal_dir else default_directory()
+        self.state = SiteState(state_dir)
         self._name: str | None = None
         self._progress = progress
 
@@ -139,7 +140,7 @@ class Site:
         if self._name is None:
             # A wrong address fails soon; one that worked before is tried for longer.
             patience = self._http.patience_s
-            if not coordinator_directory(self.directory, self.url).exists():
+            if not has_joined(self.state, url=self.url):
                 self._http.patience_s = min(patience, _FIRST_CONTACT_S)
             try:
                 who = self._client.whoami()
@@ -153,7 +154,6 @@ class Site:
                     f"the coordinator speaks protocol {who.protocol_version}, this SDK "
                     f"{PROTOCOL_VERSION}: pip install --upgrade fedclust"
                 )
-            # The name becomes a directory here, so it is checked.
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", who.name):
                 raise errors.ProtocolError("the coordinator gives this site an invalid name")
             self._name = who.name
@@ -184,7 +184,7 @@ class Site:
     @property
     def approvals(self) -> Approvals:
         """The reviews and approvals of sessions in this site's ledger."""
-        return Approvals(Ledger(self.directory), self._now)
+        return Approvals(self.state, self._now)
 
     def review(
         self, session: str, data: Source, out: str | os.PathLike[str], **rows: Unpack[RowOptions]
@@ -248,7 +248,11 @@ class Site:
             Column that says which rows belong to one person, or its values; never sent. Ignored
             with ``protection: none``, where each row counts as a person.
         id_column : str, optional
-            Column that names rows; never sent.
+            Column that names rows; never sent. Without it, and without ``person``, a row is known
+            by its number.
+        id_map : path or mapping of str to str, optional
+            The old id of each new one, for persons whose ids have changed: a file with the columns
+            ``new`` and ``old``, or a dict; never sent.
         min_group_size : int, optional
             This site's own least group size; the largest of it, the session's and the one in
             ``site.toml`` is used.
@@ -258,9 +262,12 @@ class Site:
             The approval of groups apart from those that these persons have: a second grouping
             reveals more about each of them. It is entered in the ledger, and need not be repeated
             to resume.
-        accept_corrections : bool
-            Use columns in which implausibly many values of known persons have changed since their
-            groups were formed. It is entered in the ledger, and cannot be undone.
+        other_persons : str, optional
+            Who approves that persons take part whom no table of this site knows. It is entered in
+            the ledger, and need not be repeated to resume.
+        later : str, optional
+            The rows are later measurements: the site releases each column under its name with this
+            suffix, such as ``"_2027"``.
         consent : callable or bool, optional
             Called once with the :class:`ConsentRequest`; True consents to all of it. By default a
             recorded approval of exactly these terms is the consent (``fedclust approve``);
@@ -285,17 +292,20 @@ class Site:
             the session's groups are smaller than the site's settings allow.
         SessionError
             The session failed, was cancelled or continues without this site.
-        CoordinatorError, TransportError, JournalError
+        CoordinatorError, TransportError, StateError
         """
         with SessionWork(shown=self._progress and on_progress is None) as work:
-            run = self._open(session, SiteRows(watch_reading(data, work.read), **rows))
-            run.ask, run.asking = ask, work.paused
-            most, report = engine.most_rounds(run.plan), on_progress or work.tell
-            run.report = lambda event: report(replace(event, most_rounds=most))
-            with state_errors(self.directory):
+            given = SiteRows(watch_reading(data, work.read), **rows)
+            report, agreed = on_progress or work.tell, set[str]()
+            while True:
+                run = self._open(session, given)
+                run.ask, run.asking, run.agreed = ask, work.paused, agreed
+                run.report = partial(_report, report, engine.most_rounds(run.plan))
                 run.journal.lock()
                 try:
                     return run.complete(consent)
+                except Overtaken:
+                    continue
                 finally:
                     run.journal.unlock()
 
@@ -345,32 +355,31 @@ class Site:
         plan, journal = accepted_plan(session, info), self._journal(info)
         joined = None if journal.record is None else journal.record.participation
         invited = all(each.state == "invited" for each in info.sites if each.name == site)
-        given = given.with_group_size(None if invited else joined)
+        settings = read_settings(self.state.directory)
+        given = given.with_group_size(settings, None if invited else joined)
         used = given
         if joined is not None and joined.table_id is not None:
             # Groups that were formed for this session, also separate ones, are used again.
-            used = replace(given, cohort=joined.table_id, separate_groups=None)
-        # The rows of a session that has begun are compared with those of its beginning instead.
-        used = replace(used, accept_corrections=used.accept_corrections or bool(journal.answers))
+            used = replace(given, cohort=joined.table_id, separate_groups=None, resumed=True)
         rows = session_rows(plan, given.source, person=given.person, id_column=given.id_column)
         p = max(plan.policy.min_group_size, given.min_group_size or 0)
-        ledger = Ledger(self.directory)
-        with state_errors(self.directory):
-            try:
-                prepared = prepare(CohortStore(), plan, used, rows, p, self._now(), ledger)
-            except errors.PersonsRefused:
-                # If the session has begun, its data have changed, which is a clearer message.
-                journal.refuse_other_data("")
-                raise
-        request = consent_request(self._http.url, site, info, plan, prepared, given, joined)
-        participation = declare(request, prepared, given, joined)
-        run = SessionRun(
-            self._client, info, request, participation, journal, ledger, prepared, rows
+        try:
+            prepared = prepare(CohortStore(self.state), plan, used, rows, p, self._now())
+        except errors.PersonsRefused:
+            # If the session has begun, its data have changed, which is a clearer message.
+            journal.refuse_other_data("")
+            raise
+        request = consent_request(
+            self._http.url, site, info, plan, prepared, given, joined, settings
         )
+        participation = declare(request, prepared, given)
+        run = SessionRun(self._client, info, request, participation, journal, prepared, rows)
         run.now, run.media = self._now, self._media
         return run
 
     def _journal(self, info: SessionEntry) -> Journal:
-        pinned = info.definition_sha256
-        with state_errors(self.directory):
-            return Journal(self.directory, self._http.url, self.name, info.name, pinned)
+        return Journal(self.state, self._http.url, self.name, info.name, info.definition_sha256)
+
+
+def _report(report: Callable[[Progress], None], most_rounds: int, event: Progress) -> None:
+    report(replace(event, most_rounds=most_rounds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedclust import errors
 from fedclust.data import LabelRows, Source, Table
+from fedclust.data.id_map import IdMap, read_id_map
 from fedclust.data.person_blocks import SiteColumn, SitePersons
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import held_features, no_points, site_data, table_points
@@ -25,10 +27,11 @@ from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, source_names
 from fedclust.protection.figures import TableFigures, measure_table
+from fedclust.protection.fingerprints import row_ids
 from fedclust.protection.recognition import (
     PersonBlocks,
     PersonSource,
-    other_file,
+    Recognition,
     person_rows,
 )
 from fedclust.protection.size_bands import size_band
@@ -36,12 +39,11 @@ from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.states import ENDED
-from fedclust.site.cohorts import CohortStore, Draft, cohort_refusals, table_heads
+from fedclust.site.cohorts import CohortStore, Draft, table_heads
 from fedclust.site.compute import count_usable
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
-from fedclust.site.ledger import Ledger
-from fedclust.site.settings import read_settings
+from fedclust.site.settings import SiteSettings, read_settings
 from fedclust.wire.models import Participation, SessionInfo
 
 
@@ -50,37 +52,47 @@ class RowOptions(TypedDict, total=False):
 
     person: str | Sequence[Any] | NDArray[Any] | None
     id_column: str | None
+    id_map: IdMap | None
     min_group_size: int | None
     cohort: str | None
     separate_groups: str | None
-    accept_corrections: bool
+    other_persons: str | None
+    later: str | None
 
 
 @dataclass(frozen=True)
 class SiteRows:
-    """A site's source, and its :class:`RowOptions`."""
+    """A site's source, and its :class:`RowOptions`.
+
+    ``resumed`` is whether the session was joined with them: its persons were recognised then.
+    """
 
     source: Source
     person: str | Sequence[Any] | NDArray[Any] | None = None
     id_column: str | None = None
+    id_map: IdMap | None = None
     min_group_size: int | None = None
     cohort: str | None = None
     separate_groups: str | None = None
-    accept_corrections: bool = False
+    other_persons: str | None = None
+    later: str | None = None
+    resumed: bool = False
 
     @property
     def has_ids(self) -> bool:
         """Whether the source says which person a row belongs to."""
         return self.person is not None or self.id_column is not None
 
-    def with_group_size(self, joined: Participation | None = None) -> SiteRows:
+    def with_group_size(
+        self, settings: SiteSettings, joined: Participation | None = None
+    ) -> SiteRows:
         """Return these with the site's own least group size: the given one, or the settings'.
 
         The larger one counts. A session that was joined keeps what it was joined with, ``joined``;
         if the settings ask for more today, :func:`consent_request` refuses it. UsageError if the
         given one is below 3.
         """
-        given, least = self.min_group_size, read_settings().min_group_size or 0
+        given, least = self.min_group_size, settings.min_group_size or 0
         if given is not None and given < LEAST_GROUP:
             raise errors.UsageError(f"min_group_size is at least {LEAST_GROUP}")
         if joined is not None:
@@ -122,6 +134,13 @@ class Prepared:
         """The random id of the table."""
         return None if self.draft is None else self.draft.record.cohort.table_id
 
+    @property
+    def recognition(self) -> Recognition | None:
+        """How many of the persons were known before; None if the table is new."""
+        if self.draft is None or not (self.draft.recognition.known or self.draft.seen):
+            return None
+        return self.draft.recognition
+
     def digest(self, rows: Table | LabelRows) -> str:
         """Return the SHA-256 that distinguishes these rows and points from any others."""
         found = hashlib.sha256(rows.digest().encode())
@@ -143,29 +162,26 @@ def prepare(
     rows: Table | LabelRows,
     p: int,
     now: datetime,
-    ledger: Ledger,
 ) -> Prepared:
-    """Return what a site computes from; nothing is written but the site's key.
+    """Return what a site computes from; nothing is stored but the site's key.
 
     Raises
     ------
     DataError
         The source does not fit the session or the site's groups.
-    CohortError
+    StateError
     """
     if plan.policy.protection == "none":
         data, features = site_data(plan, given.source, rows, p)
         return Prepared(data, features, p, n_rows=len(data.X))
     lacking = plan.policy.missing == "mask"
     try:
-        persons, draft = draft_table(store, given, plan.released, p, now, ledger, lacking=lacking)
+        persons, draft = draft_table(store, given, plan.released, p, now, lacking=lacking)
         cohort = draft.record.cohort
         p_used = max(p, cohort.p)
         names = [each.column for each in persons.readings if each.column is not None]
-        with cohort_refusals():
-            table = cohort.table(names, p_used, persons.apart)
-            points = table_points(persons, table)
-        figures = _measure_closeness(store, cohort, persons, names)
+        points = table_points(persons, cohort.table(names, p_used, persons.apart))
+        figures = _measure_closeness(store, cohort, persons, names, given)
     except TooFewPersons:
         return Prepared(no_points(plan), rows.features, p)
     return Prepared(
@@ -174,7 +190,7 @@ def prepare(
         p_used,
         draft,
         figures,
-        persons.warnings,
+        (*persons.warnings, *_value_warnings(draft.recognition, p_used)),
         persons.n_rows,
         persons.n_persons,
     )
@@ -188,12 +204,22 @@ def consent_request(
     prepared: Prepared,
     given: SiteRows,
     joined: Participation | None,
+    settings: SiteSettings,
 ) -> ConsentRequest:
     """Return what a site is asked to consent to; ``joined`` is what it declared before.
 
     DisclosureError if the site's settings forbid the session and it has not ended.
     """
     persons = count_usable(plan, prepared.data)
+    terms = data_terms(
+        given.source,
+        plan.released,
+        prepared.features,
+        person=given.person,
+        id_column=given.id_column,
+        id_map=given.id_map,
+        later=given.later,
+    )
     request = ConsentRequest(
         coordinator=url,
         site=site,
@@ -207,40 +233,32 @@ def consent_request(
         size_band=size_band(persons),
         persons_declared=given.person is not None,
         features=prepared.features,
-        data=data_terms(
-            given.source,
-            plan.released,
-            prepared.features,
-            person=given.person,
-            id_column=given.id_column,
-            n_rows=prepared.n_rows,
-            n_persons=prepared.n_persons,
-        ),
+        data=dataclasses.replace(terms, n_rows=prepared.n_rows, n_persons=prepared.n_persons),
         figures=prepared.figures,
+        recognition=prepared.recognition,
         fences=prepared.draft is None or prepared.draft.record.cohort.fences,
         warnings=prepared.warnings,
-        separate_groups=_separate_groups(prepared, given, joined),
+        separate_groups=_approval("separate_groups", prepared, given, joined),
+        other_persons=_approval("other_persons", prepared, given, joined),
     )
     if info.state not in ENDED:
-        read_settings().refuse_smaller_groups(info.name, request.p, exact=request.protection_none)
+        settings.refuse_smaller_groups(info.name, request.p, exact=request.protection_none)
     return request
 
 
-def _separate_groups(
-    prepared: Prepared, given: SiteRows, joined: Participation | None
+def _approval(
+    name: str, prepared: Prepared, given: SiteRows, joined: Participation | None
 ) -> str | None:
-    """Return the approval of separate groups; that of groups already formed is on record."""
-    if joined is None or not joined.separate_groups or prepared.draft is None:
-        return given.separate_groups
-    approval: str | None = prepared.draft.record.history[0].get("approval")
-    return approval
+    """Return an approval; a session that was joined with one keeps that of the ledger."""
+    text: str | None = getattr(given, name)
+    if joined is not None and getattr(joined, name) and prepared.draft is not None:
+        lines = reversed(prepared.draft.record.history)
+        text = next((line[name] for line in lines if name in line), text)
+    return text
 
 
-def declare(
-    request: ConsentRequest, prepared: Prepared, given: SiteRows, joined: Participation | None
-) -> Participation:
-    """Return what a site declares when it joins; ``joined`` is what it declared before."""
-    separate_before = joined is not None and joined.separate_groups
+def declare(request: ConsentRequest, prepared: Prepared, given: SiteRows) -> Participation:
+    """Return what a site declares when it joins."""
     return Participation(
         definition_sha256=request.definition_sha256,
         consents=request.consents,
@@ -249,7 +267,8 @@ def declare(
         size_band=request.size_band,
         table_id=prepared.table_id,
         heads=None if prepared.draft is None else table_heads(prepared.draft.record.history),
-        separate_groups=bool(given.separate_groups) or separate_before,
+        separate_groups=request.separate_groups is not None,
+        other_persons=request.other_persons is not None,
         sdk_version=importlib.metadata.version("fedclust"),
         methods={name: (method.version,) for name, method in METHODS.items()},
         engine=(VERSION,),
@@ -265,54 +284,79 @@ def draft_table(
     features: Sequence[Feature],
     p: int,
     now: datetime,
-    ledger: Ledger,
     *,
     lacking: bool = False,
     fences: bool = True,
 ) -> tuple[SitePersons, Draft]:
     """Read a source, and bring the cohort of its persons up to date.
 
-    Columns are read as they were when they were released first. The columns by which persons are
-    recognised are read too, so that persons under other ids, and other persons, are noticed.
+    Columns are read as they were when they were released first. All released columns are read, so
+    that other persons under the known ids are noticed.
 
     Raises
     ------
-    DataError, CohortError, TooFewPersons
+    DataError, StateError, TooFewPersons
     """
-    cohorts = [record.cohort for record in store.records(ledger).values()]
+    old_ids = read_id_map(given.id_map)
     reader = _PersonReader(given, features, lacking)
     wanted = persons = reader.read({}, [])
     cohort = None
-    if given.has_ids or not given.separate_groups:
-        persons = reader.read_with_base(cohorts, {}, wanted)
-        cohort = store.find(_person_blocks(persons), given.cohort)
-    if cohort is None or given.separate_groups:
-        without_ids = [] if given.has_ids else [each for each in cohorts if not each.has_ids]
-        persons = reader.read_with_base(without_ids, {}, wanted)
-    else:
-        pinned = _pinned_columns(cohort)
-        needed = {each.name for each in _base_features([cohort], wanted)}
-        needed |= {column.name for column in wanted.columns}
-        if any(
-            column.name not in needed or pinned.get(column.name, column) != column
-            for column in persons.columns
-        ):
-            persons = reader.read_with_base([cohort], pinned, wanted)
-    rules = {column.name: _rule(column) for column in persons.columns}
-    blocks = _person_blocks(persons)
-    source = PersonSource(blocks, rules, persons.sample, persons.n_persons, wanted.apart)
+    if not given.separate_groups:
+        cohort = store.find(_person_blocks(persons, old_ids), given.cohort)
+    if cohort is not None:
+        persons = reader.read_released(_pinned_columns(cohort, given.later), wanted)
+    later: dict[str, str] = {}
+    if given.later is not None:
+        later = {column.name + given.later: column.name for column in persons.columns}
+        persons = persons.renamed({name: new for new, name in later.items()})
+        if cohort is not None:
+            # What a later file has unchanged is the released column itself.
+            same = store.same_columns(cohort, _person_blocks(persons, old_ids))
+            persons = persons.renamed({new: old for new, old in same.items() if later[new] == old})
+    source = PersonSource(
+        _person_blocks(persons, old_ids),
+        {column.name: _rule(column) for column in persons.columns},
+        persons.sample,
+        persons.n_persons,
+        persons.apart,
+        later,
+    )
     draft = store.draft(
         source,
         p=p,
         now=now,
         fences=fences,
+        has_ids=given.has_ids,
         table=given.cohort,
         separate=given.separate_groups,
-        accept_corrections=given.accept_corrections,
+        other_persons=given.other_persons,
+        any_persons=given.resumed,
+        permanent_ids=read_settings(store.state.directory).ids == "permanent",
     )
     asked = {each.feature.name for each in wanted.readings}
     readings = tuple(each for each in persons.readings if each.feature.name in asked)
     return dataclasses.replace(persons, readings=readings, warnings=wanted.warnings), draft
+
+
+def recognize(store: CohortStore, given: SiteRows, now: datetime) -> Recognition | None:
+    """Return how many of a source's persons are known; None if the site has no table.
+
+    Raises
+    ------
+    DataError
+        They would be refused.
+    StateError
+    """
+    released: dict[str, SiteColumn] = {}
+    for record in store.records().values():
+        released |= _pinned_columns(record.cohort, given.later)
+    if not released:
+        return None
+    features = _as_features(released)
+    try:
+        return draft_table(store, given, features, LEAST_GROUP, now, lacking=True)[1].recognition
+    except TooFewPersons:
+        return None
 
 
 @dataclass(frozen=True)
@@ -334,29 +378,29 @@ class _PersonReader:
             pinned=pinned,
         )
 
-    def read_with_base(
-        self, cohorts: Sequence[Cohort], pinned: Mapping[str, SiteColumn], wanted: SitePersons
-    ) -> SitePersons:
-        """Read the columns by which cohorts recognise persons too, as far as the source has them.
+    def read_released(self, released: Mapping[str, SiteColumn], wanted: SitePersons) -> SitePersons:
+        """Read all released columns, as far as the source has them.
 
-        ``wanted`` is what :meth:`read` returns without them.
+        ``wanted`` is what :meth:`read` returns of the session's columns alone.
         """
-        further = _base_features(cohorts, wanted)
+        present = {column.name for column in wanted.columns}
+        further = _as_features({k: released[k] for k in released if k not in present})
         if further:
-            try:
-                return self.read(pinned, further)
-            except errors.DataError:
-                # A session is not refused because of a column that it does not ask for.
-                if not self.given.has_ids and not all(each.has_ids for each in cohorts):
-                    with cohort_refusals():
-                        raise other_file() from None
-        return self.read(pinned, []) if pinned else wanted
+            # A session is not refused because of a column that it does not ask for.
+            with contextlib.suppress(errors.DataError):
+                return self.read(released, further)
+        return self.read(released, [])
 
 
-def _person_blocks(persons: SitePersons) -> PersonBlocks:
-    def blocks() -> Iterator[tuple[Sequence[str] | None, Sequence[SourceColumn]]]:
+def _person_blocks(persons: SitePersons, old_ids: Mapping[str, str]) -> PersonBlocks:
+    """Return the persons under the ids that they had first, or under the numbers of their rows."""
+
+    def blocks() -> Iterator[tuple[Sequence[str], Sequence[SourceColumn]]]:
+        first = 1
         for block in persons.blocks():
-            yield block.keys, block.sources
+            ids = block.keys or row_ids(first, block.n)
+            yield [old_ids.get(each, each) for each in ids], block.sources
+            first += block.n
 
     return blocks
 
@@ -368,10 +412,15 @@ def _rule(column: SiteColumn) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def _pinned_columns(cohort: Cohort) -> dict[str, SiteColumn]:
-    """Return the columns that a cohort has released, by all their names: see :func:`_rule`."""
+def _pinned_columns(cohort: Cohort, later: str | None) -> dict[str, SiteColumn]:
+    """Return how a source's columns were read when they were released: see :func:`_rule`.
+
+    Those of a ``later`` measurement are read as then, or else as the earlier ones.
+    """
     rules = cohort.rules()
-    rules |= {name: rules[old] for name, old in cohort.aliases.items()}
+    if later is not None:
+        again = {name.removesuffix(later): rules[name] for name in rules if name.endswith(later)}
+        rules |= again
     found = {}
     for name, rule in rules.items():
         fields = json.loads(rule)
@@ -380,23 +429,20 @@ def _pinned_columns(cohort: Cohort) -> dict[str, SiteColumn]:
     return found
 
 
-def _base_features(cohorts: Sequence[Cohort], persons: SitePersons) -> list[Feature]:
-    """Return the columns by which cohorts recognise persons and that were not read."""
-    found: dict[str, Feature] = {}
-    present = {column.name for column in persons.columns}
-    for cohort in cohorts:
-        for name, column in _pinned_columns(cohort).items():
-            if cohort.pinned_name(name) in cohort.base and name not in present:
-                found[name] = Feature(
-                    name=name,
-                    kind="numeric" if column.codes is None else "categorical",
-                    levels=column.codes,
-                )
-    return list(found.values())
+def _as_features(columns: Mapping[str, SiteColumn]) -> list[Feature]:
+    """Return columns that were read before as features to read, by the names in the source."""
+    return [
+        Feature(
+            name=name,
+            kind="numeric" if column.codes is None else "categorical",
+            levels=column.codes,
+        )
+        for name, column in columns.items()
+    ]
 
 
 def _measure_closeness(
-    store: CohortStore, cohort: Cohort, persons: SitePersons, names: Sequence[str]
+    store: CohortStore, cohort: Cohort, persons: SitePersons, names: Sequence[str], given: SiteRows
 ) -> TableFigures | None:
     """Return how close the table is to its persons; None if no column can be compared."""
     present = {column.name for column in persons.columns}
@@ -411,4 +457,15 @@ def _measure_closeness(
         released=tuple(table.released[k] for k in kept),
         shares=tuple(table.shares[k] for k in kept),
     )
-    return measure_table(table, person_rows(cohort, store.secret(), _person_blocks(persons)))
+    blocks = _person_blocks(persons, read_id_map(given.id_map))
+    return measure_table(table, person_rows(cohort, store.state.secret(), blocks))
+
+
+def _value_warnings(found: Recognition, p: int) -> Iterator[str]:
+    """Yield what to say of columns in which most values differ from those released."""
+    for name in found.most_differ(p):
+        differ, of = found.differing[name]
+        yield (
+            f"{differ} of {of} values of {name} differ from those of these persons that were "
+            "released, which stay in use. Is this the right file, and is it read as before?"
+        )

@@ -45,6 +45,7 @@ _TERMS = {
     "data_source": "data source",
     "reading_sha256": "how its columns are read, SHA-256",
     "separate_groups": "approval of a second grouping of persons who have groups",
+    "other_persons": "approval of persons who are not known",
     "two_sites_with": "express consent to a session of two sites, with",
     "protection_none": "express consent",
 }

@@ -1,8 +1,8 @@
 """One session at one site, from joining to labels.
 
 What makes a round safe is the order in which it is answered: the task's digest is recomputed, the
-answer computed and checked, its bytes and the memory written and synced (``journal``), then sent,
-then entered in the ledger. After a crash, the next run sends the bytes that were written.
+answer computed and checked, its bytes and the memory stored (``journal``), then sent, then its
+outcome stored with its line in the ledger. After a crash, the next run sends the stored bytes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ _REFUSED = (
     errors.TaskMismatch,
     errors.SubmissionDiffers,
 )
-#: The fields by which the ledger recognises a body that was sent before.
-_SAME = frozenset({"coordinator", "site", "session", "round", "sha256", "receipt", "refused"})
 
 
 class SessionRun:
@@ -59,7 +57,6 @@ class SessionRun:
     participation : Participation
         What the site declares when it joins.
     journal : Journal
-    ledger : Ledger
     prepared : Prepared
         What the site computes from.
     rows : Table or LabelRows
@@ -69,6 +66,8 @@ class SessionRun:
     ----------
     now, media
         The clock, and the form in which answers are sent.
+    agreed
+        The codes of terms to which a person has consented during this call.
     ask, report
         As ``ask`` and ``on_progress`` of :meth:`fedclust.Site.participate`.
     asking
@@ -82,17 +81,18 @@ class SessionRun:
         request: ConsentRequest,
         participation: Participation,
         journal: Journal,
-        ledger: Ledger,
         prepared: Prepared,
         rows: Table | LabelRows,
     ) -> None:
         self.client, self.info, self.request = client, info, request
         self.session, self.plan = request.session, request.plan
-        self.participation, self.journal, self.ledger = participation, journal, ledger
-        self.approvals = Approvals(ledger)
+        self.participation, self.journal, self.state = participation, journal, journal.state
+        self.ledger, self.approvals = Ledger(self.state), Approvals(self.state)
+        self.store = CohortStore(self.state)
         self.prepared, self.rows, self.data_digest = prepared, rows, prepared.digest(rows)
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.media = BINARY
+        self.agreed: set[str] = set()
         self.ask: Callable[[Preview], bool] | None = None
         self.asking: Callable[[], AbstractContextManager[None]] = nullcontext
         self.report: Callable[[Progress], None] = lambda _progress: None
@@ -101,7 +101,15 @@ class SessionRun:
     # --- from joining to labels -------------------------------------------------------------------
 
     def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SiteResult:
-        """Take part until the session ends; see :meth:`fedclust.Site.participate`."""
+        """Take part until the session ends; see :meth:`fedclust.Site.participate`.
+
+        Raises
+        ------
+        Overtaken
+            Another process has changed the groups that this site was about to use; nothing of
+            them has left.
+        """
+        self.state.check()
         self.ledger.check()
         self.journal.refuse_other_data(self.data_digest, self.participation)
         if self.journal.answers:
@@ -148,15 +156,17 @@ class SessionRun:
                 wanted.model_copy(update={name: getattr(joined, name) for name in kept}) == joined
             )
             if not same and not invited:
-                raise errors.JournalError(
+                raise errors.StateError(
                     "this site joined with another min_group_size or size band; give the same "
                     "rows and options, or leave the session (fedclust leave)"
                 )
             record = record if same else None
         fresh = record is None
         if record is None:
-            with self.asking():
-                decide_consent(self.request, consent, approved=approval is not None)
+            if self.request.approval_code not in self.agreed:
+                with self.asking():
+                    decide_consent(self.request, consent, approved=approval is not None)
+                self.agreed.add(self.request.approval_code)
             record = SessionRecord(
                 coordinator=self.request.coordinator,
                 site=self.request.site,
@@ -166,10 +176,11 @@ class SessionRun:
                 participation=wanted,
             )
         # The groups and their releases are stored before anything of them leaves.
-        if self.prepared.draft is not None:
-            CohortStore().keep(self.prepared.draft, self.ledger)
-        if fresh:
-            self.journal.write_record(record)
+        with self.state.write():
+            if self.prepared.draft is not None:
+                self.store.keep(self.prepared.draft)
+            if fresh:
+                self.journal.write_record(record)
         # Also where this site has joined before: its store may have been restored since.
         self.send_join(record.participation)
         if invited or fresh:
@@ -179,7 +190,7 @@ class SessionRun:
         """Join with the table's heads; again with all of them if the coordinator needs them.
 
         Another process of this site may store a change and join with it at the same time: then the
-        heads that were sent are behind, and those of the store are sent.
+        heads that were sent are behind, and those of the state are sent.
         """
         table_id, heads, every = self.prepared.table_id, self.participation.heads, False
         while True:
@@ -188,7 +199,7 @@ class SessionRun:
                 return
             except (errors.TableHeadsNeeded, errors.TableChanged) as refused:
                 every = every or isinstance(refused, errors.TableHeadsNeeded)
-                stored = table_id and CohortStore().heads(table_id, every=every)
+                stored = table_id and self.store.heads(table_id, every=every)
                 if not stored or stored == heads:
                     raise
                 heads = stored
@@ -198,10 +209,10 @@ class SessionRun:
         for past in self.client.rounds(self.session):
             answered = any(s.answered and s.name == self.request.site for s in past.sites)
             if answered and past.number not in self.journal.answers:
-                raise errors.JournalDamaged(
-                    f"this site answered round {past.number}, and {self.journal.directory} does "
-                    "not hold it: use the journal directory it was answered from, or leave the "
-                    "session: fedclust leave"
+                raise errors.StateDamaged(
+                    f"this site answered round {past.number}, and {self.state.path} does not hold "
+                    "it: use the state directory it was answered from (FEDCLUST_STATE_DIR), or "
+                    "leave the session (fedclust leave)"
                 )
 
     def left(self) -> errors.SiteLeft:
@@ -290,7 +301,7 @@ class SessionRun:
         )
 
     def send(self, answer: WrittenAnswer, *, again: bool) -> str | None:
-        """Send a written answer, enter it in the ledger, record the outcome."""
+        """Send a written answer, and store the outcome with its line in the ledger."""
         self.n_sent[answer.round] += 1
         receipt, etag, refusal = None, None, None
         try:
@@ -302,9 +313,11 @@ class SessionRun:
         except (*_MOVED_ON, *_REFUSED) as error:
             refusal = error
         outcome = SubmissionOutcome(receipt=receipt, refused=refusal.slug if refusal else None)
-        line = answer.entry(outcome) | {"audit_head": self.client.audit_head}
-        self.ledger.append(line, unless=_SAME if again else frozenset())
-        self.journal.settle(answer.round, outcome)
+        # A coordinator that asks again for what it has acknowledged gets no second line.
+        if self.journal.outcomes.get(answer.round) != outcome:
+            with self.state.write():
+                self.ledger.append(answer.entry(outcome) | {"audit_head": self.client.audit_head})
+                self.journal.settle(answer.round, outcome)
         if isinstance(refusal, _REFUSED):
             raise refusal
         event: Any = "refused" if refusal else "sent again" if again else "sent"

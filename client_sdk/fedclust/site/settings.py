@@ -6,14 +6,13 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DisclosureError, UsageError
 from fedclust.schema.model import Model
-from fedclust.site.paths import state_directory
 
 _FILE = "site.toml"
 
@@ -48,6 +47,9 @@ class SiteSettings(Model):
         option is given; at least 3. A session with smaller groups uses this number. A session that
         was joined with smaller groups before, or that asks for exact rows (``protection: none``),
         sends nothing more. None: only the session and the options of a command count.
+    ids : {"permanent"} or None
+        Whether nobody's id ever changes at this site. Then a file may lack known persons and have
+        new ones at the same time. None: p or more of both are taken for changed ids.
     agent : AgentSettings
         The table ``[agent]``.
     """
@@ -55,6 +57,9 @@ class SiteSettings(Model):
     require_approval: bool = Field(default=False, description="true or false")
     min_group_size: Annotated[int, Field(ge=LEAST_GROUP, le=1_000_000)] | None = Field(
         default=None, description=f"a whole number from {LEAST_GROUP} on"
+    )
+    ids: Literal["permanent"] | None = Field(
+        default=None, description='"permanent" if nobody\'s id ever changes'
     )
     agent: AgentSettings = AgentSettings()
 
@@ -88,31 +93,34 @@ class SiteSettings(Model):
         )
         raise DisclosureError(
             "min-group-size",
-            f"session {session} {wants}, and {settings_path()} allows no number about fewer than "
+            f"session {session} {wants}, and {_FILE} allows no number about fewer than "
             f"{least} persons. If this site has joined, leave the session: "
             f"fedclust leave {session}",
         )
 
 
-def settings_path() -> Path:
-    """Return where this site's settings are read from, whether or not the file exists."""
-    return state_directory() / _FILE
+def settings_path(directory: Path) -> Path:
+    """Return where a site's settings are read from, whether or not the file exists.
+
+    ``directory`` is that of the site's state.
+    """
+    return directory / _FILE
 
 
-def read_settings() -> SiteSettings:
-    """Return this site's settings; the defaults if there is no file.
+def read_settings(directory: Path) -> SiteSettings:
+    """Return the settings of the site with this state directory; the defaults without a file.
 
     Raises
     ------
     UsageError
         The file cannot be read, is not TOML, or has an unknown key or a wrong value.
     """
-    path = settings_path()
+    path = settings_path(directory)
     try:
         # Some editors begin a file with a byte order mark.
         tree = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
         return SiteSettings.model_validate_json(json.dumps(tree))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return SiteSettings()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

@@ -337,7 +337,9 @@ class Participation(Model):
     heads : TableHeads or None
         The heads of its changes; null where ``table_id`` is.
     separate_groups : bool
-        Whether the site knowingly joins with another table than before.
+        Whether the site knowingly joins with another table of the same persons.
+    other_persons : bool
+        Whether it was approved that persons take part whom the site's tables do not know.
     methods : dict of method to tuple of int
         The versions of each method that the SDK supports.
     engine : tuple of int
@@ -352,6 +354,7 @@ class Participation(Model):
     table_id: TableId | None = None
     heads: TableHeads | None = None
     separate_groups: bool = False
+    other_persons: bool = False
     sdk_version: Line
     methods: dict[str, tuple[int, ...]]
     engine: tuple[int, ...]

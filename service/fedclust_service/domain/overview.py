@@ -27,6 +27,7 @@ class SiteOverview:
     sdk_version: str | None
     table_id: str | None
     separate_groups: bool
+    other_persons: bool
     last_seen_at: datetime | None
     asked: bool
     answered: bool

@@ -24,14 +24,14 @@ class SiteTable:
 
 
 class TableVerdict(StrEnum):
-    """What the heads that a site sends say about its store."""
+    """What the heads that a site sends say about its state."""
 
     ACCEPTED = "accepted"
     #: The accepted change comes before the first head that was sent.
     HEADS_NEEDED = "heads-needed"
-    #: The store lacks the accepted change: it is a restored copy.
+    #: The state lacks the accepted change: it is a restored copy.
     OLDER = "older"
-    #: The store has another change at the accepted number.
+    #: The state has another change at the accepted number.
     BRANCHED = "branched"
 
 

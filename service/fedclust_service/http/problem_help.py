@@ -78,14 +78,14 @@ PROBLEM_HELP: dict[str, ProblemHelp] = {
     ),
     "table-changed": ProblemHelp(
         "A site joins with another protected table than the ones with which it took part before, "
-        "or with a store that is older than what the coordinator has accepted of the table, or "
+        "or with a state that is older than what the coordinator has accepted of the table, or "
         "branched from it: it was restored from a backup, or copied. A second grouping of the same "
         "persons would reveal more about each of them.",
-        "Find the site's newer store, on another machine, in another state directory or in a newer "
+        "Find the site's newer state, on another machine, in another state directory or in a newer "
         "backup, and join with it. If there is none, ask the operator to accept the chain that "
-        "`detail` names (`fedclust site accept-table`); the groups of the restored store are kept. "
-        "For other persons, or if the site accepts a second grouping, join with "
-        "`--separate-groups`; a session that the site has joined keeps its table.",
+        "`detail` names (`fedclust site accept-table`); the groups of the restored state are kept. "
+        "For other persons, join with `--other-persons`; if the site accepts a second grouping, "
+        "with `--separate-groups`. A session that the site has joined keeps its table.",
     ),
     "table-heads-needed": ProblemHelp(
         "A site joins with the last heads of its protected table, and the last change that the "

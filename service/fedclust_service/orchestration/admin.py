@@ -44,6 +44,7 @@ class AdminSite(Model):
     sdk_version: str | None
     table_id: str | None
     separate_groups: bool
+    other_persons: bool
     refusals: int
     bytes_in: int
     bytes_out: int

@@ -67,6 +67,7 @@ def join(
             state=next_state(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
             table_id=body.table_id,
             separate_groups=body.separate_groups,
+            other_persons=body.other_persons,
             sdk_version=body.sdk_version,
             joined_at=uow.now,
         )
@@ -80,6 +81,7 @@ def join(
             late=late,
             table=body.table_id,
             separate_groups=body.separate_groups,
+            other_persons=body.other_persons,
         )
         start_if_complete(uow, found, actor, start)
         return _participation_info(found, joined), not late

@@ -13,7 +13,7 @@ from fedclust_service.orchestration.principals import principal_named
 from fedclust_service.orchestration.unit_of_work import Detail, UnitOfWork, commit
 from fedclust_service.store import Tx
 
-_FIND_STORE = "on another machine, in another state directory or in a newer backup"
+_WHERE = "on another machine, in another state directory or in a newer backup"
 
 
 # --- joining --------------------------------------------------------------------------------------
@@ -37,15 +37,16 @@ def record_heads(uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest)
         f"--head {head})."
     )
     if accepted is None:
-        if known.any(actor.name) and not body.separate_groups:
+        approved = body.separate_groups or body.other_persons
+        if known.any(actor.name) and not approved:
             _audit_refusal(uow, actor, session, body, "unknown")
             return Refusal(
                 "table-changed",
                 "This site has taken part with another protected table, and a second grouping of "
-                "the same persons reveals more about each of them. Find the store with that table "
-                f"{_FIND_STORE}. For other persons, or if you accept this, join with "
-                "--separate-groups (separate_groups: true). If that table is lost without a "
-                f"backup, {ask}",
+                "the same persons reveals more about each of them. Find the state with that table "
+                f"{_WHERE}. For other persons, join with --other-persons (other_persons: true). "
+                "If you accept a second grouping, join with --separate-groups (separate_groups: "
+                f"true). If that table is lost without a backup, {ask}",
             )
     else:
         verdict = accepts(accepted, heads)
@@ -64,10 +65,10 @@ def record_heads(uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest)
             )
             return Refusal(
                 "table-changed",
-                "The site's store is older than what this coordinator has accepted, or branched "
+                "The site's state is older than what this coordinator has accepted, or branched "
                 f"from it: change {accepted.number} with head {accepted.head} was accepted, and "
-                f"the store {what}. Find the newer store {_FIND_STORE}, and join with it. If "
-                f"there is none, the groups of this store are kept: {ask}",
+                f"the state {what}. Find the newer state {_WHERE}, and join with it. If "
+                f"there is none, the groups of this state are kept: {ask}",
             )
         if (accepted.number, accepted.head) == (last, head):
             return None
@@ -81,7 +82,7 @@ def refuse_other_table(uow: UnitOfWork, actor: Actor, session: str, body: JoinRe
     return Refusal(
         "table-changed",
         "This site joined the session with another protected table, which holds until the session "
-        f"ends. Find the store with that table {_FIND_STORE}.",
+        f"ends. Find the state with that table {_WHERE}.",
     )
 
 

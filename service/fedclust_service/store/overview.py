@@ -132,7 +132,7 @@ class OverviewQueries(Repository):
         query = (
             select(
                 *(p.c.session_id, p.c.site, p.c.state, p.c.refused_task),
-                *(p.c.sdk_version, p.c.table_id, p.c.separate_groups),
+                *(p.c.sdk_version, p.c.table_id, p.c.separate_groups, p.c.other_persons),
                 *(answers.c.bytes_in, answers.c.answered_in, tasks.c.bytes_out, tasks.c.asked_in),
             )
             .outerjoin(
@@ -154,6 +154,7 @@ class OverviewQueries(Repository):
                     sdk_version=row.sdk_version,
                     table_id=row.table_id,
                     separate_groups=row.separate_groups,
+                    other_persons=row.other_persons,
                     last_seen_at=seen.get(row.site),
                     asked=answered or (current is not None and row.asked_in == current.id),
                     answered=answered,

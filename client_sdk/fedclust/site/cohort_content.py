@@ -1,49 +1,36 @@
-"""A cohort as the bytes of its file: a JSON line, then its arrays."""
+"""A cohort as bytes, as the state stores it: a JSON line, then its arrays."""
 
 from __future__ import annotations
 
-import hmac
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedclust import errors
 from fedclust.protection.cohort import ARRAYS, Cohort, PinnedColumn
 from fedclust.protection.columns import LevelColumn, NumericColumn, source_names
 
-RESTORE = "Bring the directory back from a backup (fedclust cohort backup)"
 _FORMAT = 1
 
 
-def key_check(secret: bytes) -> str:
-    """Return a value that is the same for all files written with one key."""
-    return hmac.digest(secret, b"fedclust cohort", "sha256")[:8].hex()
-
-
-def encode_cohort(cohort: Cohort, history: Sequence[Mapping[str, Any]], check: str) -> bytes:
-    """Return the contents of a cohort's file; ``check`` is :func:`key_check`."""
+def encode_cohort(cohort: Cohort, head: str) -> bytes:
+    """Return a cohort as bytes, with the head of its last change."""
     header = {
         "format": _FORMAT,
-        "key": check,
+        "head": head,
         "persons": len(cohort.keys),
         "groups": len(cohort.sizes),
         "table_id": cohort.table_id,
         "p": cohort.p,
         "fences": cohort.fences,
         "has_ids": cohort.has_ids,
-        "base": cohort.base,
-        "aliases": dict(cohort.aliases),
         "columns": [
-            asdict(each.column)
-            | {"rules": each.rules, "share": each.share, "versions": each.prints.shape[2]}
+            asdict(each.column) | {"rules": each.rules, "share": each.share}
             for each in cohort.columns
         ],
-        "history": history,
     }
     arrays = [np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()]
     for each in cohort.columns:
@@ -51,38 +38,27 @@ def encode_cohort(cohort: Cohort, history: Sequence[Mapping[str, Any]], check: s
     return b"\n".join([json.dumps(header).encode(), b"".join(each.tobytes() for each in arrays)])
 
 
-def decode_cohort(
-    path: Path, data: bytes, check: str
-) -> tuple[Cohort, tuple[Mapping[str, Any], ...]]:
-    """Return the cohort in ``data``, read from ``path``, and its history.
+def decode_cohort(content: bytes) -> tuple[Cohort, str]:
+    """Return the cohort and the head that :func:`encode_cohort` was given.
 
     Raises
     ------
-    CohortDamaged
-    CohortForeign
-        The file was written with another key.
+    ValueError
+        Says what is wrong.
     """
-    head, _, body = data.partition(b"\n")
+    first, _, body = content.partition(b"\n")
     try:
-        header = json.loads(head)
+        header = json.loads(first)
         if header["format"] != _FORMAT:
-            raise errors.CohortDamaged(
-                f"{path} has format {header['format']}, which this version of fedclust does not "
-                "know: pip install --upgrade fedclust"
-            )
-        if header["key"] != check:
-            raise errors.CohortForeign(
-                f"{path} was written with another key than {path.with_name('key')}. {RESTORE}, "
-                "with the key that belongs to it"
-            )
+            raise ValueError("another version of fedclust wrote it")
         n, m = int(header["persons"]), int(header["groups"])
         columns = [_column(each) for each in header["columns"]]
         shapes: list[tuple[str, tuple[int, ...]]] = [
             (dtype, (m,) if name in ("sizes", "used") else (n,)) for name, dtype in ARRAYS.items()
         ]
-        for column, each in zip(columns, header["columns"], strict=True):
+        for column in columns:
             width = () if isinstance(column, NumericColumn) else (column.n_levels,)
-            prints = (n, len(source_names(column)), int(each["versions"]))
+            prints = (n, len(source_names(column)))
             shapes += [("float64", (m, *width)), ("bool", (m,)), ("uint8", prints)]
         arrays = iter(_split_arrays(body, shapes))
         by_name = {name: next(arrays) for name in ARRAYS}
@@ -95,14 +71,12 @@ def decode_cohort(
         cohort = replace(
             Cohort.empty(header["table_id"], header["p"], fences=header["fences"]),
             has_ids=header["has_ids"],
-            base=tuple(header["base"]),
-            aliases=header["aliases"],
             columns=tuple(pinned),
             **by_name,
         )
-        return cohort, tuple(header["history"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise errors.CohortDamaged(f"{path} cannot be read ({error}). {RESTORE}") from None
+        return cohort, str(header["head"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its first line is not what it should be: {error}") from None
 
 
 def _column(raw: Mapping[str, Any]) -> NumericColumn | LevelColumn:

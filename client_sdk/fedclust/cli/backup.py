@@ -1,0 +1,50 @@
+"""Back up and restore the site's state: everything in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedclust.cli import options as o
+from fedclust.cli.console import conclude
+from fedclust.methods.common.description import counted
+from fedclust.site.backup import StateSummary, back_up, restore
+from fedclust.site.state import SiteState
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@o.command(app, "backup", "fedclust backup --out /backup/fedclust-2026-11-24.sqlite3")
+def backup_state(
+    out_path: Annotated[Path, o.opt("--out", "File to write.")], as_json: o.AsJson = False
+) -> None:
+    """Write groups, key, journal, ledger, lists and settings to one file, and verify it.
+
+    Sessions may run meanwhile. Keep the file as private as the rows: it holds the site's key.
+    """
+    found = back_up(SiteState(), out_path)
+    conclude(f"{out_path}: {_said(found)}; verified", found, as_json)
+
+
+@o.command(app, "restore", "fedclust restore --from /backup/fedclust-2026-11-24.sqlite3")
+def restore_state(
+    source: Annotated[Path, o.opt("--from", "File that fedclust backup has written.")],
+    as_json: o.AsJson = False,
+) -> None:
+    """Restore a backup into a state directory without a state. Its site.toml stays.
+
+    What was stored after the backup is lost. A coordinator that knows more of this site's groups
+    refuses the next join, until the newer state is found or its operator accepts the restored one.
+    """
+    state = SiteState()
+    found = restore(state, source)
+    conclude(f"{state.path}: {_said(found)}; restored", found, as_json)
+
+
+def _said(found: StateSummary) -> str:
+    return (
+        f"{counted(found.tables, 'table')}, {counted(found.sessions, 'session')}, "
+        f"{counted(found.lines, 'line')} in the ledger"
+    )

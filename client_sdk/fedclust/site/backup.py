@@ -1,0 +1,174 @@
+"""Verify, back up and restore a site's state: everything in one file, the key included."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedclust.durable_files import private_directory, reason, write_atomically
+from fedclust.errors import StateDamaged, UsageError
+from fedclust.site.cohorts import CohortStore
+from fedclust.site.journal import recorded_answers
+from fedclust.site.ledger import Ledger
+from fedclust.site.settings import settings_path
+from fedclust.site.state import SiteState, seal
+
+
+@dataclass(frozen=True)
+class StateSummary:
+    """What a sound state holds.
+
+    Attributes
+    ----------
+    tables, sessions, lines : int
+        Number of tables, of joined sessions and of lines of the ledger.
+    in_flight : int
+        Number of submissions without an outcome.
+    head : str
+        Hash of the ledger's last line.
+    """
+
+    tables: int
+    sessions: int
+    lines: int
+    in_flight: int
+    head: str
+
+
+def ledger_faults(state: SiteState, expected_head: str | None = None) -> list[str]:
+    """Return the faults of the ledger's chain, and the settled answers that have no line in it."""
+    ledger = Ledger(state)
+    with state.read():
+        faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(expected_head)]
+        if not faults:
+            listed = {(e.get("session"), e.get("round"), e.get("sha256")) for e in ledger.read()}
+            faults = [
+                f"session {answer.session}, round {answer.round}: no line"
+                for answer, outcome in recorded_answers(state)
+                if outcome and (answer.session, answer.round, answer.sha256) not in listed
+            ]
+    return faults
+
+
+def verify_state(state: SiteState) -> StateSummary:
+    """Read everything that a state holds: its pages, key, tables with their heads, and the ledger.
+
+    Raises
+    ------
+    StateError
+        StateDamaged says what is wrong first.
+    """
+    with state.read() as connection:
+        state.check()
+        if state.path.exists():
+            state.secret()
+        for (content,) in connection.execute("SELECT content FROM documents"):
+            state.unseal(content)
+        for (content,) in connection.execute("SELECT record FROM sessions"):
+            state.unseal(content)
+        tables, answers = CohortStore(state).records(), list(recorded_answers(state))
+        if faults := ledger_faults(state):
+            raise state.damaged(f"ledger: {faults[0]}")
+        (sessions,) = connection.execute("SELECT count(*) FROM sessions").fetchone()
+        lines, head = Ledger(state).head()
+        in_flight = sum(outcome is None for _, outcome in answers)
+        return StateSummary(len(tables), sessions, lines, in_flight, head)
+
+
+def back_up(state: SiteState, out: Path) -> StateSummary:
+    """Write all of a site's state to one file, readable by its owner alone, and verify it.
+
+    It may be used while sessions run. The settings are in it too.
+
+    Raises
+    ------
+    UsageError
+        There is no state yet, or the file exists or cannot be written.
+    StateError
+    """
+    if not state.path.exists():
+        raise UsageError(f"there is nothing to back up: {state.path} does not exist")
+    if out.exists():
+        raise UsageError(f"{out} exists: name a new file")
+    with _draft(state) as draft:
+        with state.read() as source, closing(sqlite3.connect(draft.path)) as target:
+            source.backup(target)
+            # Otherwise the copy would need a second file.
+            target.execute("PRAGMA journal_mode = DELETE")
+            settings = settings_path(state.directory)
+            if settings.exists():
+                target.execute(
+                    "INSERT INTO documents VALUES (?, ?)",
+                    (settings.name, seal(settings.read_bytes())),
+                )
+            target.commit()
+        found = verify_state(draft)
+        try:
+            write_atomically(out, draft.path.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {reason(error)}") from None
+        return found
+
+
+def restore(state: SiteState, source: Path) -> StateSummary:
+    """Make a backup the state of a directory that has none, once it is verified.
+
+    Settings that are there already stay.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or there is a state already.
+    StateDamaged
+        The file is not a sound backup. Nothing was changed.
+    """
+    if state.path.exists():
+        raise UsageError(
+            f"{state.path} exists, and may hold what the backup lacks: move it away first "
+            f"(with {state.path.name}-wal, if that is there), or name another FEDCLUST_STATE_DIR"
+        )
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read: {reason(error)}") from None
+    with state.errors():
+        private_directory(state.directory)
+    with _draft(state) as draft:
+        with state.errors():
+            draft.path.write_bytes(content)
+        try:
+            found = verify_state(draft)
+        except StateDamaged as error:
+            raise StateDamaged(
+                f"{source} is not a sound backup ({error.what}). Nothing was restored"
+            ) from None
+        with state.errors(), closing(sqlite3.connect(draft.path)) as connection:
+            settings = settings_path(state.directory)
+            kept = connection.execute(
+                "SELECT content FROM documents WHERE name = ?", (settings.name,)
+            ).fetchone()
+            if kept and not settings.exists():
+                write_atomically(settings, state.unseal(kept[0]))
+            connection.execute("DELETE FROM documents WHERE name = ?", (settings.name,))
+            connection.commit()
+            connection.execute("PRAGMA journal_mode = WAL")
+        draft.become(state)
+        return found
+
+
+@contextmanager
+def _draft(state: SiteState) -> Iterator[SiteState]:
+    """Yield an empty, private state in the directory of ``state``, and remove it at the end."""
+    draft = SiteState(state.directory, name=f"copy-{secrets.token_hex(4)}.sqlite3")
+    try:
+        with state.errors():
+            os.close(os.open(draft.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        yield draft
+    finally:
+        for left in draft.files:
+            left.unlink(missing_ok=True)

@@ -1,0 +1,181 @@
+"""A site's state: one database, one writer at a time, and clear errors where it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedclust import errors
+from fedclust.schema.model import Model
+from fedclust.site import state as state_module
+from fedclust.site.state import SiteState, StateDocument, seal
+from support.processes import clean_environment
+from support.timeouts import TIMEOUT_S
+
+
+class Counts(Model):
+    """A document."""
+
+    n: int = 0
+
+
+ADD = """
+import sys
+from fedclust.site.state import SiteState, StateDocument
+from fedclust.schema.model import Model
+class Counts(Model):
+    n: int = 0
+document = StateDocument(SiteState(sys.argv[1]), "counts", Counts)
+for _ in range(20):
+    document.update(lambda was: Counts(n=was.n + 1))
+"""
+
+
+def test_processes_that_begin_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ADD, str(tmp_path / "state")]
+    started = [subprocess.Popen(command, env=clean_environment()) for _ in range(6)]
+    assert [each.wait(TIMEOUT_S) for each in started] == [0] * 6
+    state = SiteState(tmp_path / "state")
+    assert StateDocument(state, "counts", Counts).read() == Counts(n=120)
+    # One of them made it, and the others left nothing.
+    assert {path.name for path in state.directory.iterdir()} == {"state.sqlite3", "running"}
+
+
+def test_who_waits_too_long_is_told_who_writes(tmp_path: Path) -> None:
+    state, other = SiteState(tmp_path), SiteState(tmp_path, patience_s=0.01)
+    caught: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            with other.write():
+                pass
+        except errors.StateLocked as error:
+            caught.append(error)
+
+    with state.write():
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join(TIMEOUT_S)
+        # Readers do not wait.
+        with other.read():
+            pass
+    assert "another process has been writing" in str(caught[0])
+
+
+def test_what_raises_is_not_stored_and_a_block_within_belongs_to_the_outer_one(
+    tmp_path: Path,
+) -> None:
+    state = SiteState(tmp_path)
+    document = StateDocument(state, "counts", Counts)
+    assert document.read() == Counts()
+    assert not state.path.exists(), "reading makes no file"
+
+    def fail() -> None:
+        with state.write():
+            document.update(lambda _: Counts(n=1))
+            assert document.read() == Counts(n=1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert document.read() == Counts()
+    document.update(lambda _: Counts(n=2))
+    assert document.read() == Counts(n=2)
+
+
+def test_the_database_is_durable_and_private(tmp_path: Path) -> None:
+    state = SiteState(tmp_path / "state")
+    with state.write() as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+        if sys.platform != "win32":
+            modes = {path.stat().st_mode & 0o777 for path in state.files if path.exists()}
+            assert modes == {0o600}
+            assert state.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_full_disk_stores_nothing_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SiteState(tmp_path)
+    StateDocument(state, "counts", Counts).update(lambda _: Counts(n=3))
+    connect = SiteState._connect
+
+    def small(self: SiteState) -> sqlite3.Connection:
+        connection = connect(self)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        return connection
+
+    def store() -> None:
+        with state.write() as connection:
+            connection.execute("INSERT INTO cohorts VALUES ('t', ?)", (seal(bytes(99_999)),))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SiteState, "_connect", small)
+        with pytest.raises(errors.StateError, match=r"the disk is full\. Fix this and run"):
+            store()
+    with state.read() as connection:
+        assert connection.execute("SELECT count(*) FROM cohorts").fetchone() == (0,)
+    store()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write it")
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(errors.StateError, match="Permission denied"), SiteState(tmp_path).write():
+        pass
+    tmp_path.chmod(0o700)
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(errors.StateError), SiteState(tmp_path / "file").write():
+        pass
+
+
+@pytest.mark.parametrize("name", ["cohorts", "ledger.jsonl", "data-sources.json", "agent.json"])
+def test_an_older_state_is_not_taken_for_an_empty_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("", "utf-8")
+    for use in (SiteState(tmp_path).read, SiteState(tmp_path).write):
+        with pytest.raises(errors.StateError, match=f"before November 2026 \\({name}\\)"), use():
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_newer_state_and_another_database_are_refused(tmp_path: Path) -> None:
+    state = SiteState(tmp_path)
+    with state.write():
+        pass
+    for statement, said in (
+        ("PRAGMA user_version = 99", "has format 99"),
+        ("PRAGMA application_id = 7", "fedclust did not write it"),
+    ):
+        with closing(sqlite3.connect(state.path)) as connection:
+            connection.execute(statement)
+        with pytest.raises(errors.StateError, match=said), state.read():
+            pass
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock or a write-ahead log does not hold there."""
+    monkeypatch.setattr(state_module, "network_file_system", lambda _: "nfs4")
+    with pytest.raises(errors.StateError, match="FEDCLUST_STATE_DIR"), SiteState(tmp_path).write():
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_kind_of_a_mount_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/proc/self/mounts").exists():
+        pytest.skip("no list of mounts")
+    mounts = "/dev/a / ext4 rw 0 0\nserver:/b /mnt/my\\040files nfs4 rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_a, **_k: mounts)
+    assert state_module.network_file_system(Path("/mnt/my files/state")) == "nfs4"
+    assert state_module.network_file_system(Path("/mnt/my")) is None
