@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -21,6 +23,7 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState
 from support.cohorts import persons, sources_of
+from support.timeouts import TIMEOUT_S
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SETTINGS = "require_approval = true\n"
@@ -114,6 +117,29 @@ def test_a_state_is_never_replaced(site: SiteState, tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match="exists: name a new file"):
         back_up(site, out)
     assert files(site.directory) == before
+
+
+def test_a_state_is_not_taken_for_damaged_while_another_process_writes(
+    site: SiteState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody withdraws a person whenever this thread has opened the database."""
+    connect, me, number = SiteState._connect, threading.get_ident(), itertools.count()
+
+    def connect_and_wait(state: SiteState) -> sqlite3.Connection:
+        connection = connect(state)
+        if threading.get_ident() == me:
+            person = f"P{next(number)}"
+            other = threading.Thread(target=CohortStore(site).withdraw, args=(person, NOW))
+            other.start()
+            other.join(TIMEOUT_S)
+        return connection
+
+    monkeypatch.setattr(SiteState, "_connect", connect_and_wait)
+    assert verify_state(site).tables == 1
+    assert Ledger(site).verify() == []
+    assert len(CohortStore(site).records()) == 1
+    Ledger(site).check()
+    assert next(number) == 4
 
 
 def test_settings_that_are_there_stay(site: SiteState, tmp_path: Path) -> None:

@@ -90,6 +90,20 @@ def test_what_raises_is_not_stored_and_a_block_within_belongs_to_the_outer_one(
     assert document.read() == Counts(n=2)
 
 
+def test_a_block_sees_one_moment_whatever_others_write(tmp_path: Path) -> None:
+    document = StateDocument(SiteState(tmp_path), "counts", Counts)
+    document.update(lambda _: Counts(n=1))
+    with document.state.read():
+        assert document.read() == Counts(n=1)
+        other = threading.Thread(target=document.update, args=(lambda _: Counts(n=2),))
+        other.start()
+        other.join(TIMEOUT_S)
+        assert document.read() == Counts(n=1)
+        rows = document.state.rows("SELECT count(*) FROM documents")
+        assert list(rows) == [(2,)]
+    assert document.read() == Counts(n=2)
+
+
 def test_the_database_is_durable_and_private(tmp_path: Path) -> None:
     state = SiteState(tmp_path / "state")
     with state.write() as connection:

@@ -176,7 +176,7 @@ class Journal:
     def _load(self) -> None:
         with self.state.read() as connection:
             found = connection.execute(f"SELECT record {_THIS}", self._names).fetchone()
-            answers = list(_answers(self.state, connection, _THIS, self._names))
+            answers = list(_answers(self.state, _THIS, self._names))
         self.record = None if found is None else _read(self.state, SessionRecord, found[0])
         self.answers, self.outcomes = {}, {}
         complete = True
@@ -213,17 +213,15 @@ def recorded_answers(
 
     With ``session`` only those of sessions of this name, at any coordinator.
     """
-    with state.read() as connection:
-        wanted = "FROM sessions WHERE session = coalesce(?, session)"
-        yield from _answers(state, connection, wanted, (session,))
+    return _answers(state, "FROM sessions WHERE session = coalesce(?, session)", (session,))
 
 
 def _answers(
-    state: SiteState, connection: sqlite3.Connection, sessions: str, names: tuple[str | None, ...]
+    state: SiteState, sessions: str, names: tuple[str | None, ...]
 ) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
     chosen = f"WHERE session_id IN (SELECT id {sessions}) ORDER BY session_id, round"
-    rows = connection.execute(f"SELECT answer, outcome FROM answers {chosen}", names)  # noqa: S608
-    for answer, outcome in rows:
+    statement = f"SELECT answer, outcome FROM answers {chosen}"  # noqa: S608
+    for answer, outcome in state.rows(statement, names):
         yield (
             _read(state, WrittenAnswer, answer),
             None if outcome is None else _read(state, SubmissionOutcome, outcome),

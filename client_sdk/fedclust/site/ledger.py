@@ -94,9 +94,7 @@ class Ledger:
 
     def texts(self) -> Iterator[str]:
         """Yield each line as it was written."""
-        with self.state.read() as connection:
-            for (text,) in connection.execute("SELECT text FROM ledger ORDER BY line"):
-                yield text
+        return (text for (text,) in self.state.rows("SELECT text FROM ledger ORDER BY line"))
 
     def verify(self, expected_head: str | None = None) -> list[LedgerFault]:
         """Recompute the chain and return every fault found; empty if there is none.
@@ -142,16 +140,12 @@ class Ledger:
         return head.lines, head.hash
 
     def _entries(self, chosen: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        with self.state.read() as connection:
-            rows = connection.execute(
-                f"SELECT line, text FROM ledger WHERE {chosen} ORDER BY line",  # noqa: S608
-                values,
-            )
-            for line, text in rows:
-                entry = _parse_line(text)
-                if entry is None:
-                    raise self.state.damaged(f"line {line} of the ledger is not a JSON object")
-                yield entry
+        statement = f"SELECT line, text FROM ledger WHERE {chosen} ORDER BY line"  # noqa: S608
+        for line, text in self.state.rows(statement, values):
+            entry = _parse_line(text)
+            if entry is None:
+                raise self.state.damaged(f"line {line} of the ledger is not a JSON object")
+            yield entry
 
     def _checked_head(self, connection: sqlite3.Connection) -> LedgerHead:
         head = self._head.read()

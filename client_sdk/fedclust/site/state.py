@@ -23,9 +23,9 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -87,10 +87,15 @@ M = TypeVar("M", bound=Model)
 
 
 class _Open(threading.local):
-    """The connections with which this thread is writing, by the path of the database."""
+    """The connections with which this thread is reading or writing, by path of the database."""
 
     def __init__(self) -> None:
-        self.by_path: dict[Path, sqlite3.Connection] = {}
+        self.reading: dict[Path, sqlite3.Connection] = {}
+        self.writing: dict[Path, sqlite3.Connection] = {}
+
+    def find(self, path: Path) -> sqlite3.Connection | None:
+        """Return the connection of the innermost block; None if there is none."""
+        return self.writing.get(path) or self.reading.get(path)
 
 
 _OPEN = _Open()
@@ -125,21 +130,38 @@ class SiteState:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection that sees the state as it is now, whatever others write meanwhile.
+        """Yield a connection that sees the state of one moment, whatever others write meanwhile.
+
+        A block within another one of the same thread belongs to that one. Otherwise the state would
+        look damaged if another process writes between the two.
 
         Raises
         ------
         StateError
             The database cannot be read; StateDamaged if it is not what was written.
         """
-        if writing := _OPEN.by_path.get(self.path):
-            yield writing
+        if found := _OPEN.find(self.path):
+            yield found
             return
-        with self.errors():
-            self.refuse_unusable()
-            with closing(self._connect() if self.path.exists() else _empty()) as connection:
-                connection.execute("BEGIN")
+        with self._snapshot() as connection:
+            _OPEN.reading[self.path] = connection
+            try:
                 yield connection
+            finally:
+                del _OPEN.reading[self.path]
+
+    def rows(self, statement: str, values: Any = ()) -> Iterator[Any]:
+        """Yield the rows of a query, within a block of :meth:`read` or by itself.
+
+        Raises
+        ------
+        StateError
+            As :meth:`read`.
+        """
+        # Not a block of its own: a generator may be left open while others begin and end.
+        found = _OPEN.find(self.path)
+        with nullcontext(found) if found else self._snapshot() as connection:
+            yield from connection.execute(statement, values)
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -153,7 +175,7 @@ class SiteState:
         StateError
             As :meth:`read`; StateLocked if another process writes for too long.
         """
-        if writing := _OPEN.by_path.get(self.path):
+        if writing := _OPEN.writing.get(self.path):
             yield writing
             return
         with self.errors():
@@ -161,11 +183,11 @@ class SiteState:
             self._make()
             with closing(self._connect()) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                _OPEN.by_path[self.path] = connection
+                _OPEN.writing[self.path] = connection
                 try:
                     yield connection
                 finally:
-                    del _OPEN.by_path[self.path]
+                    del _OPEN.writing[self.path]
                 connection.execute("COMMIT")
 
     def lock(self, *names: str) -> FileLock:
@@ -232,6 +254,14 @@ class SiteState:
             raise StateError(f"{where}: {reason(error)}. {_AGAIN}") from None
 
     # --- the file ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        with self.errors():
+            self.refuse_unusable()
+            with closing(self._connect() if self.path.exists() else _empty()) as connection:
+                connection.execute("BEGIN")
+                yield connection
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=self._patience_s, isolation_level=None)
