@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import sqlite3
 import sys
 import threading
@@ -112,11 +113,39 @@ def test_a_state_is_never_replaced(site: SiteState, tmp_path: Path) -> None:
     back_up(site, out)
     grow(site, 50)
     before = files(site.directory)
-    with pytest.raises(errors.UsageError, match="move it away first"):
+    with pytest.raises(errors.UsageError, match="move all files whose names begin with"):
         restore(site, out)
     with pytest.raises(errors.UsageError, match="exists: name a new file"):
         back_up(site, out)
     assert files(site.directory) == before
+
+
+def test_a_log_without_its_database_is_not_applied_to_another(
+    site: SiteState, tmp_path: Path
+) -> None:
+    """As a killed process leaves it; then the database is lost, or moved away without its log."""
+    out, state = tmp_path / "backup.sqlite3", SiteState(tmp_path / "killed")
+    back_up(site, out)
+    grow(site, 60)
+    with site.read() as connection:
+        connection.execute("SELECT count(*) FROM cohorts").fetchone()
+        grow(site, 80)
+        shutil.copytree(site.directory, state.directory)
+    log = state.files[1]
+    assert log.stat().st_size > 0
+    state.path.unlink()
+
+    for use in (state.read, state.write):
+        with pytest.raises(errors.StateError, match=f"{log.name} beside it may hold"), use():
+            pass
+    with pytest.raises(errors.UsageError, match="move all files whose names begin with"):
+        restore(state, out)
+    assert not state.path.exists()
+
+    for left in state.files:
+        left.unlink(missing_ok=True)
+    restore(state, out)
+    assert verify_state(state).lines == 2
 
 
 def test_a_state_is_not_taken_for_damaged_while_another_process_writes(

@@ -127,10 +127,12 @@ def restore(state: SiteState, source: Path) -> StateSummary:
     StateDamaged
         The file is not a sound backup. Nothing was changed.
     """
-    if state.path.exists():
+    # SQLite would apply an old log to the backup.
+    found_there = next((path for path in state.files if path.exists()), None)
+    if found_there is not None:
         raise UsageError(
-            f"{state.path} exists, and may hold what the backup lacks: move it away first "
-            f"(with {state.path.name}-wal, if that is there), or name another FEDCLUST_STATE_DIR"
+            f"{found_there} exists, and may hold what the backup lacks: move all files whose names "
+            f"begin with {state.path.name} away first, or name another FEDCLUST_STATE_DIR"
         )
     try:
         content = source.read_bytes()

@@ -316,7 +316,7 @@ class SiteState:
             sync_directory(state.directory)
 
     def refuse_unusable(self) -> None:
-        """Refuse a directory with an older format, or on a network file system."""
+        """Refuse an older format, a network file system, and a log without its database."""
         older = next((name for name in _OLDER if (self.directory / name).exists()), None)
         if older is not None:
             raise StateError(
@@ -330,6 +330,15 @@ class SiteState:
                 f"{self.directory} is on a network file system ({kind}), on which a crash can "
                 "damage the state. Move the directory to a local disk, and name it in "
                 "FEDCLUST_STATE_DIR"
+            )
+        _, log, _, journal = self.files
+        # In this order: another process may be making the database, and then its log.
+        left = next((path for path in (log, journal) if path.exists()), None)
+        if left is not None and not self.path.exists():
+            raise StateError(
+                f"{self.path} is missing, and {left.name} beside it may hold what was stored last. "
+                "Put both back together. If the database is lost, move all files whose names begin "
+                f"with {self.path.name} away, and restore a backup (fedclust restore --from FILE)"
             )
 
     def _state_error(self, error: sqlite3.Error) -> Exception:
