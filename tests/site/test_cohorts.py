@@ -397,6 +397,16 @@ def test_other_persons_are_entered_in_the_ledger(hospital: Hospital) -> None:
     ]
 
 
+def test_an_approval_of_persons_who_wait_is_entered_once(hospital: Hospital) -> None:
+    before = hospital.update(mixed(80))
+    few = mixed(3) | mixed(4, 500)
+    with pytest.raises(errors.PersonsRefused, match="4 of the 7 persons"):
+        hospital.update(few)
+    for text in ("board 9", "board 9", "board 10"):
+        assert same(hospital.update(few, other_persons=text), before)
+    assert [line.get("other_persons") for line in hospital.lines()] == [None, "board 9", "board 10"]
+
+
 def test_separate_groups_need_an_approval_and_end_at_three(hospital: Hospital) -> None:
     people = mixed(80)
     first = hospital.update(people)

@@ -187,7 +187,12 @@ class CohortStore:
             _refuse_further_grouping(cohort, records)
         seen = {name: len(record.history) for name, record in records.items()}
         before = records.get(cohort.table_id)
-        if before is not None and cohort is before.cohort:
+        # An approval is entered also while the other persons wait for a group.
+        entered = other_persons is None or any(
+            line.get("other_persons") == other_persons
+            for line in (before.history if before else ())
+        )
+        if before is not None and cohort is before.cohort and entered:
             return Draft(before, change, recognition, seen)
         what = "updated" if before else "separate" if separate else "created"
         approvals = {"separate_groups": separate, "other_persons": other_persons}
