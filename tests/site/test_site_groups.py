@@ -170,6 +170,39 @@ def test_other_persons_are_declared_and_have_their_own_table(tmp_path: Path) -> 
     assert second.joined.other_persons, "the session was joined with it"
 
 
+def test_another_file_is_refused_also_where_the_session_was_joined_before(tmp_path: Path) -> None:
+    """Known persons under new ids would get second groups."""
+    fake = coordinator()
+    new_ids = [f"new-{each}" if place < 40 else each for place, each in enumerate(IDS)]
+
+    def stop(request: Any) -> None:
+        if request.url.path.endswith("/task"):
+            raise ZeroDivisionError
+
+    fake.before = stop
+    with pytest.raises(ZeroDivisionError):
+        take_part(fake, tmp_path)
+    fake.before = lambda _request: None
+    before = tables(tmp_path)
+    with pytest.raises(errors.PersonsRefused, match="40 of the 80 persons"):
+        take_part(fake, tmp_path, person=new_ids)
+    assert {name: each.history for name, each in tables(tmp_path).items()} == {
+        name: each.history for name, each in before.items()
+    }
+    take_part(fake, tmp_path)
+
+
+def test_an_approval_of_persons_who_wait_need_not_be_repeated(tmp_path: Path) -> None:
+    take_part(coordinator(), tmp_path)
+    fake = coordinator()
+    few, ids = MINE[:7], [*IDS[:3], *(f"q{i}" for i in range(4))]
+    with pytest.raises(errors.ConsentDeclined):
+        take_part(fake, tmp_path, few, person=ids, other_persons="board 7", ask=lambda _: False)
+    take_part(fake, tmp_path, few, person=ids)
+    assert fake.joined is not None
+    assert fake.joined.other_persons
+
+
 def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
     take_part(coordinator(), tmp_path)
     fake = coordinator()

@@ -359,8 +359,12 @@ class Site:
         given = given.with_group_size(settings, None if invited else joined)
         used = given
         if joined is not None and joined.table_id is not None:
-            # Groups that were formed for this session, also separate ones, are used again.
-            used = replace(given, cohort=joined.table_id, separate_groups=None, resumed=True)
+            # Groups that were formed for this session, also separate ones, are used again. Once it
+            # has answers, other rows are refused below.
+            recognised = bool(journal.answers) or joined.other_persons
+            used = replace(
+                given, cohort=joined.table_id, separate_groups=None, recognised=recognised
+            )
         rows = session_rows(plan, given.source, person=given.person, id_column=given.id_column)
         p = max(plan.policy.min_group_size, given.min_group_size or 0)
         try:

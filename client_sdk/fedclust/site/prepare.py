@@ -64,7 +64,7 @@ class RowOptions(TypedDict, total=False):
 class SiteRows:
     """A site's source, and its :class:`RowOptions`.
 
-    ``resumed`` is whether the session was joined with them: its persons were recognised then.
+    ``recognised`` is whether it was decided before that these persons take part.
     """
 
     source: Source
@@ -76,7 +76,7 @@ class SiteRows:
     separate_groups: str | None = None
     other_persons: str | None = None
     later: str | None = None
-    resumed: bool = False
+    recognised: bool = False
 
     @property
     def has_ids(self) -> bool:
@@ -330,7 +330,7 @@ def draft_table(
         table=given.cohort,
         separate=given.separate_groups,
         other_persons=given.other_persons,
-        any_persons=given.resumed,
+        any_persons=given.recognised,
         permanent_ids=read_settings(store.state.directory).ids == "permanent",
     )
     asked = {each.feature.name for each in wanted.readings}
