@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedclust import errors
+from fedclust.data import Dataset
 from fedclust.protection.cohort import Cohort
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore, Draft
@@ -109,6 +111,30 @@ def test_later_measurements_have_names_of_their_own(site: Site) -> None:
     assert set(later.rules()) == {"a", "b", "a_2027", "b_2027", "c_2027"}
     again = site.draft("a b c", "mrn", seed=1, later="_2027")
     assert (again.change.columns, again.recognition.persons_differing) == (0, 0)
+
+
+@pytest.mark.parametrize("later", ["", " ", "_2027 ", "\n"])
+def test_a_suffix_that_nobody_sees_is_refused(site: Site, later: str) -> None:
+    with pytest.raises(errors.UsageError, match="such as _2027"):
+        site.join("a b", "mrn", later=later)
+    assert not site.store.state.path.exists()
+
+
+@pytest.mark.parametrize("name", ["a\tb", "Gro\u0308\u00dfe", "a\u00a0b"])
+def test_columns_may_have_names_that_no_feature_may_have(site: Site, name: str) -> None:
+    """They are read again with every later session."""
+    rows = pd.DataFrame({name: range(60), "sex": [name, "w"] * 30})
+    rows["b"] = rows[name] ** 2 % 7
+    levels = {name: "male", "w": "female"}
+    mapping = {"features": {"size": {"column": name}, "sex": {"levels": levels}}}
+    ids, source = [f"{row}" for row in range(60)], Dataset(rows, mapping=mapping)
+    sex = Feature(name="sex", kind="categorical", levels=("male", "female"))
+    for asked in ([Feature(name="size"), sex], [Feature(name="b")]):
+        given = SiteRows(source, person=ids)
+        draft = draft_table(site.store, given, asked, 5, NOW)[1]
+        cohort = site.store.keep(draft)
+    assert set(cohort.rules()) == {name, "sex", "b"}
+    assert draft.recognition.differing.keys() == {name, "sex"}
 
 
 def test_what_a_later_file_has_unchanged_is_not_released_again(site: Site) -> None:

@@ -78,6 +78,13 @@ class SiteRows:
     later: str | None = None
     recognised: bool = False
 
+    def __post_init__(self) -> None:
+        later = self.later
+        if later is not None and (not later.isprintable() or not later or later != later.strip()):
+            raise errors.UsageError(
+                "later is a suffix of visible characters without spaces at its ends, such as _2027"
+            )
+
     @property
     def has_ids(self) -> bool:
         """Whether the source says which person a row belongs to."""
@@ -431,8 +438,9 @@ def _pinned_columns(cohort: Cohort, later: str | None) -> dict[str, SiteColumn]:
 
 def _as_features(columns: Mapping[str, SiteColumn]) -> list[Feature]:
     """Return columns that were read before as features to read, by the names in the source."""
+    # A file may name its columns and codes as no session may: with a tab, or accents apart.
     return [
-        Feature(
+        Feature.model_construct(
             name=name,
             kind="numeric" if column.codes is None else "categorical",
             levels=column.codes,
