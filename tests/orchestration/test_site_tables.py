@@ -11,6 +11,7 @@ import pytest
 from fedclust.wire.models import SiteTableInfo, TableAcceptance, TableHeads
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, site_tables
+from fedclust_service.orchestration.attention import LEAST_FREE_BYTES, find_attention
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, chain, site
 from support.timeouts import TIMEOUT_S
 
@@ -189,6 +190,39 @@ def test_an_operator_accepts_a_table_after_all_state_was_lost(direct_on_both: Di
     ((_, _, details),) = direct.audit(action="site.table_accepted")
     assert (details["number_before"], details["head_before"]) == (None, None)
     join(direct, "two", chain("d"), table=OTHER)
+
+
+def concerns(direct: DirectApi) -> list[tuple[str, str | None]]:
+    found = direct.store.read(
+        "test.attention",
+        lambda tx: find_attention(tx, direct.clock.now(), LEAST_FREE_BYTES, backups=False),
+    )
+    return [(each.subject, each.detail) for each in found if each.kind == "table-refused"]
+
+
+def test_the_overview_names_refused_sites_until_it_is_solved(direct_on_both: DirectApi) -> None:
+    direct = place(direct_on_both)
+    join(direct, "one", chain("abc"))
+    direct.join("one", "south", table_id=TABLE, heads=chain("a"))
+    assert concerns(direct) == []
+    refused(direct, "two", chain("ab"))
+    older = "session two: its table ends with change 2, and change 3 was accepted"
+    assert concerns(direct) == [("site:north", older)]
+    refused(direct, "two", chain("b"), table=OTHER)
+    assert concerns(direct) == [("site:north", "session two: it has not used this table before")]
+    refused(direct, "one", chain("a"), table=OTHER)
+    assert concerns(direct) == [("site:north", "session one: it joined with another table")]
+    refused(direct, "two", chain("abd"))
+    assert concerns(direct) == [("site:north", "session two: its table has another change 3")]
+    # The newer state was found.
+    join(direct, "two", chain("abc"))
+    assert concerns(direct) == []
+    refused(direct, "three", chain("abd"))
+    accept(direct, 3, "d")
+    assert concerns(direct) == []
+    refused(direct, "three", chain("abc"))
+    direct.clock.advance(8 * 86_400)
+    assert concerns(direct) == []
 
 
 def test_tables_are_for_operators(direct: DirectApi) -> None:

@@ -89,9 +89,10 @@ class SessionOverview:
 class Concern:
     """Something that an operator should look at; ``at`` is when it began, or when a token ends.
 
-    ``kind`` is one of those of `Attention`. ``subject`` is a session; for ``token-expiring`` the
-    owner's ``role:name``; for ``notifications-waiting`` a channel and for ``notification-failed`` a
-    recipient. ``detail`` names late sites, or says why something failed or cannot start.
+    ``kind`` is one of those of `Attention`. ``subject`` is a session; for ``token-expiring`` and
+    ``table-refused`` an account's ``role:name``; for ``notifications-waiting`` a channel and for
+    ``notification-failed`` a recipient. ``detail`` names late sites, or says why something was
+    refused, failed or cannot start.
     """
 
     kind: str

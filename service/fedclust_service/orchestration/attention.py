@@ -36,6 +36,7 @@ class Attention(Model):
         "round-stuck",
         "cannot-start",
         "task-refused",
+        "table-refused",
         "session-held",
         "session-failed",
         "token-expiring",

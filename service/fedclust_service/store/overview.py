@@ -10,7 +10,18 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Select, bindparam, case, func, literal, select, text, tuple_
+from sqlalchemy import (
+    BindParameter,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    tuple_,
+)
 
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import FAILING_FOR, DeliveryState
@@ -229,6 +240,10 @@ class OverviewQueries(Repository):
                 for row in without
             ),
             *(
+                Concern("table-refused", row.actor, row.at, detail=_table_refusal(row))
+                for row in run(_refused_tables(failed_since).limit(limit))
+            ),
+            *(
                 Concern("session-held", row.name, row.held_at, detail=row.failure)
                 for row in run(held.order_by(s.c.held_at).limit(limit))
             ),
@@ -339,6 +354,37 @@ def _select_tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
         .where(r.c.session_id.in_(ids))
         .group_by(r.c.session_id, a.c.site)
     )
+
+
+def _refused_tables(since: datetime) -> Select[datetime, str, str, dict[str, Any]]:
+    """Select each site's last refusal of its table after which it joined no session.
+
+    It must be later than ``since``, and no table of the site was accepted after it.
+    """
+    a, later = tables.audit.c, tables.audit.alias("later")
+    last = select(func.max(a.id)).where(a.action == "site.table_refused").group_by(a.actor)
+    joined = (later.c.actor == a.actor) & (later.c.action == "site.joined")
+    accepted = (later.c.subject == a.actor) & (later.c.action == "site.table_accepted")
+    solved = select(later.c.id).where(later.c.id > a.id, or_(joined, accepted)).exists()
+    return (
+        select(a.at, a.actor, a.subject, a.details)
+        .where(a.id.in_(last), a.at >= since, ~solved)
+        .order_by(a.at, a.id)
+    )
+
+
+def _table_refusal(row: Any) -> str:
+    """Return which session a site was refused in, and what its table is."""
+    details, reason = row.details, row.details["reason"]
+    there = f"change {details['number']}" if "number" in details else "no change"
+    expected = f"change {details.get('accepted_number')} was accepted"
+    words = {
+        "older": f"its table ends with {there}, and {expected}",
+        "branched": f"its table has another change {details.get('accepted_number')}",
+        "unknown": "it has not used this table before",
+        "other": "it joined with another table",
+    }
+    return f"session {row.subject}: {words[reason]}"
 
 
 def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:

@@ -108,6 +108,21 @@ def _task_refused(each: Attention) -> Matter:
     )
 
 
+def _table_refused(each: Attention) -> Matter:
+    _, _, name = each.subject.partition(":")
+    return Matter(
+        "late",
+        "table refused",
+        f"Site {name} cannot join: its protected table does not continue what was accepted.",
+        "Ask the site to look for its newer state. If there is none, accept what it has, with the "
+        "table, number and head that its message names.",
+        at=each.at,
+        detail=each.detail,
+        where=account_path(each.subject),
+        link="Open site",
+    )
+
+
 def _backup_old(each: Attention) -> Matter:
     return Matter(
         "late",
@@ -223,6 +238,7 @@ _WORDS: dict[str, Callable[[Attention], Matter]] = {
     "round-stuck": _round_stuck,
     "cannot-start": _cannot_start,
     "task-refused": _task_refused,
+    "table-refused": _table_refused,
     "session-held": _session_held,
     "session-failed": _session_failed,
     "token-expiring": _token_expiring,
