@@ -219,3 +219,18 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
     assert "A &amp; B: &lt;i&gt;which&lt;/i&gt;" in page
     assert "<b>" not in page
     assert asked.promise.split(";")[0] in page
+
+
+def test_what_joining_tells_of_the_table_is_said() -> None:
+    said = "Any coordinator sees how often the table changed."
+    asked = request()
+    info = SessionInfo.model_construct(
+        name=asked.session,
+        created_by=asked.analyst,
+        definition=asked.definition,
+        definition_sha256=asked.definition_sha256,
+    )
+    for terms in (asked, session_terms(info, "zurich", asked.coordinator)):
+        assert any(said in note for note in terms.notes)
+    exact = request(policy={"protection": "none"})
+    assert not any(said in note for note in exact.notes)

@@ -29,9 +29,9 @@ TECHNICAL = {
     "definition": "definition of the session",
 }
 
-MALICIOUS_COORDINATOR = (
-    "A malicious coordinator may in the end learn this table of groups. At very small sites it can "
-    "guess better than by chance whether a known person is in it."
+COORDINATOR_LEARNS = (
+    "A malicious coordinator may learn this table of groups and, at very small sites, guess better "
+    "than by chance who is in it. Any coordinator sees how often the table changed."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -123,7 +123,7 @@ class SessionTerms:
             f"{self.p} persons is the session's number. If your site has set a larger one, that "
             "applies, and the review at your site shows it."
         )
-        return (*self._two_sites_notes(), MALICIOUS_COORDINATOR, stricter)
+        return (*self._two_sites_notes(), COORDINATOR_LEARNS, stricter)
 
     def _two_sites_notes(self) -> tuple[str, ...]:
         if self.two_sites_with is None:

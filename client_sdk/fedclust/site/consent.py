@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedclust import engine
 from fedclust.protection.figures import TableFigures
 from fedclust.protection.recognition import Recognition
-from fedclust.report.session_terms import MALICIOUS_COORDINATOR, SessionTerms
+from fedclust.report.session_terms import COORDINATOR_LEARNS, SessionTerms
 from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
 from fedclust.site.data_terms import DataTerms
 from fedclust.wire.codec import canonical_json, sha256
@@ -114,7 +114,7 @@ class ConsentRequest(SessionTerms):
             )
         if self.protection_none:
             return tuple(notes)
-        notes.append(MALICIOUS_COORDINATOR)
+        notes.append(COORDINATOR_LEARNS)
         if self.persons < self.p:
             notes.append(
                 f"Fewer than {self.p} persons have the values that this session needs, so this "
