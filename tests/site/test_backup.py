@@ -24,6 +24,7 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState
 from support.cohorts import persons, sources_of
+from support.fake_coordinator import FakeCoordinator
 from support.timeouts import TIMEOUT_S
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -238,6 +239,21 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(
     with pytest.raises(errors.StateDamaged, match="Nothing was restored"):
         restore(elsewhere, out)
     assert files(elsewhere.directory) == {}
+
+
+@pytest.mark.parametrize("which", ["min", "max"])
+def test_a_lost_answer_is_missed_by_the_ledger(which: str, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(3, 40, 2))
+    fake = FakeCoordinator({"alpha": rows[0], "beta": rows[1]})
+    fake.site(tmp_path / "state").participate("heart", rows[2], consent=True)
+    state = SiteState(tmp_path / "state")
+    assert verify_state(state).sessions == 1
+    with state.write() as connection:
+        connection.execute(
+            f"DELETE FROM answers WHERE round = (SELECT {which}(round) FROM answers)"  # noqa: S608
+        )
+    with pytest.raises(errors.StateDamaged, match=r"round \d: no answer in the journal"):
+        verify_state(state)
 
 
 def test_a_restore_that_ends_early_leaves_no_state(

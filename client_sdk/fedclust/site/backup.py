@@ -41,16 +41,28 @@ class StateSummary:
 
 
 def ledger_faults(state: SiteState, expected_head: str | None = None) -> list[str]:
-    """Return the faults of the ledger's chain, and the settled answers that have no line in it."""
+    """Return the faults of the ledger's chain, and where ledger and journal disagree."""
     ledger = Ledger(state)
     with state.read():
         faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(expected_head)]
         if not faults:
-            listed = {(e.get("session"), e.get("round"), e.get("sha256")) for e in ledger.read()}
-            faults = [
-                f"session {answer.session}, round {answer.round}: no line"
+            lines = {
+                (entry.get("session"), entry.get("round"), entry.get("sha256"))
+                for entry in ledger.read()
+                if "event" not in entry
+            }
+            answers = {
+                (answer.session, answer.round, answer.sha256): outcome is not None
                 for answer, outcome in recorded_answers(state)
-                if outcome and (answer.session, answer.round, answer.sha256) not in listed
+            }
+            faults = [
+                f"session {each[0]}, round {each[1]}: no line"
+                for each, settled in answers.items()
+                if settled and each not in lines
+            ]
+            faults += [
+                f"session {session}, round {number}: no answer in the journal"
+                for session, number, _ in lines - answers.keys()
             ]
     return faults
 
