@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,9 +22,11 @@ from fedclust import errors
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.recognition import PersonBlocks, PersonSource
+from fedclust.site.backup import verify_state
 from fedclust.site.cohorts import CohortStore, Draft, Overtaken
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState, seal, state_directory
+from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
 from support.cohorts import persons, sources_of
 from support.crashes import each_moment
 
@@ -184,6 +187,80 @@ def test_a_kill_at_any_write_leaves_the_old_groups_or_the_new_ones(
         assert same(killed.store.keep(draft), draft.record.cohort)
         assert [line["what"] for line in killed.lines()] == ["created", "updated"]
     assert found == {False, True}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of a file's size")
+def test_a_full_disk_at_any_write_stores_a_whole_release_or_nothing(hospital: Hospital) -> None:
+    """The system refuses to write beyond a limit, which grows page by page."""
+    import resource
+
+    old = hospital.update(mixed(300))
+    draft = hospital.draft(mixed(300) | mixed(250, 500))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    said: list[str] = []
+    while True:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_096 * len(said), hard))
+        try:
+            hospital.store.keep(draft)
+        except errors.StateError as error:
+            said.append(str(error))
+        else:
+            break
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        (record,) = hospital.store.records().values()
+        assert same(record.cohort, old)
+        assert verify_state(hospital.state).lines == 1
+    assert len(said) > 5
+    assert all("run the same command again" in each for each in said)
+    (record,) = hospital.store.records().values()
+    assert same(record.cohort, draft.record.cohort)
+    assert verify_state(hospital.state).lines == 2
+
+
+def test_a_read_only_state_says_so(hospital: Hospital, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = hospital.update(mixed(80))
+    connect = SiteState._connect
+
+    def read_only(state: SiteState) -> sqlite3.Connection:
+        connection = connect(state)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    monkeypatch.setattr(SiteState, "_connect", read_only)
+    with pytest.raises(errors.StateError, match=r"readonly database\. Fix this and run"):
+        hospital.update(mixed(80) | mixed(30, 200))
+    (record,) = hospital.store.records().values()
+    assert same(record.cohort, old)
+
+
+def test_a_damaged_log_loses_whole_releases_and_the_heads_tell(
+    hospital: Hospital, tmp_path: Path
+) -> None:
+    """What a killed process leaves: SQLite ignores the log from the first damaged frame on."""
+    old, left = hospital.update(mixed(80)), Hospital(tmp_path / "left")
+    with hospital.state.read() as connection:
+        connection.execute("SELECT count(*) FROM ledger").fetchone()
+        new = hospital.store.keep(hospital.draft(mixed(80) | mixed(30, 200)))
+        shutil.copytree(hospital.state.directory, left.state.directory)
+    before, log = left.state.path.read_bytes(), left.state.files[1]
+    whole = log.read_bytes()
+    heads = hospital.store.heads(new.table_id)
+    accepted = SiteTable("north", new.table_id, heads.last, heads.heads[-1], NOW)
+    found = set()
+    for place in range(0, len(whole) + 1, 1_000):
+        for beside in left.state.files[2:]:
+            beside.unlink(missing_ok=True)
+        left.state.path.write_bytes(before)
+        log.write_bytes(_flipped(whole, place) if place < len(whole) else whole)
+        (record,) = left.store.records().values()
+        is_new = same(record.cohort, new)
+        assert is_new or same(record.cohort, old)
+        assert verify_state(left.state).lines == 1 + is_new
+        verdict = accepts(accepted, left.store.heads(new.table_id))
+        assert (verdict is TableVerdict.ACCEPTED) == is_new
+        found.add(is_new)
+    assert False in found
 
 
 def test_a_kill_while_the_state_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
