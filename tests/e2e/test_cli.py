@@ -497,5 +497,12 @@ def test_a_second_agent_is_refused_and_a_signal_ends_the_first(shell: Shell) -> 
     assert refused.returncode == 8
     assert "another agent" in said
     assert running.poll() is None
+    # Commands work beside it.
+    data = _write(shell.place / "ada.csv", _rows()["ada"])
+    shell.run("ada", "data", "add", "mine", "--data", str(data))
+    shell.run("ada", "cohort", "create", "--data", str(data), "--features", "x,y")
+    shell.run("ada", "backup", "--out", str(shell.place / "backup.sqlite3"))
+    shell.run("ada", "ledger", "verify")
+    assert running.poll() is None
     running.terminate()
     assert running.wait(TIMEOUT_S) == 0
