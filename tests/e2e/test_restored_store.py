@@ -13,6 +13,7 @@ from fedclust import Site, errors
 from fedclust.client import Client
 from fedclust.site.backup import back_up, restore
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
@@ -73,6 +74,12 @@ def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
             assert before.head != head
             operator.accept_table(ME, table, number, head)
         run("third", mine, new=False)
+        events = [line for line in Ledger(state).events() if line["event"].startswith("table ")]
+        assert [(each["event"], each["table_id"], each["session"]) for each in events] == [
+            ("table refused", table, "third"),
+            ("table accepted", table, "third"),
+        ]
+        assert (events[0]["number"], events[0]["head"]) == (number, head)
         # The restored groups are kept; the newcomers came into groups of their own.
         now = CohortStore(state).records()
         assert now.keys() == restored.keys()
@@ -81,3 +88,29 @@ def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
         grouped = kept_groups.groups >= 0
         same = after.groups[after.find(kept_groups.keys)][grouped] == kept_groups.groups[grouped]
         assert same.all()
+
+
+def test_all_state_is_lost_and_the_operator_accepts_a_further_grouping(
+    database_url: str, tmp_path: Path
+) -> None:
+    states, state = tmp_path / "states", SiteState(tmp_path / "states" / ME)
+    with local_coordinator(tmp_path, threads=True, database_url=database_url) as local:
+        consortium = Consortium.found(local.base_url, local.operator_token, (ME, *OTHERS))
+        rows = {name: frame(name, range(60)) for name in (ME, *OTHERS)}
+        for session in ("first", "second"):
+            consortium.create(session, 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
+        consortium.run("first", rows, states, person="patient")
+        state.directory.rename(tmp_path / "lost")
+        site = Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory)
+        with site:
+            for _ in range(2):
+                with pytest.raises(errors.TableChanged, match="lost without a backup") as refused:
+                    site.participate("second", rows[ME], person="patient", consent=True)
+        asked = ASKED.search(str(refused.value))
+        assert asked is not None
+        with Client(local.base_url, local.operator_token) as operator:
+            operator.accept_table(ME, asked[1], int(asked[2]), asked[3])
+            assert len(list(operator.site_tables(ME))) == 2
+        consortium.run("second", rows, states, person="patient")
+    events = [line for line in Ledger(state).events() if line["event"].startswith("table ")]
+    assert [line["event"] for line in events] == ["table refused", "table accepted"]

@@ -137,7 +137,7 @@ def test_a_log_without_its_database_is_not_applied_to_another(
     state.path.unlink()
 
     for use in (state.read, state.write):
-        with pytest.raises(errors.StateError, match=f"{log.name} beside it may hold"), use():
+        with pytest.raises(errors.StateError, match=f"its log {log.name} may hold"), use():
             pass
     with pytest.raises(errors.UsageError, match="move all files whose names begin with"):
         restore(state, out)

@@ -28,6 +28,7 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Prepared
 from fedclust.site.progress import Preview, Progress, as_preview, waiting
 from fedclust.site.result import SiteResult
+from fedclust.site.table_events import TableEvents
 from fedclust.site.terminal import decide_consent
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
 from fedclust.wire.submissions import BINARY
@@ -193,16 +194,22 @@ class SessionRun:
         heads that were sent are behind, and those of the state are sent.
         """
         table_id, heads, every = self.prepared.table_id, self.participation.heads, False
+        request = self.request
+        events = TableEvents(self.ledger, request.coordinator, request.site, table_id)
         while True:
             try:
                 self.client.join(self.session, declared.model_copy(update={"heads": heads}))
-                return
             except (errors.TableHeadsNeeded, errors.TableChanged) as refused:
                 every = every or isinstance(refused, errors.TableHeadsNeeded)
                 stored = table_id and self.store.heads(table_id, every=every)
                 if not stored or stored == heads:
+                    if isinstance(refused, errors.TableChanged):
+                        events.refused(self.session, heads, self.now())
                     raise
                 heads = stored
+            else:
+                events.accepted(self.session, heads, self.now())
+                return
 
     def refuse_gaps(self) -> None:
         """Refuse to go on with a journal that lacks a round which this site has answered."""

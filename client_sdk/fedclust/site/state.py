@@ -336,7 +336,7 @@ class SiteState:
         left = next((path for path in (log, journal) if path.exists()), None)
         if left is not None and not self.path.exists():
             raise StateError(
-                f"{self.path} is missing, and {left.name} beside it may hold what was stored last. "
+                f"{self.path} is missing, and its log {left.name} may hold what was stored last. "
                 "Put both back together. If the database is lost, move all files whose names begin "
                 f"with {self.path.name} away, and restore a backup (fedclust restore --from FILE)"
             )
