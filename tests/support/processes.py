@@ -47,7 +47,9 @@ _IMPORTED_ONCE = [
     *("uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.off", "uvicorn.loops.asyncio"),
     *("alembic.command", "alembic.config", "alembic.ddl.impl"),
     "sqlalchemy.dialects.sqlite.pysqlite",
-    *("sqlalchemy.dialects.postgresql.psycopg", "support.processes"),
+    *("sqlalchemy.dialects.postgresql.psycopg", "psycopg", "httpcore"),
+    *("certifi", "anyio._backends._asyncio", "encodings.idna"),
+    *("fedclust_service.store.backup", "scipy.cluster.hierarchy", "support.processes"),
     *("support.forked_commands", "support.shell_commands"),
 ]
 
