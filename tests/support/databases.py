@@ -69,8 +69,9 @@ def in_turn(cases: Sequence[Any], ids: Sequence[str]) -> list[Any]:
     Each case runs on one of the two, in turn; on the other with the long tests.
     """
     parameters = []
-    for number, (case, name) in enumerate(zip(cases, ids, strict=True)):
-        for kind, database in enumerate(BOTH):
+    # All of one kind come together: fixtures of a module serve them all.
+    for kind, database in enumerate(BOTH):
+        for number, (case, name) in enumerate(zip(cases, ids, strict=True)):
             later = number % 2 != kind
             marks = [pytest.mark.long] if later else []
             parameters.append(pytest.param(case, database, id=f"{database}-{name}", marks=marks))
