@@ -16,6 +16,9 @@ from . import axe
 from .conftest import WIDE, Watched, signed_in
 
 PHONE = {"width": 375, "height": 812}
+CONTRAST = "color-contrast"
+#: Who is the first to read an address: others see the same colours there, and other buttons.
+FIRST = {path: name for name, pages in reversed(PAGES.items()) for path in pages.values()}
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +55,12 @@ def test_a_page_can_be_read_by_everybody(
     assert answer.status == 200
     assert page.locator("h1").count() == 1
     assert "{{" not in page.locator("body").inner_text().replace("{{ 7 * 7 }}", "")
-    assert axe.found(page) == []
-    page.emulate_media(color_scheme="dark")
-    assert axe.found(page, "color-contrast") == []
+    if FIRST[PAGES[name][page_name]] == name:
+        assert axe.found(page) == []
+        page.emulate_media(color_scheme="dark")
+        assert axe.found(page, CONTRAST) == []
+    else:
+        assert axe.found(page, but=[CONTRAST]) == []
     page.set_viewport_size(PHONE)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
     assert watched.elsewhere(base_url) == []
