@@ -9,6 +9,8 @@ import contextlib
 import functools
 import gc
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from typer import main as typer
 
 from fedclust.site import cohorts, state
+from support.running_order import mixed
 
 if TYPE_CHECKING:
     from fedclust_service.store import Store
@@ -54,6 +57,22 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let numba compile once while the workers collect, and not in each of them."""
+    if getattr(config.option, "numprocesses", None):
+        program = "import fedclust.methods.dual.branch_and_bound"
+        compiling = subprocess.Popen([sys.executable, "-c", program])
+        config.add_cleanup(compiling.wait)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        folder = Path(__file__).parent
+        items[:] = mixed(items, workers, lambda item: item.path.relative_to(folder).as_posix())
 
 
 # Typer builds all commands of a program at each call: 25 ms, and tests make many hundred calls.
