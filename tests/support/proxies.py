@@ -165,6 +165,8 @@ def served(transport: httpx.BaseTransport) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Head and body go together: a body by itself is held until the head is acknowledged, 40 ms.
+        wbufsize = -1
 
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -196,7 +198,7 @@ def served(transport: httpx.BaseTransport) -> Iterator[str]:
 
     with Server(("127.0.0.1", 0), Handler) as server:
         url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield url
