@@ -23,6 +23,7 @@ from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
 from support.consortium import Consortium, columns
+from support.databases import SQLITE_FIRST, in_turn
 from support.method_variants import ALL, IDS
 from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
@@ -30,11 +31,7 @@ from support.timeouts import TIMEOUT_S
 NAMES = ["x0", "x1", "x2", "x3"]
 HAS = {"ada": [0, 1, 2], "brno": [1, 2, 3], "cadiz": [0, 2, 3]}
 POLICY = {"missing": "mask"}
-MASKING = [
-    pytest.param(method, options, id=name)
-    for (method, options), name in zip(ALL, IDS, strict=True)
-    if method.startswith("overlap")
-]
+MASKING = {name: case for name, case in zip(IDS, ALL, strict=True) if case[0].startswith("overlap")}
 
 
 @pytest.fixture
@@ -87,10 +84,15 @@ def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SiteR
     return results
 
 
-@pytest.mark.parametrize(("method", "options"), MASKING)
+@pytest.mark.parametrize(
+    ("case", "database_url"),
+    in_turn(list(MASKING.values()), list(MASKING)),
+    indirect=["database_url"],
+)
 def test_sites_with_different_columns_get_what_simulate_gives(
-    server: ServerProcess, tmp_path: Path, method: str, options: dict[str, Any]
+    server: ServerProcess, tmp_path: Path, case: tuple[str, dict[str, Any]]
 ) -> None:
+    method, options = case
     full, config = rows(), {"n_clusters": 3, **options}
     files = {site: write(tmp_path / f"{site}.csv", full[site], HAS[site]) for site in HAS}
     expected = simulate(method, files, config=config, policy=POLICY, features=columns(4), seed=7)
@@ -128,6 +130,7 @@ def test_a_value_missing_is_replaced_whatever_other_rows_are_labelled_with_it() 
     assert together.tolist() == found.predict(filled).tolist()
 
 
+@SQLITE_FIRST
 def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
@@ -143,6 +146,7 @@ def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess
             analyst.start_session("apart")
 
 
+@SQLITE_FIRST
 def test_a_site_needs_one_of_the_features(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
@@ -151,6 +155,7 @@ def test_a_site_needs_one_of_the_features(server: ServerProcess) -> None:
         join(consortium, "ada", info, ())
 
 
+@SQLITE_FIRST
 def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}

@@ -16,6 +16,7 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from support.consortium import Consortium
+from support.databases import SQLITE_FIRST
 from support.local_coordinator import local_coordinator
 
 ME, OTHERS = "me", ("alpha", "beta")
@@ -31,6 +32,7 @@ def frame(name: str, *people: range) -> pd.DataFrame:
     return rows.assign(patient=[f"{name}-{number}" for number in numbers])
 
 
+@SQLITE_FIRST
 def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -61,6 +61,12 @@ _RESTART = """
     FROM pg_sequences WHERE last_value IS NOT NULL
 """
 BOTH = ("sqlite", "postgresql")
+#: For a test of much more than the store: on SQLite, and with the long tests on PostgreSQL.
+SQLITE_FIRST = pytest.mark.parametrize(
+    "database_url",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)],
+    indirect=True,
+)
 
 
 def in_turn(cases: Sequence[Any], ids: Sequence[str]) -> list[Any]:
