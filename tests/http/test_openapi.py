@@ -296,10 +296,6 @@ def test_the_examples_are_one_story(tmp_path: Path) -> None:
     alike(record_operations(tmp_path), recorded_bodies(), "story")
 
 
-def test_changes_are_told() -> None:
-    assert "## 1" in (ROOT / "CHANGES.md").read_text("utf-8")
-
-
 # --- the examples ---------------------------------------------------------------------------------
 
 
