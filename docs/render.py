@@ -12,12 +12,14 @@ import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedclust.engine import EVIDENCE_PHASES, all_phases
+from fedclust.engine import EVIDENCE_PHASES, all_phases, outcomes
 from fedclust.methods.registry import BUILT_IN, METHODS
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.task import Phase
 
 DOCS = Path(__file__).parent
+#: What leaves in these phases is on the page about evidence, once for all methods.
+SHARED_PHASES = (*EVIDENCE_PHASES, outcomes.PHASE)
 sys.path.insert(0, str(DOCS))
 from render_options import markdown_table, options  # noqa: E402  # found through the line above
 from render_reference import (  # noqa: E402
@@ -39,21 +41,19 @@ from render_reference import (  # noqa: E402
 def disclosures(method: str) -> str:
     """Return, phase by phase, what leaves a site in sessions of ``method``, but for evidence."""
     found = all_phases(METHODS[method])
-    text = phase_tables(phase for phase in found if phase not in EVIDENCE_PHASES)
-    more = _MORE_WITH_EVIDENCE if EVIDENCE_PHASES[-1] in found else _MORE_WITH_OUTCOMES
-    return f"{text}\n\n{more}"
+    text = phase_tables(phase for phase in found if phase not in SHARED_PHASES)
+    more = _WITH_EVIDENCE + _WITH_OUTCOMES if EVIDENCE_PHASES[-1] in found else _WITH_OUTCOMES
+    return f"{text}\n\n{textwrap.fill(more + _SEE, 99, break_on_hyphens=False)}"
 
 
-_MORE_WITH_OUTCOMES = (
-    "In a session with [outcomes](../features.md#outcomes), `evidence` takes the place of\n"
-    "`evaluate`: see [what leaves a site for evidence](../evidence.md#what-leaves-a-site)."
+_WITH_EVIDENCE = (
+    "With the options `stability` or `transfer`, `evidence` takes the place of `evaluate`, and a "
+    "round `resampling` follows. "
 )
-_MORE_WITH_EVIDENCE = (
-    "With the options `stability` or `transfer`, `evidence` takes the place of `evaluate`, and a\n"
-    "round `resampling` follows. In a session with [outcomes](../features.md#outcomes),\n"
-    "`evidence` takes its place too. See [what leaves a site for\n"
-    "evidence](../evidence.md#what-leaves-a-site)."
+_WITH_OUTCOMES = (
+    "A session with [outcomes](../features.md#outcomes) ends with the round `outcomes`. "
 )
+_SEE = "See [what leaves a site for it](../evidence.md#what-leaves-a-site)."
 
 
 def phase_tables(phases: Iterable[Phase]) -> str:
@@ -90,7 +90,7 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/problems.md", "problems"): problems,
         ("reference/audit-actions.md", "actions"): audit_actions,
         ("protocol.md", "task rules"): task_rules,
-        ("evidence.md", "disclosures"): lambda: phase_tables(EVIDENCE_PHASES),
+        ("evidence.md", "disclosures"): lambda: phase_tables(SHARED_PHASES),
     }
     for part, model in DEFINITIONS.items():
         page = "reference/definition.md"

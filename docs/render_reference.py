@@ -14,7 +14,7 @@ from fedclust import errors
 from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
 from fedclust.cli.options import Connection, field_names
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
 from fedclust.study import StudyCreate, StudyDefaults
@@ -218,6 +218,7 @@ def _own_texts(model: type[BaseModel]) -> Mapping[str, str]:
 DEFINITIONS: Mapping[str, type[BaseModel]] = {
     "session": SessionCreate,
     "feature": Feature,
+    "outcome": Outcome,
     "policy": Policy,
     "study": StudyCreate,
     "study-defaults": StudyDefaults,

@@ -39,26 +39,49 @@ FEATURES = [
     {"name": "platelets", "unit": "10⁹/l"},
     {"name": "fever", "kind": "binary"},
 ]
+OUTCOMES = [
+    {"name": "died", "role": "outcome", "kind": "binary", "points": 50},
+    {
+        "name": "months",
+        "role": "outcome",
+        "kind": "time",
+        "unit": "months",
+        "edges": [3, 6, 12, 24],
+        "event": "readmitted",
+        "points": 50,
+    },
+]
+#: The share who die, and the mean months until a patient comes back, by phenotype.
+DIED = np.array([0.12, 0.42, 0.08, 0.2])
+MONTHS = np.array([30.0, 9.0, 40.0, 16.0])
 
 
 def patients(site: str, count: int = 150) -> pd.DataFrame:
     """Return made-up patients of a hospital."""
     rng = np.random.default_rng(list(SHARES).index(site))
-    means = PHENOTYPES[rng.choice(len(PHENOTYPES), count, p=SHARES[site])]
+    of = rng.choice(len(PHENOTYPES), count, p=SHARES[site])
+    means = PHENOTYPES[of]
     numbers = rng.normal(means[:, :4], SPREADS)
     fever = (rng.random(count) < means[:, 4]).astype(float)
     names = [feature["name"] for feature in FEATURES]
-    return pd.DataFrame(np.column_stack([numbers, fever]), columns=names)
+    rows = pd.DataFrame(np.column_stack([numbers, fever]), columns=names)
+    back, followed = rng.exponential(MONTHS[of]), rng.uniform(6.0, 36.0, count)
+    return rows.assign(
+        died=(rng.random(count) < DIED[of]).astype(float),
+        months=np.minimum(back, followed),
+        readmitted=(back <= followed).astype(float),
+    )
 
 
 @functools.cache
 def session() -> SimulationResult:
-    """Return the result of a session with two to five clusters, stability and transfer."""
+    """Return the result of a session with two to five clusters, evidence and two outcomes."""
     return simulate(
         "fkm",
         {site: patients(site) for site in SHARES},
         config={"n_clusters": [2, 3, 4, 5], "stability": 20, "transfer": True},
-        features=FEATURES,
+        features=[*FEATURES, *OUTCOMES],
+        outcomes_k=4,
         seed=2,
         progress=False,
     )
@@ -84,6 +107,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
         "consensus",
         "own_clusters",
         "flow",
+        "forest",
+        "survival",
     )
 }
 

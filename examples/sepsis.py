@@ -81,6 +81,8 @@ class Study:
                 "transfer": True,
             },
             "features": self.declared,
+            # Outcomes are counted once, and so at one number of clusters.
+            "outcomes_k": self.k,
             "sites": list(self.sites),
             "seed": SEED,
             "policy": {"missing": self.missing},
@@ -162,7 +164,7 @@ def heart_disease(data: Path) -> Study:
         purpose="Which types of coronary patients do the four hospitals share?",
         sites=dict(sorted(sites.items())),
         features={name: {"unit": heart.UNITS.get(name, ""), **kinds[name]} for name in kinds},
-        outcomes={"sick": {"kind": "binary"}},
+        outcomes={"sick": {"kind": "binary", "points": 50}},
         k=3,
         missing="impute",
     )
@@ -256,6 +258,7 @@ def same_as_in_one_process(study: Study, files: dict[str, Path], result: Session
         config=study.definition["config"],
         policy=study.definition["policy"],
         features=study.declared,
+        outcomes_k=study.k,
         seed=SEED,
         progress=False,
     )
@@ -342,25 +345,25 @@ def transfer(result: SessionResult) -> None:
 
 
 def outcomes(result: SessionResult) -> None:
-    """Print how outcomes differ between the clusters."""
+    """Print how outcomes differ between the clusters: counts of rows with random noise."""
     title("7. Does it matter?")
     found = result.outcomes_
     assert found is not None  # noqa: S101 - the definition asks for it
     for outcome in found.results:
-        rows = []
-        others = {each.cluster: each for each in outcome.comparisons}
-        for k, own in enumerate(outcome.clusters):
-            effect, i2 = "reference" if k == found.reference else None, None
-            if k in others and (sites := others[k].over_sites) is not None:
-                effect, i2 = interval(sites.random), sites.i2.value
-                stratified = others[k].mantel_haenszel
-                if stratified is not None:
-                    effect = interval(stratified.odds_ratio)
-            rows.append([k, own.persons, interval(own.value), effect, i2])
         binary = outcome.kind == "binary"
-        names = ("share", "odds ratio (Mantel-Haenszel)") if binary else ("mean", "difference")
-        print(f"{outcome.name}{f' ({outcome.unit})' if outcome.unit else ''}:")
-        table(["cluster", "persons", *names, "I2"], rows)
+        measure = "odds_ratio" if binary else "mean_difference"
+        others = {each.cluster: each for each in outcome.comparisons if each.measure == measure}
+        rows: list[list[Any]] = []
+        for k, own in enumerate(outcome.clusters):
+            typical = own.shares[0] if binary else own.mean
+            effect, p = "reference", None
+            if k in others:
+                effect, p = interval(others[k].estimate), others[k].p_value
+            rows.append([k, round(own.persons), interval(typical), effect, p])
+        names = ("share", "odds ratio") if binary else ("mean", "difference")
+        unit = f" ({outcome.unit})" if outcome.unit else ""
+        print(f"{outcome.name}{unit}, noise with a standard deviation of {outcome.sigma:.2g}:")
+        table(["cluster", "persons", *names, "p"], rows)
 
 
 def to_publish(result: SessionResult, out: Path) -> None:
@@ -471,10 +474,14 @@ def cell(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def interval(estimate: Any) -> str | None:
-    """Return an estimate with its 95 % interval."""
-    if estimate is None:
-        return None
+def interval(estimate: Any) -> str:
+    """Return an estimate with its 95 % interval, which may be open."""
+    if estimate is None or (estimate.lower is None and estimate.upper is None):
+        return "this table cannot tell"
+    if estimate.upper is None:
+        return f"at least {estimate.lower:.3g}"
+    if estimate.lower is None:
+        return f"at most {estimate.upper:.3g}"
     return f"{estimate.value:.3g} ({estimate.lower:.3g} to {estimate.upper:.3g})"
 
 

@@ -55,8 +55,14 @@ SUMMARY: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 #: Not clustered. Sepsis is any label of the whole stay, so it can begin within the first hours.
 OUTCOMES: dict[str, dict[str, Any]] = {
-    "sepsis": {"kind": "binary"},
-    "icu_hours": {"unit": "h", "lower": 1, "upper": 1000},
+    "sepsis": {"kind": "binary", "points": 50},
+    "icu_hours": {
+        "kind": "ordered",
+        "unit": "h",
+        "edges": [24, 48, 96],
+        "values": [16, 36, 66, 140],
+        "points": 50,
+    },
 }
 _COMBINE = {"mean": np.nanmean, "highest": np.nanmax, "lowest": np.nanmin}
 

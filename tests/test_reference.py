@@ -27,7 +27,7 @@ from fedclust.cli.main import app
 from fedclust.engine import all_phases
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import BUILT_IN, METHODS
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
 from fedclust.study import StudyCreate, StudyDefaults
@@ -143,6 +143,7 @@ def test_every_field_of_a_definition_is_on_its_page() -> None:
     parts: dict[str, type[BaseModel]] = {
         "session": SessionCreate,
         "feature": Feature,
+        "outcome": Outcome,
         "policy": Policy,
         "study": StudyCreate,
         "study-defaults": StudyDefaults,

@@ -232,7 +232,7 @@ def test_a_long_function_gives_its_reason() -> None:
 
 def test_what_touches_the_network_at_a_site_is_read_in_an_afternoon() -> None:
     lines = {str(path): code_lines(path) for path in NETWORK_FACING}
-    assert sum(lines.values()) <= 1600, lines
+    assert sum(lines.values()) <= 1700, lines
 
 
 def test_a_bare_install_is_at_most_30_distributions() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pydantic import RootModel, ValidationError
@@ -13,7 +14,7 @@ from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature, clustered, outcomes_of
+from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.field_names import field_errors, unknown_name_message
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
@@ -26,6 +27,11 @@ from fedclust.wire.problems import FieldError
 #: Levels of one categorical feature. Each is a column in every answer, and a group releases the
 #: counts of few of them.
 MAX_LEVELS = 64
+#: Of a categorical outcome: each is a cell, and the smaller a cell the larger its noise.
+MAX_OUTCOME_LEVELS = 12
+#: The fewest and the most edges of an outcome of each kind.
+OUTCOME_EDGES = {"ordered": (2, 5), "time": (4, 6)}
+_OUTCOME_FIELDS = {"levels": "categorical", "values": "ordered", "event": "time"}
 #: Each of two persons could compute the other's value from their mean.
 LEAST_GROUP = 3
 #: Columns of all features together: as many as a session may have features.
@@ -105,7 +111,8 @@ def plan_of(definition: Definition) -> Plan:
         features=clustered(definition.features),
         policy=definition.policy,
         seed=definition.seed,
-        declared=definition.features if outcomes_of(definition.features) else (),
+        outcomes=outcomes_of(definition.features),
+        outcomes_k=definition.outcomes_k,
     )
 
 
@@ -146,6 +153,8 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         errors += faults
         if definition.algorithm not in METHODS:
             raise DefinitionError(errors)
+    if definition.policy.missing == "mask":
+        errors += _check_roles(definition.features)
     method = METHODS[definition.algorithm]
     try:
         options = _options(definition)
@@ -168,8 +177,33 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
             check_evidence(method, config)
         except RuleViolation as error:
             errors.append(_error("/config" + error.pointer, error.rule, error.message))
+        errors += _check_outcomes_k(definition, options)
     if errors:
         raise DefinitionError(errors)
+
+
+def _check_roles(features: Sequence[Feature | Outcome]) -> list[FieldError]:
+    """Refuse a column that is feature and outcome where sites may lack features."""
+    names = {feature.name for feature in clustered(features)}
+    message = "with missing: mask a column is a feature or an outcome: a site may lack either"
+    return [
+        _error(f"/features/{index}/name", "role", message)
+        for index, each in enumerate(features)
+        if isinstance(each, Outcome) and names.intersection(c.name for c in each.columns)
+    ]
+
+
+def _check_outcomes_k(definition: SessionCreate, options: MethodOptions) -> list[FieldError]:
+    """Check which of several numbers of clusters the outcomes are counted at."""
+    wanted, ks = definition.outcomes_k, options.n_clusters
+    message = ""
+    if not (isinstance(ks, tuple) and outcomes_of(definition.features)):
+        if wanted is not None:
+            message = "only a session with outcomes and several numbers of clusters has it"
+    elif wanted != "recommended" and wanted not in ks:
+        several = ", ".join(map(str, ks))
+        message = f"outcomes are counted once: at one of {several}, or at the recommended one"
+    return [_error("/outcomes_k", "outcomes-k", message)] if message else []
 
 
 def check_defaults(
@@ -295,33 +329,40 @@ def check_once(sites: Sequence[str]) -> list[FieldError]:
     ]
 
 
-def check_features(features: tuple[Feature, ...], scaling: str = "none") -> list[FieldError]:
+def check_features(
+    features: tuple[Feature | Outcome, ...], scaling: str = "none"
+) -> list[FieldError]:
     """Return what is wrong with the features of a session with this ``scaling``."""
     errors = [
         _error(f"/features/{index}/name", "unique", "each feature is named once")
-        for index in _repeated([feature.name for feature in features])
+        for index in _repeated([(feature.role, feature.name) for feature in features])
     ]
+    read_as = {feature.name: feature for feature in clustered(features)}
     for index, feature in enumerate(features):
         at = f"/features/{index}"
-        errors += [
-            _error(at + pointer, rule, message)
-            for pointer, rule, message in _feature_faults(feature)
-        ]
-        needs_bounds = scaling == "bounds" and feature.kind == "numeric"
-        needs_bounds &= feature.role == "feature"
-        if needs_bounds and (feature.lower is None or feature.upper is None):
-            errors.append(_error(at, "bounds", "scaling by bounds needs lower and upper"))
+        if isinstance(feature, Outcome):
+            faults = _outcome_faults(feature, read_as)
+            # A column is read once: two outcomes may share it too.
+            read_as = {each.name: each for each in feature.columns} | read_as
+        else:
+            faults = _feature_faults(feature)
+            needs_bounds = scaling == "bounds" and feature.kind == "numeric"
+            if needs_bounds and (feature.lower is None or feature.upper is None):
+                faults.append(("", "bounds", "scaling by bounds needs lower and upper"))
+        errors += [_error(at + pointer, rule, message) for pointer, rule, message in faults]
     if features and not clustered(features):
         message = "every one has the role outcome: at least one must have the role feature, so "
         message += "that there is something to cluster by"
         errors.append(_error("/features", "role", message))
-    return errors or _check_columns(features)
+    return errors or _check_columns(clustered(features), features)
 
 
-def _check_columns(features: tuple[Feature, ...]) -> list[FieldError]:
+def _check_columns(
+    features: tuple[Feature, ...], declared: tuple[Feature | Outcome, ...]
+) -> list[FieldError]:
     """Check the encoded columns: unique names, different bounds, not too many."""
     columns = columns_of(features)
-    place = {feature.name: index for index, feature in enumerate(features)}
+    place = {each.name: i for i, each in enumerate(declared) if isinstance(each, Feature)}
     at = [f"/features/{place[column.feature]}" for column in columns]
     message = "another feature has a level, or a name, that makes a column of the same name"
     errors = [
@@ -344,12 +385,6 @@ def _feature_faults(feature: Feature) -> list[tuple[str, str, str]]:
     if not 1 / MAX_WEIGHT <= feature.weight <= MAX_WEIGHT:
         message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: more would drown other features"
         faults.append(("/weight", "weight", message))
-    if feature.role == "outcome" and feature.weight != 1.0:
-        message = "an outcome does not influence the clusters: leave its weight out"
-        faults.append(("/weight", "role", message))
-    if feature.role == "outcome" and feature.transform != "none":
-        message = "an outcome is reported in its own unit: leave its transform out"
-        faults.append(("/transform", "role", message))
     number = feature.kind == "numeric"
     if not number and feature.transform != "none":
         faults.append(("/transform", "transform", f"a {feature.kind} feature takes none"))
@@ -370,6 +405,53 @@ def _feature_faults(feature: Feature) -> list[tuple[str, str, str]]:
     return faults
 
 
+def _outcome_faults(outcome: Outcome, read_as: Mapping[str, Feature]) -> list[tuple[str, str, str]]:
+    """Return what is wrong with an outcome; ``read_as`` are columns that are read already."""
+    faults = []
+    kind, levels, edges = outcome.kind, outcome.levels, outcome.edges
+    for name, of in _OUTCOME_FIELDS.items():
+        if getattr(outcome, name) is not None and kind != of:
+            faults.append((f"/{name}", name, f"only a {of} outcome has {name}"))
+    if kind == "categorical" and not 2 <= len(levels or ()) <= MAX_OUTCOME_LEVELS:
+        message = f"a categorical outcome declares 2 to {MAX_OUTCOME_LEVELS} levels: each is a "
+        faults.append(
+            ("/levels", "levels", message + "cell with noise of its own; group rare ones")
+        )
+    again = "each level is named once"
+    faults += [(f"/levels/{index}", "unique", again) for index in _repeated(levels or ())]
+    if kind in OUTCOME_EDGES:
+        least, most = OUTCOME_EDGES[kind]
+        if not least <= len(edges or ()) <= most:
+            message = (
+                f"a{'n' * (kind == 'ordered')} {kind} outcome declares {least} to {most} edges"
+            )
+            faults.append(("/edges", "edges", message))
+        elif edges is not None and any(a >= b for a, b in pairwise(edges)):
+            faults.append(("/edges", "edges", "edges ascend"))
+        elif edges is not None and kind == "time" and edges[0] <= 0:
+            faults.append(("/edges", "edges", "intervals begin at 0: every edge is above it"))
+    elif edges is not None:
+        faults.append(("/edges", "edges", "only an ordered outcome or a time has edges"))
+    n_values = None if outcome.values is None else len(outcome.values)
+    if kind == "ordered" and n_values not in (None, len(edges or ()) + 1):
+        faults.append(("/values", "values", "one value is needed for each cell"))
+    if kind == "time" and outcome.event is None:
+        message = "name the column of 0 and 1 that says whether the event occurred"
+        faults.append(("/event", "event", message))
+    if kind == "time" and outcome.event == outcome.name:
+        faults.append(("/event", "event", "the time and the event are two columns"))
+    for column in outcome.columns:
+        same = read_as.get(column.name)
+        if same is not None and (same.kind, same.levels) != (column.kind, column.levels):
+            message = f"the column {column.name!r} has another kind or levels in this session: "
+            message += f"read it as {same.kind}"
+            faults.append(("/kind", "kind", message))
+        elif same is not None and column.kind == "numeric" and same.unit != column.unit:
+            message = f"the column {column.name!r} is in {same.unit!r} in this session"
+            faults.append(("/unit", "unit", message))
+    return faults
+
+
 def _level_faults(feature: Feature) -> list[tuple[str, str, str]]:
     faults = []
     if feature.lower is not None or feature.upper is not None:
@@ -387,7 +469,7 @@ def _level_faults(feature: Feature) -> list[tuple[str, str, str]]:
     return faults + [(f"/levels/{index}", "unique", named_once) for index in _repeated(levels)]
 
 
-def _repeated(names: Sequence[str]) -> list[int]:
+def _repeated(names: Sequence[Hashable]) -> list[int]:
     first = {name: index for index, name in reversed(list(enumerate(names)))}
     return [index for index, name in enumerate(names) if first[name] != index]
 

@@ -40,6 +40,16 @@ def is_outcome(feature: Any) -> bool:
     return bool(given == "outcome")
 
 
+def outcome_columns(declared: Iterable[Any]) -> set[str]:
+    """Return the columns of rows that are outcomes and no features."""
+    declared = list(declared)
+    found = set()
+    for each in filter(is_outcome, declared):
+        event = each.get("event") if isinstance(each, Mapping) else getattr(each, "event", None)
+        found |= {feature_name(each), *(() if event is None else (str(event),))}
+    return found - {feature_name(each) for each in declared if not is_outcome(each)}
+
+
 def site_names(sites: ArrayLike) -> NDArray[np.str_]:
     """Return the site of each row as text; ValueError for a row without one."""
     names = np.asarray(sites)

@@ -35,6 +35,7 @@ from fedclust.estimator_rows import (
     is_outcome,
     least_group_size,
     mapping_option,
+    outcome_columns,
     pool_rows,
     session_seed,
     site_names,
@@ -318,7 +319,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         )
         if reset and declared is not None:
             # New rows have no outcomes.
-            self.n_features_in_ -= sum(map(is_outcome, declared))
+            self.n_features_in_ -= len(outcome_columns(declared))
         return rows
 
     def _fitted_features(self) -> Any:

@@ -131,7 +131,10 @@ def declare(names: Sequence[str], study: StudyInfo | None, option: str) -> list[
     UsageError
         The study has features, but none of this name. It names ``option``.
     """
-    known = {each.name: each for each in (study and study.features) or ()}
+    known: dict[str, list[dict[str, Any]]] = {}
+    for each in (study and study.features) or ():
+        # A column that is a feature and an outcome is declared twice.
+        known.setdefault(each.name, []).append(each.model_dump(mode="json"))
     for name in names:
         if known and study is not None and name not in known:
             near = nearest_name(name, known)
@@ -140,7 +143,7 @@ def declare(names: Sequence[str], study: StudyInfo | None, option: str) -> list[
                 f'{option}: study {study.name} has no feature "{name}"{meant} It has: '
                 f"{', '.join(known)}"
             )
-    return [known[name].model_dump(mode="json") if known else {"name": name} for name in names]
+    return [each for name in names for each in (known[name] if known else [{"name": name}])]
 
 
 def _with_features(body: dict[str, Any], study: StudyInfo | None) -> dict[str, Any]:
@@ -148,7 +151,8 @@ def _with_features(body: dict[str, Any], study: StudyInfo | None) -> dict[str, A
     if not isinstance(features, list):
         return body
     declared = [
-        declare([each], study, "features")[0] if isinstance(each, str) else each
+        found
         for each in features
+        for found in (declare([each], study, "features") if isinstance(each, str) else [each])
     ]
     return {**body, "features": declared}

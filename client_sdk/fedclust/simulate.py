@@ -11,8 +11,9 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,23 +23,38 @@ from fedclust import engine
 from fedclust.cluster_model import HasModel
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file
-from fedclust.data.site_data import no_points, site_data
+from fedclust.data.outcome_rows import (
+    OutcomeBlock,
+    label_persons,
+    outcomes_of_rows,
+)
+from fedclust.data.persons import read_persons
+from fedclust.data.site_data import (
+    declared,
+    form_counted,
+    held_features,
+    no_points,
+    site_data,
+)
 from fedclust.data.site_features import check_sites, declare_features, spread_out
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.engine import EngineState, Plan
+from fedclust.engine.outcomes import Count, OutcomesPayload
 from fedclust.errors import DataError
 from fedclust.live_line import SlowWork
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
+from fedclust.numeric.random import server_rng
 from fedclust.numeric.separation import Separation, separation
 from fedclust.predictions import Predictions
+from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.report import Facts
 from fedclust.report.result_attributes import ResultAttributes
 from fedclust.schema.display import short_repr
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import clustered
+from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.schema.field_names import (
     field_errors,
     nearest_name,
@@ -264,6 +280,7 @@ def simulate(
     config: Mapping[str, Any] = MappingProxyType({}),
     policy: Mapping[str, Any] | None = None,
     features: Sequence[Mapping[str, Any] | str] | Mapping[str, Sequence[str]] | None = None,
+    outcomes_k: int | Literal["recommended"] | None = None,
     seed: int = 0,
     persons: Mapping[str, ArrayLike] | None = None,
     arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
@@ -278,7 +295,8 @@ def simulate(
         Name of a method, for example ``"lloyd"``.
     sites : mapping of site name to rows
         Rows (n, d), also n = 0: an array, a DataFrame or the path of a CSV file, whose columns are
-        matched by name. NaN is missing.
+        matched by name. NaN is missing. An array has the features in order, then the columns of
+        outcomes that are no features (of a time the time, then its event).
     config : mapping
         The method's options.
     policy : mapping, optional
@@ -290,7 +308,10 @@ def simulate(
         files and DataFrames have, or ``x0``, ``x1``, ... of arrays; a warning names the other
         columns and those that look like identifiers. With ``missing: mask`` sites may lack
         features: their DataFrames lack columns, or columns hold no value; or give a mapping of each
-        site's name to the names of its array's columns.
+        site's name to the names of its array's columns. Outcomes are mappings with ``"role":
+        "outcome"``; their noise comes from the seed.
+    outcomes_k : int or "recommended", optional
+        With several K and outcomes: the one that outcomes are counted at.
     seed : int
     persons : mapping of site name to sequence of length n, optional
         Which person each row belongs to. At other sites, and with ``protection: none``, each row
@@ -351,7 +372,7 @@ def simulate(
             name: watch_reading(source, work.read) if is_file(source) else source
             for name, source in sites.items()
         }
-        definition = _define(method, sources, config, policy, features, seed)
+        definition = _define(method, sources, config, policy, features, outcomes_k, seed)
         plan = plan_of(definition)
         owners = persons or {}
         parts = {}
@@ -373,12 +394,17 @@ def simulate(
 
 @dataclass
 class _Site:
-    """A simulated site: its rows, what it computes from, its features and its memory."""
+    """A simulated site: its rows, what it computes from, its features and its memory.
+
+    ``held`` names its features and outcomes; ``counted`` are the persons whose outcomes count.
+    """
 
     name: str
     table: Table
     points: Points
     mask: NDArray[np.bool_]
+    held: tuple[str, ...]
+    counted: tuple[OutcomeBlock, ...]
     memory: Memory = field(default_factory=dict)
 
 
@@ -402,6 +428,8 @@ def _run_rounds(
 ) -> tuple[Result, tuple[TraceEntry, ...]]:
     """Run all rounds; return the result and every answer."""
     names, masks = list(sites), {name: site.mask for name, site in sites.items()}
+    asked = {outcome.name for outcome in plan.outcomes}
+    silent = [name for name, site in sites.items() if not asked.intersection(site.held)]
     trace: list[TraceEntry] = []
     step: Next | Done = engine.start(plan, names, masks)
     while isinstance(step, Next):
@@ -420,7 +448,7 @@ def _run_rounds(
                 raise ValueError("arrival must return each of the round's sites once")
         p = plan.policy.min_group_size
         answers = [Contribution(name, entries[name].payload, p=p) for name in order]
-        step = engine.advance(plan, state, answers, names, masks)
+        step = engine.advance(plan, state, answers, names, masks, silent)
     return codec.decode_model(Result, codec.encode_model(step.result)), tuple(trace)
 
 
@@ -449,10 +477,39 @@ def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntr
         size_band=None,
         memory=codec.decode(codec.encode(site.memory)),
         mask=site.mask,
+        count=_count_persons(plan, site),
     )
     body = payload_bytes(payload)
     payload = payload_from_bytes(engine.phase(plan, task.phase), body)
     return TraceEntry(round_number, task.phase, site.name, task, payload, len(body or b""))
+
+
+def _count_persons(plan: Plan, site: _Site) -> Count:
+    """Return what counts the outcomes of a site, with noise from the session's seed."""
+    exact = plan.policy.protection == "none"
+
+    def count(model: Result, memory: Memory) -> OutcomesPayload:
+        clusters, cells = label_persons(plan, model, site.counted, memory, site.name, site.mask)
+        tables = []
+        for place, outcome in enumerate(plan.outcomes):
+            # Only here: at a real site nothing seeds noise.
+            rng = server_rng(plan.seed, f"simulated noise {site.name} {outcome.name}")
+            table = count_outcomes(
+                clusters,
+                cells[:, place],
+                len(model.centroids),
+                len(outcome.cells),
+                Fraction(0) if exact else outcome.variance,
+                randbelow=functools.partial(_below, rng),
+            )
+            tables.append(table if outcome.name in site.held else None)
+        return OutcomesPayload(cells=tuple(tables))
+
+    return count
+
+
+def _below(rng: np.random.Generator, n: int) -> int:
+    return int(rng.integers(n))
 
 
 def _read_site(
@@ -461,14 +518,32 @@ def _read_site(
     """Read a site's rows, and form what it computes from."""
     table = _read_table(source, definition, persons, name)
     try:
-        if len(table.X):
-            p = plan.policy.min_group_size
-            points, held = site_data(plan, source, table, p, person=persons)
-        else:
-            points, held = no_points(plan), table.features
+        points, held, counted = _site_points(plan, table, source, persons)
     except DataError as error:
         raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
-    return _Site(name, table, points, engine.has_features(plan, held))
+    return _Site(name, table, points, engine.has_features(plan, held), held, counted)
+
+
+def _site_points(
+    plan: Plan, table: Table, source: Source, persons: Any
+) -> tuple[Points, tuple[str, ...], tuple[OutcomeBlock, ...]]:
+    """Return what a site computes from, what it holds, and the persons whose outcomes count."""
+    p = plan.policy.min_group_size
+    if not len(table.X):
+        return no_points(plan), table.features, ()
+    if table.cells is None or plan.policy.protection == "none":
+        points, held = site_data(plan, source, table, p, person=persons)
+        rows = () if table.cells is None else (outcomes_of_rows(table.X, table.cells),)
+        return points, held, rows
+    read = read_persons(
+        source,
+        plan.features,
+        person=persons,
+        lacking=plan.policy.missing == "mask",
+        outcomes=plan.outcomes,
+    )
+    points, counted = form_counted(plan, read, p)
+    return points, declared(plan, source, held_features(plan, read, points)), counted
 
 
 def _define(
@@ -477,6 +552,7 @@ def _define(
     config: Mapping[str, Any],
     policy: Mapping[str, Any] | None,
     features: Sequence[Mapping[str, Any] | str] | None,
+    outcomes_k: int | str | None,
     seed: int,
 ) -> Definition:
     request = {
@@ -486,6 +562,7 @@ def _define(
         "seed": json_value(seed),
         "features": declare_features(sites, features, (policy or {}).get("missing") == "mask"),
         "sites": sorted(sites),
+        "outcomes_k": json_value(outcomes_k),
         "policy": {"min_sites": min(3, len(sites)), **json_value(policy or {})},
     }
     try:
@@ -515,15 +592,16 @@ def _read_table(
         tell = new or definition.policy.protection == "none"
         return load(
             source,
-            clustered(definition.features) if new else definition.features,
+            clustered(definition.features),
             person=persons,
             lacking=lacking,
             new=new,
             tell_unknown=tell,
+            outcomes=() if new else outcomes_of(definition.features),
         )
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
-            names = tuple(feature.name for feature in definition.features)
+            names = tuple(dict.fromkeys(feature.name for feature in definition.features))
             d = len(columns_of(clustered(definition.features)))
             return Table(np.empty((0, d)), names, columns=names)
         raise RuleViolation(error.rule, f"{at}{error}") from None

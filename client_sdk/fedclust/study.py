@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, RootModel, Tag, ValidationError, fiel
 
 from fedclust.definition import DefinitionError, check_defaults, check_features, check_once
 from fedclust.schema.display import brief
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Declared
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model, Slug
 from fedclust.schema.policy import Policy
@@ -66,7 +66,7 @@ class StudyCreate(Model):
     approval: Line = ""
     expires: Timestamp | None = None
     sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
-    features: Annotated[tuple[Feature, ...], Field(max_length=10_000)] = ()
+    features: Annotated[tuple[Declared, ...], Field(max_length=10_000)] = ()
     defaults: StudyDefaults = StudyDefaults()
 
 
@@ -88,7 +88,7 @@ class StudyInfo(Model):
     approval: Line | None = None
     expires: Timestamp | None = None
     sites: tuple[Slug, ...] | None = None
-    features: tuple[Feature, ...] | None = None
+    features: tuple[Declared, ...] | None = None
     defaults: StudyDefaults | None = None
 
     def _row(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class SessionOfStudy(SessionCreate):
     study: Slug
     algorithm: Line = Field(default_factory=str)
     config: dict[str, Any] = Field(default_factory=dict)
-    features: tuple[Feature, ...] = Field(default_factory=tuple, min_length=1, max_length=10_000)
+    features: tuple[Declared, ...] = Field(default_factory=tuple, min_length=1, max_length=10_000)
     sites: tuple[Slug, ...] = Field(default_factory=tuple, min_length=1, max_length=10_000)
 
 
@@ -203,12 +203,12 @@ def _differences(study: StudyCreate, request: SessionCreate) -> list[FieldError]
     if "sites" in set_here and set(request.sites) != set(study.sites):
         message = "a session has the sites of its study: leave sites out, or name all of them"
         errors.append(FieldError(pointer="/sites", rule="study", message=message))
-    known = {each.name: each for each in study.features}
+    known = {(each.role, each.name): each for each in study.features}
     for index, feature in enumerate(request.features if "features" in set_here else ()):
-        declared = known.get(feature.name, feature)
+        declared = known.get((feature.role, feature.name), feature)
         other = [
             name
-            for name in Feature.model_fields
+            for name in type(feature).model_fields
             if getattr(declared, name) != getattr(feature, name)
         ]
         if other:

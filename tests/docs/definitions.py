@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from fedclust import definition
 from fedclust.definition import DefinitionError, check_defaults, check_features
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Declared
 from fedclust.schema.policy import Policy
 from fedclust.session_request import read_model, read_study
 from fedclust.study import check_study
@@ -36,8 +38,7 @@ def check_definition(shown: Any) -> None:
         errors = check_defaults(
             shown.get("algorithm", ""), shown.get("config", {}), policy, policy.min_sites
         )
-        features = tuple(
-            Feature.model_validate_json(json.dumps(each)) for each in shown.get("features", ())
-        )
+        declared = TypeAdapter(tuple[Declared, ...])
+        features = declared.validate_json(json.dumps(shown.get("features", ())))
         if errors := [*errors, *check_features(features)]:
             raise DefinitionError(errors)

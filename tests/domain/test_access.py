@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedclust.schema.outcomes import (
-    ClusterComparison,
     Estimate,
+    OutcomeComparison,
     OutcomeInCluster,
     OutcomeResult,
     Outcomes,
@@ -55,6 +55,7 @@ _OF_ANY_ROLE = {
     "event.read",
     "result.read",
     "audit.head",
+    "table.read",
 }
 
 
@@ -113,26 +114,41 @@ def test_a_site_reads_its_own_sizes_and_mapping_only() -> None:
 
 
 def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None:
-    row = (OutcomeInCluster(persons=20, events=5), OutcomeInCluster(persons=10, events=5))
     estimate = Estimate(value=2.0, lower=1.0, upper=4.0)
-    by_site = dict.fromkeys(("north", "south"), estimate)
+    row = (OutcomeInCluster(persons=20.0, shares=(estimate,)),) * 2
+    table = np.arange(9).reshape(3, 3)
     died = OutcomeResult(
         name="died",
         unit="",
         kind="binary",
-        design_effect=1.0,
+        cells=("no", "yes", "no value"),
+        points=10,
+        sigma=5.0,
+        tables={"north": table, "south": 2 * table},
+        total=3 * table,
         clusters=row,
-        sites={"north": row, "south": row},
-        comparisons=(ClusterComparison(cluster=1, by_site=by_site),),
+        comparisons=(
+            OutcomeComparison(
+                cluster=1,
+                measure="odds_ratio",
+                estimate=estimate,
+                p_value=0.1,
+                homogeneity_p=None,
+                by_site=dict.fromkeys(("north", "south"), estimate),
+            ),
+        ),
     )
     found = _result((30, 12), north=(10, 7), south=(20, 5))
-    found = found.model_copy(update={"outcomes": Outcomes(reference=0, results=(died,))})
+    outcomes = Outcomes(n_clusters=2, reference=0, results=(died,), refused=("north", "west"))
+    found = found.model_copy(update={"outcomes": outcomes})
     for actor, sites in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
         shown = visible_result(actor, found).outcomes
         assert shown is not None
         assert shown.results[0].clusters == row
-        assert set(shown.results[0].sites) == sites
+        assert np.array_equal(shown.results[0].total, 3 * table)
+        assert set(shown.results[0].tables) == sites
         assert set(shown.results[0].comparisons[0].by_site) == sites
+        assert shown.refused == (("north",) if actor is NORTH else ("north", "west"))
 
 
 def test_a_site_reads_its_own_row_of_transfer() -> None:

@@ -39,6 +39,7 @@ from fedclust_coordinator_client.models import (
     LloydSessionCreate,
     LloydSubmission,
     LloydTaskDocument,
+    Outcome,
     Participation,
     ParticipationMethods,
     Policy,
@@ -61,7 +62,7 @@ from fedclust_coordinator_client.models import (
 )
 
 SESSION = "heart-2026"
-FEATURES = [
+FEATURES: list[Feature | Outcome] = [
     Feature(name="age", unit="years", lower=0.0, upper=120.0),
     Feature(name="chol", unit="mg/dl", lower=0.0, upper=1000.0),
 ]

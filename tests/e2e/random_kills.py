@@ -37,7 +37,8 @@ POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
 #: The command's exit code where the coordinator cannot be reached.
 UNREACHED = 6
 #: What analysts read of a result; its sweep is compared entry by entry.
-SHARED = tuple(sorted(Result.model_fields.keys() - {"mapping", "sweep"}))
+#: Outcomes have random noise: of these only what each site sent has to stay the same.
+SHARED = tuple(sorted(Result.model_fields.keys() - {"mapping", "sweep", "outcomes"}))
 
 
 def rows() -> dict[str, NDArray[np.float64]]:
@@ -116,14 +117,18 @@ def run_with_kills(
     if policy.get("missing") == "mask":
         has = {name: np.delete(range(D), place % D) for place, name in enumerate(data)}
     if outcome:
-        features.append({"name": f"x{D}", "kind": "binary", "role": "outcome"})
+        features.append({"name": f"x{D}", "kind": "binary", "role": "outcome", "points": 50})
         data = {name: with_outcome(X) for name, X in data.items()}
         has = {name: [*columns, D] for name, columns in has.items()}
     files = {name: directory / name / "rows.csv" for name in data}
     for name, X in data.items():
         write_csv(files[name], X, has[name])
     config = {"n_clusters": K, **(busy(method) if options is None else options)}
-    reference = simulate(method, files, config=config, policy=policy, features=features, seed=7)
+    several = isinstance(config["n_clusters"], list)
+    asked = {"outcomes_k": config["n_clusters"][0]} if outcome and several else {}
+    reference = simulate(
+        method, files, config=config, policy=policy, features=features, seed=7, **asked
+    )
     long = reference.result_.stopped_because == "max_rounds"
     assert long or TRIED[method].few or options is not None, "the run is to be long"
     report = KillReport()
@@ -135,7 +140,7 @@ def run_with_kills(
         recorded(server.base_url) as tap,
     ):
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
-        session = {"algorithm": method, "config": config, "policy": policy}
+        session = {"algorithm": method, "config": config, "policy": policy, **asked}
         consortium.create(SESSION, D, features=features, **session)
         sites = {}
         for name in data:

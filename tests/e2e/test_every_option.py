@@ -15,7 +15,6 @@ from fedclust.definition import plan_of
 from fedclust.engine.evidence import assigns_by_centroids
 from fedclust.methods.common.options import select_variant_model
 from fedclust.methods.registry import METHODS
-from fedclust.schema.outcomes import OutcomeInCluster
 from fedclust.site.session_run import SessionRun
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
@@ -23,22 +22,19 @@ from support.method_variants import ALL, IDS, TRIED
 
 SITES = ("north", "south", "west")
 FEATURES = [{"name": name, "lower": -50, "upper": 50} for name in ("x", "y")]
-OUTCOME = {"name": "died", "kind": "binary", "role": "outcome"}
+#: All sessions ask the same persons: together they cost less than the allowance.
+OUTCOME = {"name": "died", "kind": "binary", "role": "outcome", "points": 1}
 
 
-def rows(seed: int, name: str) -> pd.DataFrame:
-    """Return rows of two clusters; in the far one, west alone knows who returned."""
+def rows(seed: int) -> pd.DataFrame:
+    """Return rows of two clusters."""
     rng = np.random.default_rng(seed)
     X = np.concatenate([rng.normal(at, 1.0, (12, 2)) for at in (0.0, 6.0)])
-    died, returned = rng.integers(0, 2, (2, len(X)))
-    known = (X[:, 0] < 3) | (name == "west")
-    return pd.DataFrame(X, columns=["x", "y"]).assign(
-        died=died, returned=np.where(known, returned, np.nan)
-    )
+    return pd.DataFrame(X, columns=["x", "y"]).assign(died=rng.integers(0, 2, len(X)))
 
 
 #: All tests use the same columns: without ids, a file is recognised by those of its first session.
-DATA = {name: rows(seed, name) for seed, name in enumerate(SITES)}
+DATA = {name: rows(seed) for seed, name in enumerate(SITES)}
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +59,12 @@ def every_option(method: str, options: dict[str, Any]) -> dict[str, Any]:
     more = {}
     if assigns_by_centroids(METHODS[method]) and "stability" in model.model_fields:
         more = {"stability": 20, "transfer": True}
+    asked = {"outcomes_k": 2} if several and read.evaluated else {}
     return {
         "algorithm": method,
         "config": {**options, "n_clusters": [2, 3] if several else 2, **more},
         "features": [*FEATURES, OUTCOME] if read.evaluated else FEATURES,
+        **asked,
     }
 
 
@@ -86,27 +84,18 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
                 raise
     result = found["north"].result_
     assert len(result.history) == engine.most_rounds(plan_of(info.definition))
-    assert (result.outcomes is not None) == (OUTCOME in definition["features"])
+    every_k = [each.result for each in result.sweep or ()] or [result]
+    counted = [each.outcomes for each in every_k if each.outcomes is not None]
+    assert len(counted) == (OUTCOME in definition["features"])
+    # A site sees its own table, and the total.
+    for outcomes in counted:
+        (died,) = outcomes.results
+        assert set(died.tables) == {"north"}
+        assert died.total.shape == (outcomes.n_clusters + 1, 3)
     config = definition["config"]
-    for own in [each.result for each in result.sweep or ()] or [result]:
+    for own in every_k:
         assert (own.stability is not None) == ("stability" in config)
         assert (own.transfer is not None) == ("transfer" in config)
-
-
-def test_a_site_does_not_read_the_outcomes_of_a_cluster_that_one_other_site_has(
-    consortium: Consortium, place: Path
-) -> None:
-    features, config = [*FEATURES, {**OUTCOME, "name": "returned"}], {"n_clusters": 2}
-    consortium.create("alone", 2, algorithm="lloyd", config=config, features=features)
-    for name, own in consortium.run("alone", DATA, place).items():
-        result = own.result_
-        near, far = np.argsort(result.centroids_original[:, 0])
-        (returned,) = result.outcomes.results
-        assert returned.clusters[near].persons == 36
-        assert returned.clusters[far] == OutcomeInCluster(persons=None)
-        assert returned.comparisons[0].odds_ratio is None
-        assert set(returned.sites) == {name}
-        assert returned.sites[name][far].persons == (12 if name == "west" else 0)
 
 
 def refuse_round(monkeypatch: pytest.MonkeyPatch, number: int, site: str) -> None:

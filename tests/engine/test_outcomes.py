@@ -1,296 +1,361 @@
-"""Outcomes by cluster: sums at the sites, their check, and what the coordinator compares."""
+"""The last round of a session with outcomes: when it is asked, of whom, and what is checked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from sklearn.datasets import make_blobs
 
+from fedclust import engine
+from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.engine import outcomes
-from fedclust.engine.outcomes import OutcomeSums
-from fedclust.schema.encoding import columns_of
+from fedclust.engine.outcomes import OutcomesPayload, OutcomesSitePart
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature
-from fedclust.schema.outcomes import Estimate, Outcomes
-from fedclust.schema.points import Points, row_points
+from fedclust.schema.feature import Outcome
+from fedclust.schema.points import row_points
+from fedclust.schema.result import Result
+from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.wire.codec import canonical_json
+from fedclust.wire.models import SessionCreate
 
-COLUMNS = columns_of(
-    (
-        Feature(name="died", kind="binary", role="outcome"),
-        Feature(name="stay", lower=0, upper=90, role="outcome"),
-    )
+SITES = ("berlin", "oslo", "porto", "riga")
+DIED = {"name": "died", "role": "outcome", "kind": "binary"}
+DAYS = {"name": "days", "role": "outcome", "kind": "ordered", "edges": [3, 7], "points": 40}
+ROWS = dict(
+    zip(SITES, np.array_split(make_blobs(240, centers=3, random_state=1)[0], 4), strict=True)
 )
-EXACT = {"rel": 1e-10, "abs": 1e-12}
-Site = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
-def site(seed: int, n: int) -> Site:
-    """Labels of three clusters and outcomes (n, 2) of persons, some without a value."""
-    rng = np.random.default_rng(seed)
-    labels = rng.choice(3, n, p=[0.5, 0.2, 0.3])
-    died = (rng.random(n) < np.array([0.2, 0.5, 0.3])[labels]).astype(float)
-    stay = np.minimum(rng.gamma(2.0, 3.0 + labels, n) + seed, 90.0)
-    died[rng.random(n) < 0.1] = np.nan
-    stay[rng.random(n) < 0.1] = np.nan
-    return labels, np.column_stack([died, stay])
+def plan(*declared: Mapping[str, Any], **more: Any) -> engine.Plan:
+    body = {
+        "name": "s",
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 3},
+        "features": [{"name": "x"}, {"name": "y"}, *(declared or (DIED, DAYS))],
+        "sites": SITES,
+        "policy": {"protection": "none"},
+        **more,
+    }
+    request = SessionCreate.model_validate_json(canonical_json(body))
+    return plan_of(freeze(request, 1, simulated=True))
 
 
-SITES = {"a": site(1, 200), "b": site(2, 150), "c": site(3, 260)}
+def counted(model: Result, site: str, declared: tuple[Outcome, ...]) -> OutcomesPayload:
+    """Count a site's rows: all have the first cell of each outcome."""
+    labels = engine.label(plan(), model, ROWS[site])
+    tables = []
+    for outcome in declared:
+        table = np.zeros((len(model.centroids) + 1, len(outcome.cells)), dtype=np.int64)
+        table[:-1, 0] = np.bincount(labels, minlength=len(model.centroids))
+        tables.append(table)
+    return OutcomesPayload(cells=tuple(tables))
 
 
-def compared(
-    sites: dict[str, Site], min_sites: int = 3, *, group: int = 1, several: bool = False
-) -> tuple[Outcomes, tuple[str, ...]]:
-    """Compare the clusters of rows, or of groups of as many equal persons."""
-    sent, persons = {}, np.zeros(3, dtype=np.int64)
-    for name, (labels, values) in sites.items():
-        points = row_points(np.zeros((len(labels), 1)), values)
-        points = replace(points, sizes=group * points.sizes)
-        sent[name] = outcomes.local_sums(points, labels, 3, COLUMNS)
-        own = group * np.bincount(labels, minlength=3)
-        outcomes.check(sent[name], own, COLUMNS, group)
-        persons += own
-    return outcomes.summarise(sent, persons.tolist(), COLUMNS, min_sites, several=several)
+def run(
+    session: engine.Plan, *, silent: tuple[str, ...] = (), absent: tuple[str, ...] = ()
+) -> tuple[Done, list[tuple[str, list[Contribution]]]]:
+    """Run a session; ``absent`` sites answer the last round empty."""
+    memories: dict[str, Any] = {name: {} for name in SITES}
+    rounds = []
+    step = engine.start(session, SITES)
+    while isinstance(step, Next):
+        sent = []
+        for name in step.task.sites or SITES:
+            tree = engine.write_task(session, "s", step.state.round, step.task, name)
+            payload, memories[name] = engine.local_step(
+                session,
+                engine.read_task(session, *tree),
+                row_points(ROWS[name]),
+                site=name,
+                round_number=step.state.round,
+                p=1,
+                size_band=None,
+                memory=memories[name],
+                count=None
+                if name in absent
+                else lambda model, _memory, site=name: counted(model, site, session.outcomes),
+            )
+            sent.append(Contribution(name, payload, p=1))
+        rounds.append((step.task.phase, sent))
+        step = engine.advance(session, step.state, sent, SITES, silent=silent)
+    return step, rounds
 
 
-def same(found: Estimate | None, value: float, limits: Any) -> None:
+@pytest.mark.parametrize("config", [{}, {"stability": 20}, {"transfer": True}])
+def test_outcomes_are_the_last_round_whatever_came_before(config: dict[str, Any]) -> None:
+    session = plan(config={"n_clusters": 3, **config})
+    done, rounds = run(session)
+    assert [phase for phase, _ in rounds].count("outcomes") == 1
+    assert rounds[-1][0] == "outcomes"
+    assert len(rounds) <= engine.most_rounds(session)
+    found = done.result.outcomes
     assert found is not None
-    assert (found.value, found.lower, found.upper) == pytest.approx((value, *limits), **EXACT)
-
-
-def square(labels: NDArray[np.int64], died: NDArray[np.float64], k: int) -> Any:
-    """Return deaths and survivors of cluster ``k``, then of cluster 0."""
-    return np.array([[np.sum(died[labels == of] == each) for each in (1, 0)] for of in (k, 0)])
-
-
-def pooled() -> Site:
-    labels, values = zip(*SITES.values(), strict=True)
-    return np.concatenate(labels), np.concatenate(values)
-
-
-def test_yes_no_outcomes_are_those_of_the_pooled_rows() -> None:
-    stats = pytest.importorskip("statsmodels.stats.api")
-    found, warnings = compared(SITES)
-    assert (found.reference, warnings) == (0, ())
-    assert [each.design_effect for each in found.results] == pytest.approx([1.0, 1.0])
-    died = found.results[0]
-    labels, values = pooled()
-    table = square(labels, values[:, 0], 1)
-    assert [each.persons for each in died.clusters[1::-1]] == table.sum(axis=1).tolist()
-    assert [each.events for each in died.clusters[1::-1]] == table[::-1, 0].tolist()[::-1] != []
-    limits = stats.proportion_confint(*table[0].cumsum(), method="wilson")
-    same(died.clusters[1].value, table[0, 0] / table[0].sum(), limits)
-    crude, one = stats.Table2x2(table), died.comparisons[0]
-    assert one.cluster == 1
-    same(one.odds_ratio, crude.oddsratio, crude.oddsratio_confint())
-    same(one.risk_ratio, crude.riskratio, crude.riskratio_confint())
-
-    tables = {name: square(own, values[:, 0], 1) for name, (own, values) in SITES.items()}
-    stratified = stats.StratifiedTable(list(tables.values()))
-    assert one.mantel_haenszel is not None
-    same(
-        one.mantel_haenszel.odds_ratio,
-        stratified.oddsratio_pooled,
-        stratified.oddsratio_pooled_confint(),
-    )
-    of_b = stats.Table2x2(tables["b"])
-    same(one.by_site["b"], of_b.oddsratio, of_b.oddsratio_confint())
-    logs = [
-        (each.log_oddsratio, each.log_oddsratio_se**2)
-        for each in map(stats.Table2x2, tables.values())
-    ]
-    combined = stats.combine_effects(*np.array(logs).T, method_re="chi2")
-    assert one.over_sites is not None
-    fixed, random, *_ = combined.conf_int()
-    same(one.over_sites.fixed, np.exp(combined.mean_effect_fe), np.exp(fixed))
-    if combined.tau2 > 0:
-        same(one.over_sites.random, np.exp(combined.mean_effect_re), np.exp(random))
-    assert one.over_sites.i2.value == pytest.approx(max(combined.i2, 0.0), **EXACT)
-
-
-def test_means_are_those_of_the_pooled_rows() -> None:
-    stats = pytest.importorskip("statsmodels.stats.api")
-    from statsmodels.stats.meta_analysis import effectsize_smd
-
-    stay = compared(SITES)[0].results[1]
-    labels, values = pooled()
-
-    def days(of: NDArray[np.int64], values: NDArray[np.float64], k: int) -> Any:
-        own = values[of == k, 1]
-        return stats.DescrStatsW(own[~np.isnan(own)])
-
-    whole = [days(labels, values, k) for k in (2, 0)]
-    same(stay.clusters[2].value, whole[0].mean, whole[0].tconfint_mean())
-    assert stay.clusters[2].deviation == pytest.approx(whole[0].std_ddof(1), **EXACT)
-    limits = stats.CompareMeans(*whole).tconfint_diff(usevar="unequal")
-    two = stay.comparisons[1]
-    same(two.mean_difference, whole[0].mean - whole[1].mean, limits)
-
-    pairs = [[days(of, values, k) for k in (2, 0)] for of, values in SITES.values()]
-    effects = [
-        (a.mean - b.mean, a.std_ddof(1) ** 2 / a.nobs + b.std_ddof(1) ** 2 / b.nobs)
-        for a, b in pairs
-    ]
-    combined = stats.combine_effects(*np.array(effects).T, method_re="chi2")
-    assert two.over_sites is not None
-    same(two.over_sites.fixed, combined.mean_effect_fe, combined.conf_int()[0])
-    smd = [
-        effectsize_smd(a.mean, a.std_ddof(1), a.nobs, b.mean, b.std_ddof(1), b.nobs)
-        for a, b in pairs
-    ]
-    assert two.standardised_over_sites is not None
-    found = stats.combine_effects(*np.array(smd).T, method_re="chi2")
-    same(two.standardised_over_sites.fixed, found.mean_effect_fe, found.conf_int()[0])
-
-
-def test_the_variance_within_groups_completes_that_of_persons() -> None:
-    rng = np.random.default_rng(5)
-    values = np.sort(rng.normal(30.0, 4.0, 600))
-    groups = values.reshape(-1, 6)
-    share = 1 - groups.mean(axis=1).var() / values.var()
-    released = np.column_stack([np.zeros(100), groups.mean(axis=1)])
-    points = Points(
-        np.zeros((100, 1)),
-        np.full(100, 6),
-        np.zeros(1),
-        outcomes=released,
-        outcome_within=np.array([0.0, share]),
-    )
-    sent = {name: outcomes.local_sums(points, np.zeros(100, int), 1, COLUMNS) for name in "abc"}
-    stay = outcomes.summarise(sent, [1800], COLUMNS, 3)[0].results[1]
-    assert stay.clusters[0].deviation == pytest.approx(values.std(), rel=1e-3)
-    assert stay.comparisons == ()
-    # Sorted values: the six persons of a group are nearly one.
-    assert stay.design_effect == pytest.approx(6 * (1 - share), rel=1e-3)
-    assert stay.clusters[0].value is not None
-    half = stay.clusters[0].value.upper - stay.clusters[0].value.value
-    assert half == pytest.approx(1.96 * values.std() / np.sqrt(1800 / stay.design_effect), rel=0.02)
-
-
-def test_a_site_reads_its_own_numbers_alone_and_rare_outcomes_are_left_out() -> None:
-    found = compared(SITES)[0].of_sites(frozenset({"b"}))
+    sizes = done.result.sizes
     for result in found.results:
-        assert set(result.sites) == {"b"}
-        assert {name for each in result.comparisons for name in each.by_site} == {"b"}
-    labels, values = site(3, 900)
-    without = {**SITES, "c": (labels, np.where([True, False], np.nan, values))}
-    rare, warnings = compared(without)
-    assert [each.name for each in rare.results] == ["stay"]
-    assert warnings == (
-        "in every cluster, fewer sites than min_sites have values of the outcomes 'died'",
-    )
+        assert result.total[:-1, 0].tolist() == list(sizes or ())
+        assert set(result.tables) == set(SITES)
+        assert result.sigma == 0.0
+    assert done.result.history[-1].phase == "outcomes"
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("lone", [0, 2])
-@pytest.mark.parametrize("others", [(), ("b",)])
-def test_a_site_learns_nothing_of_a_cluster_that_too_few_sites_have(
-    lone: int, others: tuple[str, ...], several: bool
-) -> None:
-    """Cluster 0 is the reference. ``a`` reads; ``c`` has the cluster, alone or with ``others``."""
-    labels, values = site(3, 900)
-    without = {
-        name: (own[own != lone], given[own != lone])
-        for name, (own, given) in SITES.items()
-        if name not in ("c", *others)
-    }
-    sites = {**SITES, **without}
-
-    def read(seed: int) -> Outcomes:
-        rng = np.random.default_rng(seed)
-        drawn = np.column_stack([rng.integers(0, 2, len(labels)), rng.uniform(0, 90, len(labels))])
-        drawn[rng.random(len(labels)) < 0.4 * seed] = np.nan
-        there = (labels == lone)[:, None]
-        found = {**sites, "c": (labels, np.where(there, drawn, values))}
-        return compared(found, group=5, several=several)[0].of_sites(frozenset("a"))
-
-    first, second, nobody = read(0), read(1), read(3)
-    assert first == second == nobody
-    assert first.reference == 0
-    for found in first.results:
-        assert found.design_effect > 1
-        assert found.sites.keys() == {"a"}
-        withheld = {k for k, own in enumerate(found.clusters) if own.persons is None}
-        assert withheld == ({0, 1, 2} if several else {lone})
-        crude = [each.odds_ratio or each.mean_difference for each in found.comparisons]
-        hidden = several or lone == 0
-        assert [each is None for each in crude] == [hidden, hidden or lone == 2]
-        pooled = [each.over_sites is None for each in found.comparisons]
-        assert pooled == [lone == 0, True]
+def test_no_message_before_the_last_round_depends_on_the_outcomes() -> None:
+    with_outcomes = run(plan())[1]
+    without = run(plan({"name": "died"}, features=[{"name": "x"}, {"name": "y"}]))[1]
+    for (phase, sent), (other_phase, other) in zip(with_outcomes[:-1], without, strict=True):
+        assert phase == other_phase
+        for one, two in zip(sent, other, strict=True):
+            assert one.payload is not None
+            assert two.payload is not None
+            assert one.payload.model_dump_json() == two.payload.model_dump_json()
 
 
-@pytest.mark.parametrize("constant", [0.1, 1 / 3, 72.3])
-def test_a_site_at_which_an_outcome_is_constant_has_no_spread(constant: float) -> None:
-    labels, values = SITES["c"]
-    equal = np.column_stack([values[:, 0], np.full(len(values), constant)])
-    sent = {**SITES, "c": (labels, equal)}
-    two = compared(sent, min_sites=2)[0].results[1].comparisons[0].over_sites
-    assert two is not None
-    assert two.sites == 2
-    found = compared(sent)[0].results[1]
-    comparison = found.comparisons[0]
-    assert set(comparison.by_site) == {"a", "b"}
-    # Of two sites' common effect each could compute the other's.
-    assert comparison.over_sites is None
-    assert found.sites["c"][0].deviation == 0.0
+def test_a_site_that_is_silent_is_not_asked() -> None:
+    done, rounds = run(plan(), silent=("oslo",))
+    assert [each.site for each in rounds[-1][1]] == ["berlin", "porto", "riga"]
+    found = done.result.outcomes
+    assert found is not None
+    assert found.refused == ("oslo",)
+    assert set(found.results[0].tables) == {"berlin", "porto", "riga"}
 
 
-def test_numbers_that_are_too_small_to_be_compared_are_an_overflow_or_a_result() -> None:
-    labels, values = SITES["c"]
-    for factor in (1e-40, 1e-120, 1e-160):
-        tiny = {**SITES, "c": (labels, values * [1.0, factor])}
-        try:
-            compared(tiny)
-        except FloatingPointError:
-            continue
+def test_with_too_few_sites_that_answer_nothing_is_asked() -> None:
+    done, rounds = run(plan(), silent=("oslo", "porto"))
+    assert rounds[-1][0] == "evaluate"
+    assert done.result.outcomes is not None
+    assert done.result.outcomes.results == ()
+    assert any("outcomes are not known" in warning for warning in done.result.warnings)
 
 
-def message(**changes: Any) -> OutcomeSums:
-    fields: dict[str, Any] = {
-        "counts": np.array([[12, 20], [10, 0]]),
-        "sums": np.array([[6.0, 800.0], [0.0, 0.0]]),
-        "m2": np.array([[0.0, 50.0], [0.0, 0.0]]),
-        "spread": np.array([[9.0, 60.0], [0.0, 0.0]]),
-        "within": np.array([0.0, 2.0]),
-    }
-    for name, (place, value) in changes.items():
-        fields[name] = fields[name].copy()
-        fields[name][place] = value
-    return OutcomeSums(**fields)
+def test_a_round_that_too_few_sites_answer_leaves_the_clusters_as_they_were() -> None:
+    whole, _ = run(plan())
+    done, rounds = run(plan(), absent=("oslo", "porto"))
+    assert rounds[-1][0] == "outcomes"
+    assert np.array_equal(done.result.centroids, whole.result.centroids)
+    assert done.result.sizes == whole.result.sizes
+    assert done.result.outcomes is None
+
+
+def test_outcomes_stand_at_the_number_of_clusters_that_was_asked_for() -> None:
+    done, rounds = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k=2))
+    assert [phase for phase, _ in rounds][-2:] == ["evaluate", "outcomes"]
+    for entry in done.result.sweep or ():
+        assert (entry.result.outcomes is not None) == (entry.n_clusters == 2)
+    best, _ = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k="recommended"))
+    assert best.result.outcomes is not None
+    assert best.result.outcomes.n_clusters == best.result.n_clusters
+
+
+def test_without_a_number_of_clusters_that_stands_out_nothing_is_asked() -> None:
+    rng = np.random.default_rng(0)
+    original = dict(ROWS)
+    try:
+        ROWS.update({site: rng.uniform(size=(60, 2)) for site in SITES})
+        session = plan(config={"n_clusters": [4, 5, 6, 7]}, outcomes_k="recommended")
+        done, rounds = run(session)
+    finally:
+        ROWS.update(original)
+    assert rounds[-1][0] == "evaluate"
+    assert done.result.outcomes is None
+    assert any("no single number of clusters" in warning for warning in done.result.warnings)
+
+
+def test_the_order_of_arrival_changes_nothing() -> None:
+    session = plan()
+    done, rounds = run(session)
+    step = engine.start(session, SITES)
+    for _, sent in rounds:
+        assert isinstance(step, Next)
+        step = engine.advance(session, step.state, sent[::-1], SITES[::-1])
+    assert isinstance(step, Done)
+    assert step.result.model_dump_json() == done.result.model_dump_json()
+
+
+# --- what is checked ------------------------------------------------------------------------------
+
+
+def last_task(session: engine.Plan) -> tuple[SiteTask, OutcomesPayload]:
+    step = engine.start(session, SITES)
+    for phase, sent in run(session)[1]:
+        assert isinstance(step, Next)
+        if phase == "outcomes":
+            tree = engine.write_task(session, "s", 9, step.task, "oslo")
+            payload = next(each.payload for each in sent if each.site == "oslo")
+            assert isinstance(payload, OutcomesPayload)
+            return engine.read_task(session, *tree), payload
+        step = engine.advance(session, step.state, sent, SITES)
+    raise AssertionError
 
 
 @pytest.mark.parametrize(
-    ("changes", "rule"),
+    ("protection", "count", "rule"),
     [
-        ({}, None),
-        ({"counts": ((0, 0), 4)}, "smallest-count"),
-        ({"counts": ((0, 0), 18)}, "smallest-count"),
-        ({"counts": ((0, 0), 30)}, "smallest-count"),
-        ({"sums": ((0, 0), 3.0)}, "smallest-count"),
-        ({"sums": ((0, 0), 8.0)}, "smallest-count"),
-        ({"sums": ((0, 0), 5.5)}, "smallest-count"),
-        ({"sums": ((0, 0), 15.0)}, "bounds"),
-        ({"sums": ((0, 1), 1801.0)}, "bounds"),
-        ({"sums": ((1, 1), 1.0)}, "empty-cell"),
-        ({"m2": ((1, 1), 1.0)}, "empty-cell"),
-        ({"m2": ((0, 1), -1.0)}, "spread"),
-        ({"spread": ((0, 0), -1.0)}, "spread"),
-        ({"spread": ((1, 1), 1.0)}, "spread"),
-        ({"spread": ((0, 0), 37.0)}, "spread"),
-        ({"spread": ((0, 1), 1001.0)}, "spread"),
-        ({"m2": ((0, 0), 1.0)}, "spread"),
-        ({"within": ((0,), 1.0)}, "within"),
-        ({"within": ((1,), -1.0)}, "within"),
+        ("none", 60, None),
+        ("none", 61, "count-range"),
+        ("none", -1, "count-range"),
+        ("groups", 60 + 200, None),
+        ("groups", -260, None),
+        ("groups", 261, "count-range"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], rule: str | None) -> None:
-    sent, persons = message(**changes), np.array([20, 10])
+def test_the_coordinator_refuses_counts_that_no_noise_explains(
+    protection: str, count: int, rule: str | None
+) -> None:
+    # The noise of 10 points has sd 5: 40 of it are 200.
+    session = plan(DIED)
+    task, payload = last_task(session)
+    session = replace(session, policy=session.policy.model_copy(update={"protection": protection}))
+    table = np.array(payload.cells[0])
+    table[0, 1] = count
+    # Persons without a cluster are not limited: the closing round did not count them.
+    table[-1, 1] = 10**9
+    changed = OutcomesPayload(cells=(table,))
     if rule is None:
-        outcomes.check(sent, persons, COLUMNS, 5)
+        engine.check(session, task, changed, p=5, size_band=None)
         return
-    with pytest.raises(RuleViolation) as broken:
-        outcomes.check(sent, persons, COLUMNS, 5)
-    assert broken.value.rule == rule
+    with pytest.raises(RuleViolation) as refused:
+        engine.check(session, task, changed, p=5, size_band=None)
+    assert refused.value.rule == rule
+
+
+def test_tables_have_the_shape_of_the_declaration() -> None:
+    session = plan()
+    task, payload = last_task(session)
+    table, other = payload.cells
+    assert table is not None
+    for wrong in ((table,), (table[:-1], other), (table[:, :-1], other), (other, table)):
+        with pytest.raises(RuleViolation):
+            engine.check(session, task, OutcomesPayload(cells=wrong), p=5, size_band=None)
+    # A site without a column for an outcome sends none of it.
+    engine.check(session, task, OutcomesPayload(cells=(None, other)), p=5, size_band=None)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"center": np.array([9.0, 9.0])},
+        {"dissimilarity": "gower"},
+        {"centroids": np.zeros((0, 2)), "centroids_original": np.zeros((0, 2))},
+        {"centroids": np.full((3, 2), np.nan)},
+        {"centroids_original": np.zeros((2, 2))},
+        {"prototypes": np.zeros((2, 2)), "prototype_labels": (0, 1)},
+    ],
+    ids=lambda update: "-".join(update),
+)
+def test_a_site_refuses_another_model_than_the_definition_provides_for(
+    update: dict[str, Any],
+) -> None:
+    session = plan()
+    task, _ = last_task(session)
+    model = task.common.model.model_copy(update=update)  # type: ignore[attr-defined]
+    crafted = replace(task, common=outcomes.OutcomesTask(model=model))
+    with pytest.raises(RuleViolation) as refused:
+        engine.local_step(
+            session,
+            crafted,
+            row_points(ROWS["oslo"]),
+            site="oslo",
+            round_number=9,
+            p=1,
+            size_band=None,
+            memory={},
+            count=lambda _model, _memory: pytest.fail("a crafted model reached the rows"),
+        )
+    assert refused.value.rule in ("task", "task-space")
+
+
+def test_a_site_counts_at_the_number_of_clusters_of_the_definition_alone() -> None:
+    session = plan(config={"n_clusters": [2, 3, 4]}, outcomes_k=3)
+    task, _ = last_task(session)
+    for k, asked in ((2, True), (None, True), (5, False)):
+        model = task.common.model.model_copy(update={"n_clusters": k})  # type: ignore[attr-defined]
+        crafted = replace(task, common=outcomes.OutcomesTask(model=model))
+        other = session if asked else replace(session, outcomes_k="recommended")
+        with pytest.raises(RuleViolation) as refused:
+            engine.local_step(
+                other,
+                crafted,
+                row_points(ROWS["oslo"]),
+                site="oslo",
+                round_number=9,
+                p=1,
+                size_band=None,
+                memory={},
+            )
+        assert refused.value.rule == "task"
+
+
+def test_whether_a_site_answers_does_not_depend_on_its_counts() -> None:
+    session = plan(DIED)
+    task, payload = last_task(session)
+    # A coordinator claims that the site has no persons: the site answers as always.
+    crafted = replace(task, site=OutcomesSitePart(persons=0))
+    answer, _ = engine.local_step(
+        session,
+        crafted,
+        row_points(ROWS["oslo"]),
+        site="oslo",
+        round_number=9,
+        p=1,
+        size_band=None,
+        memory={},
+        count=lambda _model, _memory: payload,
+    )
+    assert answer == payload
+
+
+# --- the definition -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        ({**DIED, "levels": ["a", "b"]}, "only a categorical outcome has levels"),
+        ({**DIED, "edges": [1, 2]}, "only an ordered outcome or a time has edges"),
+        ({**DAYS, "edges": [3]}, "2 to 5 edges"),
+        ({**DAYS, "edges": [7, 3]}, "edges ascend"),
+        ({**DAYS, "values": [1, 2]}, "one value is needed for each cell"),
+        ({**DAYS, "event": "died"}, "only a time outcome has event"),
+        ({"name": "t", "role": "outcome", "kind": "time", "edges": [1, 2, 3, 4]}, "says whether"),
+        (
+            {"name": "t", "role": "outcome", "kind": "time", "edges": [0, 2, 3, 4], "event": "e"},
+            "every edge is above it",
+        ),
+        ({"name": "c", "role": "outcome", "kind": "categorical"}, "2 to 12 levels"),
+        (
+            {"name": "c", "role": "outcome", "kind": "categorical", "levels": ["a", "a"]},
+            "named once",
+        ),
+        ({"name": "x", "role": "outcome", "kind": "binary"}, "another kind"),
+        (
+            {"name": "x", "role": "outcome", "kind": "ordered", "edges": [1, 2], "unit": "m"},
+            "is in",
+        ),
+    ],
+)
+def test_a_wrong_outcome_is_refused_with_what_to_change(outcome: dict[str, Any], says: str) -> None:
+    with pytest.raises(DefinitionError, match=says):
+        plan(outcome)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"config": {"n_clusters": [2, 3]}}, "outcomes are counted once: at one of 2, 3"),
+        ({"config": {"n_clusters": [2, 3]}, "outcomes_k": 4}, "at one of 2, 3"),
+        ({"outcomes_k": 3}, "several numbers of clusters"),
+        ({"config": {"n_clusters": 3, "evaluate": False}}, "leave evaluate on"),
+    ],
+)
+def test_outcomes_need_a_number_of_clusters(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(DefinitionError, match=says):
+        plan(**more)
+
+
+def test_a_feature_may_be_an_outcome_too() -> None:
+    both = plan({"name": "x", "role": "outcome", "kind": "ordered", "edges": [0, 1]})
+    assert [feature.name for feature in both.features] == ["x", "y"]
+    assert [outcome.name for outcome in both.outcomes] == ["x"]

@@ -11,23 +11,22 @@ import numpy as np
 import pytest
 
 from fedclust import engine
-from fedclust.engine import evaluation, preparation
+from fedclust.engine import evaluation, outcomes, preparation
 from fedclust.engine.sweep_messages import SweepPayload, SweepTask
 from fedclust.wire import codec
 from support.fake_coordinator import FakeCoordinator
 
 #: What the present version sends. A change needs another version, and its line here.
-VERSION = 1
-SCHEMAS = "c637cb3bab2ceb6ce6c9155721c31fc4cfbfeabd0182ba289f3b92d18dc7f9c7"
+VERSION = 2
+SCHEMAS = "c883021940d6d4925d5df4ab50d2a2dd50e6927a9d0d647242501f357487264f"
 #: By session, phase and field, the numbers that one site sends, each times its place, added up.
 NUMBERS = json.loads(Path(__file__).with_name("shared_rounds.json").read_text("utf-8"))
 RAISE = "raise the engine version: VERSION in client_sdk/fedclust/engine/plan.py, and here"
 FEATURES = (
     {"name": "x", "lower": -50, "upper": 50},
     {"name": "y", "lower": -50, "upper": 50},
-    {"name": "died", "kind": "binary", "role": "outcome"},
 )
-PHASES = (preparation.PHASE, evaluation.PHASE, *engine.EVIDENCE_PHASES)
+PHASES = (preparation.PHASE, evaluation.PHASE, *engine.EVIDENCE_PHASES, outcomes.PHASE)
 
 
 def without_texts(schema: Any) -> Any:
@@ -67,22 +66,20 @@ def numbers(tree: Any, name: str = "") -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("case", "options", "n_features"),
-    [("evaluation", {}, 2), ("evidence", {"stability": 20, "transfer": True}, 3)],
+    ("case", "options"),
+    [("evaluation", {}), ("evidence", {"stability": 20, "transfer": True})],
 )
 def test_the_version_rises_with_the_arithmetic(
-    tmp_path: Path, case: str, options: dict[str, Any], n_features: int
+    tmp_path: Path, case: str, options: dict[str, Any]
 ) -> None:
     rng = np.random.default_rng(0)
 
     def rows() -> Any:
         group = rng.integers(0, 2, 60)
-        near = rng.normal(size=(60, 2)) + 20 * group[:, None]
-        died = rng.random(60) < 0.2 + 0.5 * group
-        return np.column_stack([near, died])[:, :n_features]
+        return rng.normal(size=(60, 2)) + 20 * group[:, None]
 
-    config, features = {"n_clusters": 2, **options}, FEATURES[:n_features]
-    fake = FakeCoordinator({"alpha": rows(), "beta": rows()}, features=features, config=config)
+    config = {"n_clusters": 2, **options}
+    fake = FakeCoordinator({"alpha": rows(), "beta": rows()}, features=FEATURES, config=config)
     fake.site(tmp_path).participate("heart", rows(), consent=True)
     shared = {phase.name for phase in PHASES}
     sent = [codec.decode(body) for _, body in fake.puts]

@@ -64,7 +64,7 @@ EXPECTED: dict[str, Access | str] = {
     "change_site": _OPERATORS_ONLY,
     "issue_site_token": _OPERATORS_ONLY,
     "revoke_site_token": _OPERATORS_ONLY,
-    "list_site_tables": _OPERATORS_ONLY,
+    "list_site_tables": Access((YES, HIDDEN, HIDDEN), _NOBODY, (YES, YES, HIDDEN)),
     "accept_site_table": _OPERATORS_ONLY,
     "create_analyst": Access(_NOBODY, _NOBODY, _NO_OBJECT),
     "list_analysts": Access(_NOBODY, _NOBODY, _NO_OBJECT),
@@ -212,6 +212,8 @@ def _path(route: APIRoute, which: str, ids: dict[str, str]) -> str:
         "token_id": "absent" if which == ABSENT else ids[kind],
         "algorithm": "nothing" if which == ABSENT else "lloyd",
     }
+    if route.operation_id == "list_site_tables" and which == OWN:
+        names["site"] = CALLERS["site"]
     return route.path.format(**names)
 
 
@@ -364,6 +366,7 @@ def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> N
         "answered",
         "late",
         "refused_task",
+        "points_short",
     }
     rounds = populated.api.ok("GET", "/v1/sessions/of-bob/rounds", "lima")
     for site in rounds["items"][0]["sites"]:

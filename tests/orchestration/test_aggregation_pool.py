@@ -108,6 +108,7 @@ def both_ways(
             state=codec.encode_model(each.state),
             roster=tuple(sorted(sites)),
             masks={site: np.ones(3, dtype=np.bool_) for site in sites},
+            silent=(),
         )
         answers = [
             StoredAnswer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
@@ -225,6 +226,7 @@ def a_job(**changes: Any) -> Job:
         "state": codec.encode_model(state),
         "roster": ("s0", "s1", "s2"),
         "masks": {},
+        "silent": (),
     }
     return Job(**{**fields, **changes})
 

@@ -9,6 +9,7 @@ import pytest
 
 from fedclust import engine
 from fedclust.methods.registry import METHODS
+from fedclust.schema.session_display import session_fields
 from fedclust.wire.models import Consents, ParticipationInfo, TaskRefusal
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, sessions
@@ -41,6 +42,8 @@ def test_joining_records_consent(direct: DirectApi) -> None:
         "table": None,
         "separate_groups": False,
         "other_persons": False,
+        "no_person_in_another_table": False,
+        "points_short": False,
     }
 
 
@@ -401,3 +404,18 @@ def test_who_cannot_refuse_a_task(direct: DirectApi) -> None:
     with pytest.raises(Refusal) as caught:
         refuse_task(direct, "a")
     assert caught.value.slug == "wrong-state"
+
+
+def test_everybody_sees_which_site_has_too_few_points(direct: DirectApi) -> None:
+    direct.define()
+    direct.join("heart", "north", points_short=True)
+    direct.join("heart", "south")
+    for who in (OPERATOR, ANALYST, site("south")):
+        info = sessions.get_session(direct.co, who, "heart")
+        shown = {each.name: each.points_short for each in info.sites}
+        assert shown["north"]
+        assert not any(short for name, short in shown.items() if name != "north")
+        sites = dict(session_fields(info))["sites"]
+        assert "joined (points short: no outcomes): north" in sites
+    # It holds until the session ends, as all that was declared.
+    assert refused(direct).slug == "wrong-state"

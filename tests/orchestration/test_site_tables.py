@@ -225,13 +225,18 @@ def test_the_overview_names_refused_sites_until_it_is_solved(direct_on_both: Dir
     assert concerns(direct) == []
 
 
-def test_tables_are_for_operators(direct: DirectApi) -> None:
+def test_a_site_reads_its_own_tables_and_operators_accept_them(direct: DirectApi) -> None:
     direct.define()
     body = TableAcceptance(number=1, head="a" * 16)
-    for who in (ANALYST, site("north")):
+    site_tables.accept_table(direct.co, OPERATOR, "north", TABLE, body)
+    for who in (OPERATOR, site("north")):
+        (known,) = site_tables.list_tables(direct.co, who, "north").items
+        assert (known.table_id, known.number, known.head) == (TABLE, 1, "a" * 16)
+    for who, slug in ((ANALYST, "forbidden"), (site("south"), "not-found")):
         with pytest.raises(Refusal) as caught:
             site_tables.list_tables(direct.co, who, "north")
-        assert caught.value.slug == "forbidden"
+        assert caught.value.slug == slug
+    for who in (ANALYST, site("north")):
         with pytest.raises(Refusal) as caught:
             site_tables.accept_table(direct.co, who, "north", TABLE, body)
         assert caught.value.slug == "forbidden"

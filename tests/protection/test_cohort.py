@@ -448,10 +448,10 @@ def test_other_people_under_the_known_ids_are_refused(seed: int, levels: bool) -
             site.update(column)
         assert refused.value.rule == "other-values"
     names = [f"x{column}" for column in range(8)]
-    site.update_sources(list(draw(0)), sources_of([*draw(0).values()], names), outcomes=["x7"])
+    site.update_sources(list(draw(0)), sources_of([*draw(0).values()], names), counted=True)
     people = draw(seed + 1)
     with pytest.raises(CohortRefused, match="differ from those that were released"):
-        site.update_sources(list(people), sources_of([*people.values()], names), outcomes=["x7"])
+        site.update_sources(list(people), sources_of([*people.values()], names), counted=True)
     assert site.update(with_column(draw(0))).columns == 1, "an honest file"
 
 

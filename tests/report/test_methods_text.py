@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedclust import simulate
+from fedclust import engine, simulate
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import BUILT_IN, METHODS
 from fedclust.report import Facts, bibtex, checklist, methods_text, sections
@@ -26,19 +27,12 @@ from fedclust.report.references import cited, entries
 from fedclust.schema.evidence import Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
-from fedclust.schema.outcomes import (
-    ClusterComparison,
-    CommonOddsRatio,
-    Estimate,
-    OutcomeInCluster,
-    OutcomeResult,
-    Outcomes,
-    SiteEffects,
-)
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Bounds, Likelihood, Quality, Result, SweepEntry
 from fedclust.schema.transfer import SiteTransfer, Transfer
 from fedclust.wire.models import Definition, Provenance
+from support.outcome_results import DIED, outcome_facts, outcome_result
 
 ROOT = Path(__file__).parents[2]
 FEATURES = [
@@ -51,7 +45,7 @@ PROVENANCE = Provenance(
     definition_sha256="a" * 64,
     algorithm="fkm",
     method_version=METHODS["fkm"].version,
-    engine_version=1,
+    engine_version=engine.VERSION,
     seed=7,
     sites=("a", "b", "c"),
     server_version="0.1.0",
@@ -66,7 +60,7 @@ def definition_of(algorithm: str = "fkm", config: Any = None, **changes: Any) ->
         "purpose": "To find types of patients with chest pain at four hospitals.",
         "algorithm": algorithm,
         "method_version": METHODS[algorithm].version,
-        "engine_version": 1,
+        "engine_version": engine.VERSION,
         "config": config or {"n_clusters": 2},
         "seed": 7,
         "features": FEATURES,
@@ -214,38 +208,29 @@ def test_transfer_has_its_sentences_and_papers() -> None:
     assert item.software in text
 
 
-def test_outcomes_are_named_apart_with_the_papers_of_their_measures() -> None:
+def test_outcomes_are_named_apart_with_their_noise_and_its_papers() -> None:
     outcome = {"name": "died", "kind": "binary", "role": "outcome"}
     declared = definition_of(features=[*FEATURES, outcome])
     unmeasured = methods_text(facts_of(definition=declared))
     assert "The clustering used 4 variables" in unmeasured
-    assert "Too few persons" in unmeasured
-    one, three = (Estimate(value=v, lower=v / 2, upper=v * 2) for v in (1.0, 3.0))
-    effects = SiteEffects(sites=3, fixed=three, random=three, q=1, q_p_value=0.6, i2=one, tau2=0)
-    compared = ClusterComparison(
-        cluster=1,
-        mantel_haenszel=CommonOddsRatio(sites=3, odds_ratio=three, p_value=0.01),
-        by_site={"a": three},
-        over_sites=effects,
-    )
-    found = OutcomeResult(
-        name="died",
-        unit="",
-        kind="binary",
-        design_effect=1.25,
-        clusters=(OutcomeInCluster(persons=60), OutcomeInCluster(persons=40)),
-        sites={},
-        comparisons=(compared,),
-    )
-    facts = facts_of(result_of(outcomes=Outcomes(reference=0, results=(found,))), declared)
+    assert "Outcomes were not counted" in unmeasured
+    facts = outcome_facts()
     text = methods_text(facts)
-    assert "were: died (yes/no). Each cluster was compared with cluster 0" in text
-    papers = {"wilson1927", "mantel1959", "robins1986", "dersimonian1986", "higgins2002"}
+    assert "The clustering used 2 variables" in text
+    assert "were: died (yes/no); ward (categorical: icu, step-down, home); stay (days," in text
+    assert "died 5 (10 points), ward 5 (10 points), stay 2.24 (50 points)" in text
+    assert "rho = 0.38, and epsilon = 3.74 at delta = 1e-05" in text
+    papers = {"canonne2020", "bun2016", "dong2022", "mantel1959", "fieller1954", "greenwood1926"}
     assert papers <= set(cited(text))
-    assert "hedges1981" not in cited(text)
-    assert "by a design effect of 1.25 (died)." in text
+    assert not {"robins1986", "tarone1985"} & set(cited(text))
     item = next(each for each in checklist(facts).items if each.id == "outcomes")
-    assert "died, odds ratio by Mantel and Haenszel: cluster 1 3 (1.5 to 6)." in item.software
+    assert "died, odds ratio: cluster 1 2.31 (1.4 to 3.8); cluster 2 at least 2.3" in item.software
+    found = Outcomes(n_clusters=2, reference=0, results=(outcome_result(DIED, 2, exact=True),))
+    exact = replace(facts, result=facts.result.model_copy(update={"outcomes": found}))
+    text = methods_text(exact)
+    assert "The counts are exact." in text
+    assert {"robins1986", "breslow1980", "tarone1985"} <= set(cited(text))
+    assert not {"canonne2020", "greenwood1926"} & set(cited(text))
 
 
 # --- every choice is named ------------------------------------------------------------------------

@@ -1,46 +1,43 @@
-"""The report's section on outcomes: its numbers, and what it says of them."""
+"""What page, terminal, file and figures say of outcomes: one set of words and rows."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
-from fedclust import simulate
 from fedclust.cli.result_output import show_outcomes
-from fedclust.report import Facts, html, json_text, sections
-from fedclust.report.methods_text import methods_text
-from fedclust.report.outcomes import outcome_sentences
-from fedclust.report.overview import frame
-
-
-def facts_of(well: str = "") -> Facts:
-    """Return a result of three sites; those in ``well`` have no persons in the second cluster."""
-
-    def site(name: str, seed: int) -> pd.DataFrame:
-        rng = np.random.default_rng(seed)
-        sick = rng.integers(0, 2, 200) * (name not in well)
-        died = (rng.random(200) < np.where(sick, 0.5, 0.2)).astype(float)
-        days = rng.gamma(2.0, 3.0 + sick)
-        return pd.DataFrame({"x": rng.normal(size=200) + 8 * sick, "<died>": died, "stay": days})
-
-    features: list[Any] = [
-        "x",
-        {"name": "<died>", "kind": "binary", "role": "outcome"},
-        {"name": "stay", "unit": "days", "role": "outcome"},
-    ]
-    sites = {name: site(name, seed) for seed, name in enumerate("abc")}
-    found = simulate("lloyd", sites, config={"n_clusters": 2}, features=features)
-    return Facts(found.result_, found.definition_)
+from fedclust.errors import UsageError
+from fedclust.report import Facts, Plots, csv_text, json_text, sections
+from fedclust.report.outcomes import (
+    CANNOT_TELL,
+    cluster_lines,
+    estimate_text,
+    outcome_sentences,
+    p_text,
+)
+from fedclust.report.overview import frame, html_overview, text_overview
+from fedclust.schema.outcomes import Estimate, Outcomes
+from support.outcome_results import (
+    AT_LEAST,
+    AT_MOST,
+    CLOSED,
+    DECLARED,
+    DIED,
+    RELAPSE,
+    STAY,
+    UNKNOWN,
+    outcome_facts,
+    outcome_result,
+)
 
 
 @pytest.fixture(scope="module")
 def facts() -> Facts:
-    return facts_of()
+    return outcome_facts(n_clusters=5)
 
 
 def section(facts: Facts) -> str:
@@ -48,60 +45,203 @@ def section(facts: Facts) -> str:
     return found.get("outcomes", "")
 
 
-def test_the_section_shows_what_the_result_says(facts: Facts) -> None:
-    shown = section(facts)
+def changed(facts: Facts, **changes: Any) -> Facts:
+    """Return the same with other fields of its outcomes."""
     assert facts.result.outcomes is not None
-    died, stay = facts.result.outcomes.results
-    (one,) = died.comparisons
-    assert one.mantel_haenszel is not None
-    for number in (
-        f"{one.mantel_haenszel.odds_ratio.value:.2f}".rstrip("0"),
-        f"{100 * died.clusters[0].value.value:.1f} %",
-        f"{stay.clusters[1].deviation:.2f}".rstrip("0"),
+    outcomes = facts.result.outcomes.model_copy(update=changes)
+    return replace(facts, result=facts.result.model_copy(update={"outcomes": outcomes}))
+
+
+@pytest.mark.parametrize(
+    ("found", "said", "per_cent"),
+    [
+        (None, "–", "–"),
+        (CLOSED, "2.31 (1.4 to 3.8)", "231.0 % (140.0 to 380.0)"),
+        (AT_LEAST, "at least 2.3", "at least 230.0 %"),
+        (AT_MOST, "at most 0.8", "at most 80.0 %"),
+        (UNKNOWN, CANNOT_TELL, CANNOT_TELL),
+        (Estimate(value=1.0, lower=None, upper=None), CANNOT_TELL, CANNOT_TELL),
+        (Estimate(value=None, lower=0.5, upper=2.0), "0.5 to 2", "50.0 to 200.0 %"),
+    ],
+)
+def test_an_open_interval_is_said_in_words(
+    found: Estimate | None, said: str, per_cent: str
+) -> None:
+    assert estimate_text(found) == said
+    assert estimate_text(found, percent=True) == per_cent
+
+
+def test_what_noise_takes_beyond_0_and_1_is_shown_within() -> None:
+    found = Estimate(value=-0.02, lower=-0.1, upper=1.02)
+    assert estimate_text(found, percent=True, within=True) == "0.0 % (0.0 to 100.0)"
+    assert estimate_text(found) == "-0.02 (-0.1 to 1.02)"
+    assert [p_text(p) for p in (None, 0.0004, 0.0321)] == ["–", "< .001", "0.032"]
+
+
+def test_a_cluster_has_the_same_lines_as_every_other() -> None:
+    found = outcome_result(STAY, 2)
+    first, second = found.clusters
+    without = first.model_copy(update={"median": None})
+    assert [line.what for line in cluster_lines(found, without)] == [
+        *(*STAY.cells[:-1], "median", "mean"),
+    ]
+    assert len(cluster_lines(found, without)) == len(cluster_lines(found, second))
+    survival = outcome_result(RELAPSE, 1)
+    named = [line.what for line in cluster_lines(survival, survival.clusters[0])]
+    assert named == ["S(6)", "S(12)", "S(24)", "S(36)", "restricted mean"]
+
+
+def test_the_section_says_what_readers_have_to_know(facts: Facts) -> None:
+    shown = section(facts)
+    for words in (
+        "The counts come from the rows of each site. Cluster sizes come from groups",
+        "standard deviation of 5. The question cost 10 points of each site&#x27;s allowance.",
+        "standard deviation of 2.24. The question cost 50 points",
+        "compared with cluster 0, the largest one",
+        "It does not mean that the clusters are equal.",
+        "<td>at least 2.3</td>",
+        "<td>at most 0.8</td>",
+        f"<td>{CANNOT_TELL}</td>",
+        "12.3 % (10.0 to 20.0)",
+        "stay [days]",
     ):
-        assert number in shown
+        assert words in shown
+    # Every outcome has a forest plot, and the time to event has its curves before its table.
+    assert shown.count("<svg") == len(DECLARED) + 1
+    relapse = shown[shown.index("relapse [months]") :]
+    assert relapse.index("at risk") < relapse.index("<table")
+
+
+def test_names_are_escaped_in_text_and_figures() -> None:
+    hostile = DIED.model_copy(update={"name": "<died>"})
+    shown = section(outcome_facts((hostile,)))
     assert "&lt;died&gt;" in shown
     assert "<died>" not in shown
-    assert "stay [days]" in shown
-    assert "not adjusted for the number of comparisons" in shown
-    assert "for at least 5 of its persons" in shown
-    assert html(facts).count('<section id="outcomes">') == 1
 
 
-def test_the_downloads_hold_it(facts: Facts) -> None:
-    written = json.loads(json_text(facts))["outcomes"]
-    assert facts.result.outcomes is not None
-    assert written == facts.result.outcomes.model_dump(mode="json")
+def test_exact_counts_have_no_words_about_noise() -> None:
+    results = (outcome_result(DIED, 2, exact=True),)
+    shown = section(changed(outcome_facts((DIED,), 2), results=results))
+    assert "The counts are exact." in shown
+    assert "noise hides" not in shown
 
 
-def test_numbers_that_are_withheld_are_said_to_be(
+def test_points_that_are_short_name_the_sites(
     facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    why = "fewer than 3 sites have persons with a value in this cluster"
-    said = "withheld of clusters that fewer than 3 sites have"
-    lone = facts_of(well="ab")
-    for shown, times in ((facts, 0), (lone, 2)):
-        assert shown.result.outcomes is not None
-        page = section(shown)
-        assert page.count("<td>withheld</td>") == times
-        assert (why in page) == (said in methods_text(shown)) == bool(times)
-        table = frame(shown, "outcomes")
-        assert table[table.site == "all sites"].persons.isna().sum() == times
-        show_outcomes(shown.result.outcomes)
-        assert capsys.readouterr().out.count("  withheld") == times
+    short = changed(facts, refused=("b",))
+    assert "Refused: points short at b. Their persons are not counted here." in section(short)
+    outcomes = short.result.outcomes
+    assert outcomes is not None
+    show_outcomes(outcomes)
+    assert "refused: points short at b" in capsys.readouterr().out
+    assert "Sites without enough points were not counted: b." in _methods(short)
+    # Another site sees itself alone.
+    own = outcomes.of_sites(frozenset({"a"}))
+    assert "points short" not in section(changed(facts, **dict(own)))
+    assert "points short" in section(changed(facts, results=(), refused=("b",)))
+
+
+def _methods(facts: Facts) -> str:
+    return next(each.html for each in sections(facts) if each.key == "methods")
+
+
+def test_outcomes_stand_at_one_number_of_clusters(facts: Facts) -> None:
+    asked = facts.definition.model_copy(update={"outcomes_k": 5, "config": {"n_clusters": [3, 5]}})
+    here = replace(facts, definition=asked)
+    assert outcome_sentences(here)[0] == "Outcomes were counted at K = 5."
+    elsewhere = replace(here, result=facts.result.model_copy(update={"outcomes": None}))
+    assert section(elsewhere) == "<p>Outcomes were counted at K = 5.</p>"
+    with pytest.raises(UsageError, match="Outcomes were counted at K = 5"):
+        frame(elsewhere, "outcomes")
+    recommended = asked.model_copy(update={"outcomes_k": "recommended"})
+    assert "at the recommended K only" in section(replace(elsewhere, definition=recommended))
 
 
 def test_a_session_without_outcomes_has_no_section(facts: Facts) -> None:
-    plain = replace(facts, result=facts.result.model_copy(update={"outcomes": None}))
+    features = tuple(each for each in facts.definition.features if each.role == "feature")
+    plain = replace(
+        facts,
+        result=facts.result.model_copy(update={"outcomes": None}),
+        definition=facts.definition.model_copy(update={"features": features}),
+    )
     assert section(plain) == ""
     assert outcome_sentences(plain) == ()
+    with pytest.raises(UsageError, match="no outcomes"):
+        frame(plain, "outcomes")
+    with pytest.raises(UsageError, match="no outcome to draw"):
+        Plots(plain).forest()
 
 
-def test_a_site_reads_its_own_rows_by_site(facts: Facts) -> None:
+def test_programs_get_tables_and_sigma(facts: Facts) -> None:
     assert facts.result.outcomes is not None
-    own = facts.result.model_copy(
-        update={"outcomes": facts.result.outcomes.of_sites(frozenset({"b"}))}
+    written = json.loads(json_text(facts))["outcomes"]
+    assert written == facts.result.outcomes.model_dump(mode="json")
+    counts = frame(facts, "outcome_counts")
+    found = facts.result.outcomes.results[0]
+    mine = counts[(counts.outcome == "died") & (counts.site == "a")]
+    assert mine["count"].tolist() == found.tables["a"].ravel().tolist()
+    assert set(mine.sigma) == {5.0}
+    assert set(mine.cluster) == {0, 1, 2, 3, 4, "none"}
+    estimates = frame(facts, "outcomes")
+    odds = estimates[(estimates.outcome == "died") & (estimates.what == "odds_ratio")]
+    assert odds[odds.site == "all sites"].lower.notna().tolist() == [True, True, False, False]
+    assert odds[odds.site == "a"].value.tolist() == [2.31]
+    table = csv_text(facts).splitlines()
+    assert any(re.match(r"0,100,died: yes,died,yes,outcome,,0.123,", line) for line in table)
+
+
+def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
+    shown = html_overview("SessionResult", facts)
+    assert "died: yes" in shown
+    assert "22.3 % (10.0 to 30.0)" in shown
+    assert "outcomes: died, ward, stay, relapse; counted in rows" in text_overview("R", facts)
+
+
+def test_the_profile_table_has_a_row_for_each_outcome(facts: Facts) -> None:
+    profile = next(each.html for each in sections(facts) if each.key == "profile")
+    for words in ("died: yes", "stay: median", "relapse: S(36)", "22.3 % (10.0 to 30.0)"):
+        assert words in profile
+
+
+def test_figures_say_in_words_what_they_show(facts: Facts) -> None:
+    plots = Plots(facts)
+    forest = plots.forest().description
+    assert "died: odds ratio. cluster 1 2.31 (1.4 to 3.8); a 2.31 (1.4 to 3.8); cluster 2" in forest
+    assert f"cluster 4 {CANNOT_TELL}" in forest
+    one = plots.forest("stay")
+    assert "stay: difference of means." in one.description
+    assert "died" not in one.description
+    survival = plots.survival()
+    assert "relapse, cluster 0: 94.2 %" in survival.description
+    assert survival.svg.count("<polyline") == 5
+    with pytest.raises(UsageError, match="no outcome to draw named 'died'"):
+        plots.survival("died")
+
+
+def test_an_interval_without_marks_is_drawn_as_words_alone() -> None:
+    facts = outcome_facts((DIED,), 5)
+    assert facts.result.outcomes is not None
+    found = facts.result.outcomes.results[0]
+    unknown = tuple(c for c in found.comparisons if c.cluster == 4)
+    only = Outcomes(
+        n_clusters=5,
+        reference=0,
+        results=(found.model_copy(update={"comparisons": unknown}),),
     )
-    shown = section(replace(facts, result=own))
-    assert ">b</th>" in shown
-    assert ">a</th>" not in shown
+    figure = Plots(changed(facts, **dict(only))).forest()
+    assert CANNOT_TELL in figure.svg
+    assert "<rect" not in figure.svg
+
+
+def test_ratios_beyond_the_axis_end_in_an_arrow() -> None:
+    facts = outcome_facts((DIED,), 2)
+    assert facts.result.outcomes is not None
+    found = facts.result.outcomes.results[0]
+    wide = Estimate(value=90.0, lower=-0.5, upper=1e9)
+    comparisons = (found.comparisons[0].model_copy(update={"estimate": wide, "by_site": {}}),)
+    results = (found.model_copy(update={"comparisons": comparisons}),)
+    figure = Plots(changed(facts, results=results)).forest()
+    assert not re.search(r'="[^"]*\b(nan|inf)\b', figure.svg)
+    assert "(-0.5 to 1e+09)" in figure.svg
+    assert figure.svg.count("<path d=") == 4

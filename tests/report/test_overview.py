@@ -295,7 +295,7 @@ def test_frames_hold_what_the_result_does(swept: Any) -> None:
 def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="nothing to compare"):
         swept.at(2).to_frame("k")
-    with pytest.raises(UsageError, match="clusters, sites, transfer, outcomes, k, history"):
+    with pytest.raises(UsageError, match="outcomes, outcome_counts, k, history"):
         swept.to_frame("rows")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=r"pip install 'fedclust\[data\]'"):
@@ -305,6 +305,7 @@ def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.Mon
 def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
     names = ["profile", "pairs", "radar", "sizes", "mix", "centroids"]
     names += ["stability", "consensus", "own_clusters", "choice", "flow", "convergence", "bounds"]
+    names += ["forest", "survival"]
     assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
     assert "choice()" in repr(swept.plot)
     assert "bounds()" not in repr(swept.plot)

@@ -103,27 +103,33 @@ def test_outcomes_are_consented_to_and_no_columns_of_the_method() -> None:
     assert read_definition(canonical(definition)) == definition
     plan = plan_of(definition)
     assert [column.name for column in plan.columns] == ["age"]
-    assert [column.name for column in plan.outcome_columns] == ["died"]
-    assert [feature.name for feature in plan.released] == ["died", "age"]
+    assert [outcome.name for outcome in plan.outcomes] == ["died"]
+    # Whoever consents consents to the points, also where the request leaves them out.
+    assert written[0]["points"] == 10
 
 
-@pytest.mark.parametrize(
-    ("fields", "pointer"),
-    [
-        ({"weight": 2}, "/features/0/weight"),
-        ({"kind": "numeric", "transform": "log", "lower": 1}, "/features/0/transform"),
-    ],
-)
-def test_an_outcome_takes_no_weight_and_no_transform(fields: Any, pointer: str) -> None:
-    assert pointers(with_outcome(**fields)) == [pointer]
+@pytest.mark.parametrize("fields", [{"weight": 2}, {"transform": "log"}, {"lower": 0}])
+def test_an_outcome_takes_no_fields_of_a_feature(fields: Any) -> None:
+    with pytest.raises(ValidationError, match=f"features.0.outcome.{next(iter(fields))}"):
+        with_outcome(**fields)
 
 
 def test_outcomes_need_a_feature_to_cluster_by_and_no_bounds() -> None:
-    assert pointers(request(features=[{"name": "died", "role": "outcome"}])) == ["/features"]
-    stay = with_outcome(kind="numeric").model_copy(
-        update={"policy": request(policy_scaling="bounds").policy}
-    )
-    check_definition(stay)
+    outcome = {"name": "died", "role": "outcome", "kind": "binary"}
+    assert pointers(request(features=[outcome])) == ["/features"]
+    policy = request(policy_scaling="bounds").policy
+    check_definition(with_outcome().model_copy(update={"policy": policy}))
+
+
+def test_outcomes_that_share_a_column_read_it_alike() -> None:
+    age = {"name": "age"}
+    time = {"name": "t", "role": "outcome", "kind": "time", "edges": [1, 2, 3, 4], "event": "died"}
+    died = {"name": "died", "role": "outcome", "kind": "binary"}
+    check_definition(request(features=[age, died, time]))
+    ward = {**died, "kind": "categorical", "levels": ["a", "b"]}
+    assert pointers(request(features=[age, ward, time])) == ["/features/2/kind"]
+    days = {"name": "died", "role": "outcome", "kind": "ordered", "edges": [1, 2]}
+    assert pointers(request(features=[age, time, days])) == ["/features/2/kind"]
 
 
 def test_only_a_simulation_needs_no_purpose() -> None:

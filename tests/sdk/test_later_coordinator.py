@@ -28,11 +28,12 @@ from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.purpose import PURPOSE
 from support.site_rows import breast_cancer
 
-FEATURES = [{"name": "x"}, {"name": "y"}, {"name": "z", "role": "outcome"}]
+Z = {"name": "z", "role": "outcome", "kind": "ordered", "edges": [0, 1]}
+FEATURES = [{"name": "x"}, {"name": "y"}, Z]
 #: A session's definition and a site's task have a hash; the others are maps, whose keys are data.
 KEPT = {"definition", "common", "site", "config_schema", "config"}
 KEPT |= {"site_sizes", "mapping", "extra", "soft", "metrics", "platform"}
-BY_SITE = {"sites", "by_site"}
+BY_SITE = {"sites", "by_site", "tables"}
 #: States by the field that they are in. A client cannot do without `work` and the ends.
 LATER = {
     "state": {
@@ -126,6 +127,7 @@ def test_the_sdk_joins_computes_and_reads_the_result(
     analyst.create_study({**study, "defaults": {"policy": {"max_rounds": 3}}})
     config = {"n_clusters": [2, 3], "transfer": True}
     asked = {"name": "heart", "study": "hearts", "algorithm": "lloyd", "config": config, "seed": 7}
+    asked["outcomes_k"] = 2
     assert analyst.create_session(asked).state == "held"
 
     def take_part(name: str) -> tuple[SiteResult, SessionStatus]:
@@ -136,7 +138,7 @@ def test_the_sdk_joins_computes_and_reads_the_result(
 
     with ThreadPoolExecutor(len(rows)) as pool:
         took_part = dict(zip(rows, pool.map(take_part, rows), strict=True))
-    options = {"policy": {"max_rounds": 3}, "features": FEATURES, "seed": 7}
+    options = {"policy": {"max_rounds": 3}, "features": FEATURES, "seed": 7, "outcomes_k": 2}
     expected = simulate("lloyd", rows, config=config, **options)
     for name, (result, status) in took_part.items():
         np.testing.assert_array_equal(result.labels_, expected.labels_[name])

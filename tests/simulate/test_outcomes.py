@@ -1,4 +1,4 @@
-"""Outcomes in a whole session: what is asked, what is sent and what the result says."""
+"""Outcomes in a whole session: who is counted, what is sent and what the result holds."""
 
 from __future__ import annotations
 
@@ -8,82 +8,228 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust import simulate
+from fedclust import FederatedKMeans, simulate
 from fedclust.definition import DefinitionError
+from fedclust.schema.feature import Outcome
 
-FEATURES: list[Any] = ["x", "y", {"name": "died", "kind": "binary", "role": "outcome"}]
+DIED = {"name": "died", "kind": "binary", "role": "outcome"}
+STAY = {"name": "stay", "kind": "ordered", "edges": [3, 8], "role": "outcome", "points": 100}
+TIME = {
+    "name": "t",
+    "kind": "time",
+    "edges": [1, 2, 3, 4],
+    "event": "died",
+    "role": "outcome",
+}
+FEATURES: list[Any] = ["x", "y", DIED, STAY, TIME]
+OUTCOMES = [Outcome.model_validate(each, strict=False) for each in (DIED, STAY, TIME)]
+#: With the methods' options: single rows, and groups.
+METHODS = ["lloyd", "fkm", "kfed", "overlap", "overlap_oneshot", "mixture", "spectral"]
 
 
 def hospital(seed: int, n: int = 240) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     sick = rng.integers(0, 3, n) == 0
-    died = rng.random(n) < np.where(sick, 0.4, 0.1)
-    return pd.DataFrame(
-        {"x": rng.normal(size=n) + 7 * sick, "y": rng.normal(size=n), "died": died.astype(float)}
+    died = (rng.random(n) < np.where(sick, 0.4, 0.1)).astype(float)
+    found = pd.DataFrame(
+        {
+            "x": rng.normal(size=n) + 7 * sick,
+            "y": rng.normal(size=n),
+            "died": died,
+            "stay": rng.gamma(2.0, 3.0, n),
+            "t": rng.exponential(3.0, n),
+        }
     )
+    for name in ("died", "stay", "t"):
+        found.loc[rng.random(n) < 0.1, name] = np.nan
+    return found
 
 
 SITES = {name: hospital(seed) for seed, name in enumerate(("berlin", "oslo", "porto"))}
 
 
 def run(method: str = "lloyd", sites: Any = None, **config: Any) -> Any:
-    policy = config.pop("policy", {})
+    named = {k: config.pop(k) for k in ("policy", "persons", "seed", "outcomes_k") if k in config}
+    features = config.pop("features", FEATURES)
     config = {"n_clusters": 2, **config}
-    return simulate(method, sites or SITES, config=config, features=FEATURES, policy=policy)
+    return simulate(method, sites or SITES, config=config, features=features, **named)
 
 
-@pytest.mark.parametrize("method", ["lloyd", "fkm", "kfed", "overlap", "spectral"])
-def test_events_are_those_of_the_labels(method: str) -> None:
-    found = run(method, policy={"protection": "none"})
-    assert [entry.phase for entry in found.history_][-1] == "evidence"
-    died = found.outcomes_.results[0]
+def tables(found: Any) -> dict[str, tuple[Any, ...]]:
+    """Return what each site sent about outcomes."""
+    return {each.site: each.payload.cells for each in found.trace_ if each.phase == "outcomes"}
+
+
+def counted(rows: pd.DataFrame, labels: Any, k: int = 2) -> list[pd.DataFrame]:
+    """Return the exact tables of died, stay and t by cluster, the last row for none."""
+    died = rows.died.map({0.0: "no", 1.0: "yes"}).fillna("no value")
+    edges = [-np.inf, 3, 8, np.inf]
+    names = ["below 3", "3 to 8", "8 and more"]
+    stay = pd.cut(rows.stay, edges, right=False, labels=names).astype(object).fillna("no value")
+    time = [
+        "no value"
+        if np.isnan(each.t) or np.isnan(each.died)
+        else "past 4"
+        if each.t > 4
+        else f"{'event' if each.died else 'left'} {int(each.t)} to {int(each.t) + 1}"
+        for each in rows.itertuples()
+    ]
+    clusters = pd.Series(np.where(labels < 0, k, labels))
+    return [
+        pd.crosstab(clusters, pd.Series(np.asarray(values)))
+        .reindex(index=range(k + 1), columns=outcome.cells, fill_value=0)
+        .fillna(0)
+        for values, outcome in zip((died, stay, time), OUTCOMES, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_exact_tables_are_those_of_the_label_files(method: str) -> None:
+    found = run(method, policy={"protection": "none", "missing": "impute"})
     for name, rows in SITES.items():
-        events = np.bincount(found.labels_[name], weights=rows["died"], minlength=2)
-        assert [each.events for each in died.sites[name]] == events.tolist()
-    assert sum(each.persons for each in died.clusters) == 720
+        for table, expected in zip(
+            tables(found)[name], counted(rows, found.labels_[name]), strict=True
+        ):
+            np.testing.assert_array_equal(table, expected)
+            assert table.sum() == 240
+    assert [entry.phase for entry in found.history_][-1] == "outcomes"
+    died = found.outcomes_.results[0]
+    assert died.sigma == 0
+    np.testing.assert_array_equal(died.total, sum(died.tables.values()))
     assert found.outcomes_.reference == int(np.argmax(found.sizes_))
 
 
-def test_groups_of_persons_show_nearly_the_same() -> None:
-    exact, protected = (
-        run(policy={"protection": each}).outcomes_.results[0].comparisons[0].mantel_haenszel
-        for each in ("none", "groups")
-    )
-    assert exact.odds_ratio.lower > 1 < protected.odds_ratio.lower
-    assert np.log(exact.odds_ratio.value / protected.odds_ratio.value) == pytest.approx(0, abs=0.4)
+@pytest.mark.parametrize("method", METHODS)
+def test_persons_in_groups_are_counted_by_their_own_rows(method: str) -> None:
+    """With noise, so the difference from the rows' own counts is that of the noise."""
+    found = run(method)
+    off: list[list[float]] = [[] for _ in OUTCOMES]
+    for name, rows in SITES.items():
+        for place, (table, expected) in enumerate(
+            zip(tables(found)[name], counted(rows, found.labels_[name]), strict=True)
+        ):
+            off[place] += (table - expected.to_numpy()).ravel().tolist()
+    for outcome, differences in zip(OUTCOMES, off, strict=True):
+        sd = float(outcome.variance) ** 0.5
+        assert sd / 2 < np.std(differences) < 2 * sd
+        assert abs(np.mean(differences)) < 5 * sd / len(differences) ** 0.5
 
 
-def test_every_k_and_resampled_models_go_with_outcomes() -> None:
-    swept = run(n_clusters=[2, 3], stability=20, policy={"protection": "none"})
-    assert [entry.phase for entry in swept.history_][-2:] == ["evidence", "resampling"]
-    for k in (2, 3):
-        (died,) = swept.at(k).outcomes_.results
-        assert (len(died.clusters), len(died.comparisons)) == (k, k - 1)
+def test_noise_depends_on_seed_site_and_outcome_and_on_nothing_else() -> None:
+    one, same, other = run(), run(), run(seed=1)
+    for name in SITES:
+        for here, there in zip(tables(one)[name], tables(same)[name], strict=True):
+            np.testing.assert_array_equal(here, there)
+        assert (tables(one)[name][0] != tables(other)[name][0]).any()
+    alike = run(sites=dict.fromkeys(SITES, hospital(1)))
+    berlin, oslo = tables(alike)["berlin"], tables(alike)["oslo"]
+    assert all((a != b).any() for a, b in zip(berlin, oslo, strict=True))
+
+
+def test_several_rows_of_one_person_count_once() -> None:
+    persons = {name: np.arange(240) // 2 for name in SITES}
+    found = run(persons=persons, features=["x", "y", {**DIED, "points": 10_000}])
+    for name, rows in SITES.items():
+        (table,) = tables(found)[name]
+        # The noise has a variance of 1/40.
+        assert abs(table.sum() - 120) <= 3
+        votes = rows.groupby(persons[name]).died.agg(["sum", "count"])
+        yes = int((2 * votes["sum"] > votes["count"]).sum())
+        assert abs(table[:, 1].sum() - yes) <= 3
+        assert abs(table[:, 2].sum() - int((votes["count"] == 0).sum())) <= 3
+
+
+def test_a_group_that_lacks_a_column_is_in_no_cluster_where_rows_are_dropped() -> None:
+    sites = {name: rows.copy() for name, rows in SITES.items()}
+    for rows in sites.values():
+        rows.loc[:59, "x"] = np.nan
+    features = ["x", "y", {**DIED, "points": 10_000}]
+    dropped = run(sites=sites, features=features, policy={"missing": "drop"})
+    imputed = run(sites=sites, features=features, policy={"missing": "impute"})
+    for name in sites:
+        (table,) = tables(dropped)[name]
+        # 60 incomplete persons, and complete ones who are in a group with some of them.
+        assert 58 <= table[-1].sum() <= 80
+        assert abs(table.sum() - 240) <= 4
+        assert abs(table[:-1].sum() - sum(dropped.result_.site_sizes[name])) <= 4
+        (table,) = tables(imputed)[name]
+        assert abs(table[-1]).sum() <= 3
+        assert abs(table.sum() - 240) <= 4
+
+
+def test_methods_compute_the_same_whatever_the_outcomes_are() -> None:
+    others = {
+        name: rows.assign(died=1 - rows.died, stay=1.0, t=rows.t[::-1].to_numpy())
+        for name, rows in SITES.items()
+    }
+
+    def sent(sites: Any, features: Any) -> list[Any]:
+        found = run("fkm", sites, features=features)
+        return [
+            (each.site, each.phase, each.payload.model_dump_json())
+            for each in found.trace_
+            if each.phase != "outcomes"
+        ]
+
+    answers = sent(SITES, FEATURES)
+    assert answers == sent(others, FEATURES) == sent(SITES, ["x", "y"])
+
+
+def test_outcomes_are_counted_at_one_k_after_all_other_rounds() -> None:
+    policy = {"protection": "none"}
+    swept = run(n_clusters=[2, 3], stability=20, policy=policy, outcomes_k=3)
+    assert [entry.phase for entry in swept.history_][-3:] == ["evidence", "resampling", "outcomes"]
+    assert len(swept.at(3).outcomes_.results[0].clusters) == 3
+    assert swept.at(2).outcomes_ is None
+    for name, rows in SITES.items():
+        expected = counted(rows, swept.at(3).labels_[name], 3)
+        for table, exact in zip(tables(swept)[name], expected, strict=True):
+            np.testing.assert_array_equal(table, exact)
 
 
 def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
-    sites = {**SITES, "riga": hospital(9).drop(columns="died")}
-    died = run("overlap", sites, policy={"missing": "mask"}).outcomes_.results[0]
-    assert set(died.sites) == set(SITES)
-    few = run("overlap", {**sites, "oslo": sites["riga"]}, policy={"missing": "mask"})
-    assert few.outcomes_.results == ()
-    warning = "in every cluster, fewer sites than min_sites have values of the outcomes 'died'"
-    assert warning in few.result_.warnings
+    riga = hospital(9)
+    policy = {"missing": "mask"}
+    sites = {**SITES, "riga": riga.drop(columns="died")}
+    found = run("overlap", sites, policy=policy)
+    # The time needs its event.
+    assert [table is None for table in tables(found)["riga"]] == [True, False, True]
+    assert set(found.outcomes_.results[0].tables) == set(SITES)
+    assert set(found.outcomes_.results[1].tables) == {*SITES, "riga"}
+    without = riga[["x", "y"]]
+    found = run("overlap", {**SITES, "riga": without}, policy=policy)
+    assert set(tables(found)) == set(SITES)
+    few = run("overlap", {**SITES, "riga": without, "oslo": without}, policy=policy)
+    assert tables(few) == {}
+    assert any("fewer sites than min_sites" in text for text in few.result_.warnings)
 
 
-def test_another_k_does_not_show_what_one_k_withholds() -> None:
-    """At K = 3 Porto alone has a cluster, which is a part of another one at K = 2."""
-    porto = SITES["porto"]
-    far = porto.assign(x=porto.x + 6 * ((porto.x > 3.5) & (porto.y > 0)))
-    sites = {**SITES, "porto": far}
-    swept = run(sites=sites, n_clusters=[2, 3], policy={"scaling": "none"})
-    shown = {
-        k: [own.events is not None for own in swept.at(k).outcomes_.results[0].clusters]
-        for k in (2, 3)
-    }
-    assert shown == {2: [True, True], 3: [False, False, False]}
+def test_a_site_with_fewer_than_p_persons_answers_empty() -> None:
+    found = run(sites={**SITES, "riga": hospital(9, 4)}, policy={"min_sites": 3})
+    assert "riga" not in {name for name, cells in tables(found).items() if cells}
+
+
+def test_new_rows_need_no_outcomes() -> None:
+    order = ["x", "y", "died", "stay", "t"]
+    arrays = {name: rows[order].to_numpy(float) for name, rows in SITES.items()}
+    found = run("fkm", arrays)
+    assert found.labels_["oslo"].tolist() == run("fkm").labels_["oslo"].tolist()
+    new = arrays["oslo"][:, :2]
+    np.testing.assert_array_equal(found.predict(new), found.labels_["oslo"])
+    np.testing.assert_array_equal(
+        found.predict(pd.DataFrame(new, columns=["x", "y"])), found.labels_["oslo"]
+    )
+
+
+def test_an_estimator_takes_an_array_with_the_columns_of_outcomes_last() -> None:
+    rows = pd.concat(SITES.values())[["x", "y", "t", "died"]].to_numpy(float)
+    model = FederatedKMeans(2, features=["x", "y", TIME], policy={"protection": "none"})
+    model.fit(rows, sites=np.repeat(list(SITES), 240))
+    assert model.n_features_in_ == 2
+    assert model.result_.outcomes_.results[0].total.sum() == 720
+    np.testing.assert_array_equal(model.predict(rows[:, :2]), model.labels_)
 
 
 def test_outcomes_need_a_closing_evaluation() -> None:
-    with pytest.raises(DefinitionError, match="these options have none"):
+    with pytest.raises(DefinitionError, match="leave evaluate on"):
         run(evaluate=False)

@@ -157,11 +157,15 @@ def test_a_draft_from_before_another_change_is_made_again(hospital: Hospital) ->
     assert list(hospital.store.records()) == [other.table_id]
 
 
-def test_drafts_of_different_persons_are_both_kept(hospital: Hospital) -> None:
+def test_a_new_table_that_does_not_know_of_another_is_drafted_again(hospital: Hospital) -> None:
+    """It names the tables that share its points."""
     first, second = hospital.draft(mixed(80)), hospital.draft(mixed(80, 500))
-    hospital.store.keep(first)
-    hospital.store.keep(second)
-    assert len(hospital.store.records()) == 2
+    table = hospital.store.keep(first)
+    with pytest.raises(Overtaken):
+        hospital.store.keep(second)
+    hospital.update(mixed(80, 500), other_persons="board 7")
+    created = [line for line in hospital.lines() if line["what"] == "created"]
+    assert [line.get("shares_with") for line in created] == [None, [table.table_id]]
 
 
 def test_a_kill_at_any_write_leaves_the_old_groups_or_the_new_ones(

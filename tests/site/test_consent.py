@@ -15,8 +15,10 @@ from fedclust.definition import freeze, plan_of
 from fedclust.protection.figures import TableFigures
 from fedclust.report.session_terms import session_terms
 from fedclust.schema.feature import Feature
+from fedclust.site.allowance import Balance, Question
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
+from fedclust.site.review import review_page
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate, SessionInfo
 
@@ -234,3 +236,94 @@ def test_what_joining_tells_of_the_table_is_said() -> None:
         assert any(said in note for note in terms.notes)
     exact = request(policy={"protection": "none"})
     assert not any(said in note for note in exact.notes)
+
+
+# --- points for outcomes --------------------------------------------------------------------------
+
+OUTCOMES = [
+    {"name": "x0"},
+    {"name": "died", "kind": "binary", "role": "outcome"},
+    {"name": "readmitted", "kind": "binary", "role": "outcome"},
+]
+
+
+def asking(
+    outcomes: dict[str, int], *, limit: int = 100, left: int = 70, **changes: Any
+) -> ConsentRequest:
+    """Return a request that asks for outcomes at so many points each."""
+    question = Question(
+        "https://coordinator.example", "zurich", "heart-2026", "0" * 64, outcomes, tuple(outcomes)
+    )
+    balance = Balance(limit, left, question.points <= left)
+    asked = request(features=OUTCOMES)
+    return dataclasses.replace(asked, question=question, balance=balance, **changes)
+
+
+def points_said(asked: ConsentRequest) -> str:
+    return " ".join(dict(asked.sections()).get("points", ()))
+
+
+def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
+    said = points_said(asking({"died": 10}))
+    assert said.startswith(
+        "Counts of `died` by final cluster, computed from your rows, each with random noise (sd "
+        "5). Uses 10 of your 100 points; 60 are left. Whoever knows everything else, and asks for "
+        "all 100, guesses one patient's yes/no outcome right 67 times in 100 instead of 50; this "
+        "question alone: 56. Afterwards no question about these patients is answered. This does "
+        "not cover a family or group with the same outcome. "
+    ), said
+    assert said.endswith("share its points; more are opened only by fedclust allowance raise.")
+
+
+def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
+    asked = asking({"died": 10, "readmitted": 50}, limit=150, left=150, also_features=("died",))
+    said = points_said(asked)
+    assert "Counts of `died`, `readmitted` by final cluster" in said
+    assert "(sd 5, 2.2). Uses 60 of your 150 points; 90 are left." in said
+    assert "all 150, guesses one patient's yes/no outcome right 71 times in 100" in said
+    assert "these questions alone: 64." in said
+    assert "died: this column is also a feature, so the 71 of 100 does not hold for it." in said
+
+
+def test_the_text_says_if_points_are_short() -> None:
+    said = points_said(asking({"died": 10}, left=5))
+    assert said.startswith(
+        "Points short: `died` would use 10 points, and 5 of 100 are left. This site answers no "
+        "outcomes in this session, everybody sees that, and the clustering continues."
+    )
+    assert "Uses" not in said
+
+
+def test_the_text_says_that_exact_counts_end_the_promise() -> None:
+    asked = request(features=OUTCOMES, policy={"protection": "none"})
+    said = points_said(asked)
+    assert said.startswith("died, readmitted: counted exactly. Exact counts end the promise")
+    assert points_said(request(policy={"protection": "none"})) == ""
+
+
+def test_an_approval_covers_the_points_and_not_what_is_left() -> None:
+    few, many = asking({"died": 10}), asking({"died": 50})
+    assert few.approval_code != many.approval_code
+    assert few.approval_code == asking({"died": 10}, left=20).approval_code
+    assert few.approval_code != asking({"died": 10}, left=5).approval_code
+    assert request().terms["points"] is None
+    exact = request(features=OUTCOMES, policy={"protection": "none"})
+    assert exact.terms["exact_outcomes"] is True
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (asking({"died": 10}), ("points for outcomes", "Uses 10 of your 100 points")),
+        (asking({"died": 10}, left=5), ("too few points", "This site answers no outcomes")),
+        (
+            request(features=OUTCOMES, policy={"protection": "none"}),
+            ("They are counted exactly, which ends the promise",),
+        ),
+    ],
+)
+def test_the_page_to_sign_says_the_same(asked: ConsentRequest, said: tuple[str, ...]) -> None:
+    page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
+    for text in said:
+        assert text in page
+    assert "A site gives each set of persons a number of points for ever" in page

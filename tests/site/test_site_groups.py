@@ -203,6 +203,25 @@ def test_an_approval_of_persons_who_wait_need_not_be_repeated(tmp_path: Path) ->
     assert fake.joined.other_persons
 
 
+def test_a_table_of_persons_in_no_other_one_is_declared_so(tmp_path: Path) -> None:
+    first, second, third = coordinator(), coordinator(), coordinator()
+    take_part(first, tmp_path)
+    other = np.random.default_rng(9).normal(size=(60, 2))
+    stated = {"person": [f"q{i}" for i in range(60)], "no_person_in_another_table": True}
+    for wrong in ({}, {"other_persons": "board 7", "separate_groups": "board 7"}):
+        with pytest.raises(errors.UsageError, match="--other-persons"):
+            take_part(second, tmp_path, other, **stated, **wrong)
+    take_part(second, tmp_path, other, **stated, other_persons="board 7")
+    # Also later, when nobody has to state it again.
+    take_part(third, tmp_path, other, person=stated["person"])
+    for fake, said in ((first, False), (second, True), (third, True)):
+        assert fake.joined is not None
+        assert fake.joined.no_person_in_another_table == said
+    created = [record.history[0] for record in tables(tmp_path).values()]
+    assert sum("no_person_in_another_table" in line for line in created) == 1
+    assert not any("shares_with" in line for line in created)
+
+
 def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
     take_part(coordinator(), tmp_path)
     fake = coordinator()
@@ -223,7 +242,8 @@ def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
     third = coordinator()
     assert table is not None
     take_part(third, tmp_path, cohort=table[:6])
-    assert declared(third) == (table, False)
+    # A coordinator that knows the first table alone would refuse this one without the approval.
+    assert declared(third) == (table, True)
 
 
 def test_without_protection_there_is_no_table(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Memory:
         blocks: int = 1,
         *,
         later: Mapping[str, str] | None = None,
-        outcomes: Sequence[str] = (),
+        counted: bool = False,
         **how: Any,
     ) -> Change:
         """As :meth:`update`, for columns."""
@@ -101,8 +101,8 @@ class Memory:
             PersonSource(
                 parts,
                 {each.name: "number" for each in sources} | (rules or {}),
-                apart=frozenset(outcomes),
                 later=later or {},
+                counted=counted,
             ),
             **how,
         )

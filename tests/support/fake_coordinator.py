@@ -26,7 +26,7 @@ from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_submission, read_submission_head
 from support.purpose import PURPOSE
-from support.rounds import data_of
+from support.rounds import count_of, data_of
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 URL = "https://coordinator.example"
@@ -286,6 +286,7 @@ class FakeCoordinator(httpx.BaseTransport):
                 p=self.plan.policy.min_group_size,
                 size_band=None,
                 memory=self.memories[name],
+                count=count_of(self.plan, rows, name),
             )
 
     def _written(self, name: str) -> Any:

@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust import engine
-from fedclust.data import load
-from fedclust.data.site_data import site_data
+from fedclust.data.outcome_rows import label_persons
+from fedclust.data.persons import read_persons
+from fedclust.data.site_data import form_counted, session_rows, site_data
 from fedclust.engine import Plan
+from fedclust.engine.outcomes import Count, OutcomesPayload
 from fedclust.methods import lloyd
+from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
@@ -39,7 +42,7 @@ def data_of(plan: Plan, rows: ArrayLike) -> Points:
     """Return what a site with these rows (n, d), every row a person, hands to the engine."""
     if not isinstance(rows, np.ndarray):
         return _form_points(plan, rows)
-    key = (plan.released, plan.policy, rows.dtype.str, rows.shape, rows.tobytes())
+    key = (plan.features, plan.outcomes, plan.policy, rows.dtype.str, rows.shape, rows.tobytes())
     if key not in _POINTS:
         _POINTS[key] = _form_points(plan, rows)
     # Without what a session has derived from them.
@@ -47,8 +50,25 @@ def data_of(plan: Plan, rows: ArrayLike) -> Points:
 
 
 def _form_points(plan: Plan, rows: ArrayLike) -> Points:
-    table = load(rows, plan.released)
-    return site_data(plan, rows, table, plan.policy.min_group_size)[0]
+    return site_data(plan, rows, session_rows(plan, rows), plan.policy.min_group_size)[0]
+
+
+def count_of(plan: Plan, rows: ArrayLike, site: str) -> Count:
+    """Return what counts the outcomes of these rows, every row a person, with noise."""
+
+    def count(model: Result, memory: Memory) -> OutcomesPayload:
+        persons = read_persons(rows, plan.features, outcomes=plan.outcomes)
+        _, blocks = form_counted(plan, persons, plan.policy.min_group_size)
+        mask = np.ones(len(plan.columns), dtype=np.bool_)
+        clusters, cells = label_persons(plan, model, blocks, memory, site, mask)
+        k = len(model.centroids)
+        tables = (
+            count_outcomes(clusters, cells[:, j], k, len(outcome.cells), outcome.variance)
+            for j, outcome in enumerate(plan.outcomes)
+        )
+        return OutcomesPayload(cells=tuple(tables))
+
+    return count
 
 
 @dataclass

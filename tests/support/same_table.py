@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,11 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 P = 5
+#: Outcomes that every site's file has.
+OUTCOMES: tuple[dict[str, Any], ...] = (
+    {"name": "died", "role": "outcome", "kind": "binary"},
+    {"name": "stay", "role": "outcome", "kind": "time", "edges": [1, 2, 4, 8], "event": "died"},
+)
 PERSON = "patient"
 KINDS = ("decimals", "continuous", "whole", "binary", "codes")
 LEVELS = ("none", "mild", "severe")
@@ -59,8 +65,13 @@ class SiteFile:
     like: Cohort | None = None
 
     def frame(self) -> pd.DataFrame:
-        """Return the site's file: one row a person."""
-        found: dict[str, Any] = {PERSON: self.ids}
+        """Return the site's file: one row a person, with outcomes that no table depends on."""
+        rng = np.random.default_rng(crc32(" ".join(self.ids.tolist()).encode()))
+        found: dict[str, Any] = {
+            PERSON: self.ids,
+            "died": rng.choice([0.0, 1.0, np.nan], len(self.ids)),
+            "stay": rng.exponential(5.0, len(self.ids)),
+        }
         for name, values in self.columns.items():
             found[name] = values
             if name.startswith("codes"):
@@ -101,13 +112,12 @@ class SiteFile:
 
 
 def feature(name: str) -> dict[str, Any]:
-    """Return a column as a session may ask for it; every second of the drawn ones is an outcome."""
-    role = {} if name.startswith("apart") or name[-1] in "02" else {"role": "outcome"}
+    """Return a column as a session may ask for it."""
     if name.startswith("codes"):
-        return {"name": name, "kind": "categorical", "levels": LEVELS, **role}
+        return {"name": name, "kind": "categorical", "levels": LEVELS}
     if name.startswith("binary"):
-        return {"name": name, "kind": "binary", **role}
-    return {"name": name, "lower": -1e3, "upper": 1e4, **role}
+        return {"name": name, "kind": "binary"}
+    return {"name": name, "lower": -1e3, "upper": 1e4}
 
 
 @st.composite
@@ -154,7 +164,8 @@ def rows_for(features: Sequence[Mapping[str, Any]], n: int, seed: int) -> pd.Dat
         if kind == "categorical":
             found[each["name"]] = rng.choice(each["levels"], n)
         else:
-            found[each["name"]] = rng.integers(0, 2, n) if kind else rng.uniform(lower, upper, n)
+            binary = kind == "binary"
+            found[each["name"]] = rng.integers(0, 2, n) if binary else rng.uniform(lower, upper, n)
     return pd.DataFrame(found)
 
 

@@ -49,6 +49,7 @@ class AgentEntry(Model):
     cohort: str | None = None
     separate_groups: str | None = None
     other_persons: str | None = None
+    no_person_in_another_table: bool = False
     later: str | None = None
     labels_out: str | None = None
     result_out: str | None = None
@@ -266,6 +267,7 @@ class Agent:
                 cohort=entry.cohort,
                 separate_groups=entry.separate_groups,
                 other_persons=entry.other_persons,
+                no_person_in_another_table=entry.no_person_in_another_table,
                 later=entry.later,
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),

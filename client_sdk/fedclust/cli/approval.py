@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -140,6 +141,16 @@ def _declined(session: str, earlier: Approval | None) -> str:
     return said
 
 
+def _points(terms: Mapping[str, Any]) -> str | None:
+    """Return what the outcomes of a session cost; None if it asks for none."""
+    if terms.get("exact_outcomes"):
+        return "none, outcomes are counted exactly: this ends the promise of the allowance"
+    if terms.get("points") is None:
+        return None
+    short = "; too few are left, so this site answers no outcomes"
+    return f"{terms['points']} for outcomes{short if terms.get('points_short') else ''}"
+
+
 def _show_review(review: Review) -> None:
     terms = review.terms
     show(err, f"The review of {review.time} asks for this:")
@@ -151,6 +162,7 @@ def _show_review(review: Review) -> None:
             "columns": "; ".join(review.columns),
             "least_group": f"{terms['min_group_size']} persons",
             "two_sites_with": terms["two_sites_with"],
+            "points": _points(terms),
             "protection": "NONE: exact rows" if terms["protection_none"] else "groups",
             "definition": f"SHA-256 {review.definition_sha256}",
         }

@@ -37,6 +37,7 @@ def restore_state(
 
     What was stored after the backup is lost. A coordinator that knows more of this site's groups
     refuses the next join, until the newer state is found or its operator accepts the restored one.
+    Points for outcomes count as spent until each coordinator has confirmed that no charge is lost.
     """
     state = SiteState()
     found = restore(state, source)

@@ -24,7 +24,13 @@ from fedclust.cli.row_check import CheckedTable, RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
 from fedclust.data.persons import read_persons
-from fedclust.data.site_data import held_features, measure_persons, session_rows, site_data
+from fedclust.data.site_data import (
+    declared,
+    held_features,
+    measure_persons,
+    session_rows,
+    site_data,
+)
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.errors import (
@@ -168,9 +174,9 @@ def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
         data, features = site_data(plan, rows, read_rows, p, **identified)
         return CheckedTable(count_usable(plan, data), features, None)
     lacking = plan.policy.missing == "mask"
-    read = read_persons(rows, plan.released, **identified, lacking=lacking)
+    read = read_persons(rows, plan.features, **identified, lacking=lacking)
     data, figures = measure_persons(plan, read, p)
-    features = held_features(plan, read, data)
+    features = declared(plan, rows, held_features(plan, read, data))
     return CheckedTable(count_usable(plan, data), features, figures)
 
 

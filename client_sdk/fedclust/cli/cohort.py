@@ -27,7 +27,7 @@ from fedclust.cli.session_file import read_definition_file
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.protection.columns import source_names
 from fedclust.protection.table import TooFewPersons
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, clustered
 from fedclust.site.cohorts import CohortRecord, CohortStore, Draft, Overtaken
 from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.settings import read_settings
@@ -69,6 +69,7 @@ class _Grouping:
     ] = False
     separate_groups: o.SeparateGroups = None
     other_persons: o.OtherPersons = None
+    no_person_in_another_table: o.NoPersonInAnotherTable = False
     later: o.Later = None
 
     def asked(self) -> tuple[Feature, ...]:
@@ -76,7 +77,8 @@ class _Grouping:
         if self.features is not None and self.definition is None:
             return _features_named(self.features)
         if self.definition is not None and self.features is None:
-            return read_definition_file(self.definition).features
+            # Outcomes are in no table.
+            return clustered(read_definition_file(self.definition).features)
         raise UsageError("give either --features NAMES or --definition FILE")
 
 
@@ -104,6 +106,7 @@ def create(
         source.id_map,
         separate_groups=wanted.separate_groups,
         other_persons=wanted.other_persons,
+        no_person_in_another_table=wanted.no_person_in_another_table,
         later=wanted.later,
     )
     p = max(wanted.min_group_size, read_settings(state.directory).min_group_size or 0)

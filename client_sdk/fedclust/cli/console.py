@@ -155,8 +155,9 @@ def ledger_screen(line: dict[str, Any]) -> None:
     if event == "cohort":
         show(out, f"{line.get('line', '-')}  {line.get('time')}  table {line.get('table')}", "bold")
         hidden = {"event", "table", "time", "line", "previous", "what", "change", "random"}
-        counts = ", ".join(f"{n} {line[n]}" for n in sorted(line) if n not in hidden and line[n])
-        show(out, f"     {line.get('what')}: {counts}")
+        hidden |= {"key", "definition_sha256"}
+        shown = (f"{n} {_flat(line[n])}" for n in sorted(line) if n not in hidden and line[n])
+        show(out, f"     {line.get('what')}: {', '.join(shown)}")
         return
     receipt = line.get("receipt") or {}
     outcome = f"received {receipt.get('received_at')}" if receipt else "in flight"
@@ -170,18 +171,28 @@ def ledger_screen(line: dict[str, Any]) -> None:
     show(out, f"     {fields or 'empty'}; smallest count {line.get('smallest_count')}; {outcome}")
 
 
+def _flat(value: Any) -> object:
+    """Return a value of a line without brackets."""
+    if isinstance(value, dict):
+        return " ".join(f"{name} {_flat(each)}" for name, each in value.items())
+    return " and ".join(str(_flat(each)) for each in value) if isinstance(value, list) else value
+
+
 def preview_screen(preview: Preview) -> None:
     """Show a submission: a summary, its contents as JSON, its exact bytes."""
-    if preview.body is None:
+    if preview.round is None:
         show(err, preview.note)
         return
     show(err, f"round {preview.round}, phase {preview.phase}: {preview.media}", "bold")
-    show(err, f"  {len(preview.body)} bytes, SHA-256 {codec.sha256(preview.body)}")
-    show(err, f"  smallest count: {preview.smallest_count}")
+    if preview.body is not None:
+        show(err, f"  {len(preview.body)} bytes, SHA-256 {codec.sha256(preview.body)}")
+        show(err, f"  smallest count: {preview.smallest_count}")
     for name, shape in (preview.fields or {}).items():
         show(err, f"  {name}: {shape}")
     if preview.note:
         show(err, f"  {preview.note}")
+    if preview.body is None:
+        return
     if preview.media != BINARY:
         write_out(preview.body.decode() + "\n")
         return

@@ -27,7 +27,9 @@ from fedclust.client import Client
 from fedclust.data import load
 from fedclust.durable_files import FileLock, private_directory
 from fedclust.methods.registry import METHODS
+from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.site.backup import verify_state
+from fedclust.site.charges import Charges
 from fedclust.site.compute import accepted_plan
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState, state_directory
@@ -37,6 +39,7 @@ app = typer.Typer(rich_markup_mode=None)
 _LEAST_DISK = 200 * 2**20
 _MOST_SKEW_S = 120.0
 _SOON_DAYS = 30
+_HOW = "fedclust allowance show names them; run fedclust status there"
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ def _findings(
     if METHODS.problems():
         yield Finding("methods", "warning", " ".join(METHODS.problems()))
     yield look("state", lambda: _state(SiteState()))
+    yield look("allowance", lambda: _allowance(SiteState()))
     yield look("disk", lambda: _disk(state_directory()))
     yield look("site.toml", _site_settings)
     definition: Definition | None = None
@@ -201,6 +205,19 @@ def _state(state: SiteState) -> str:
             "warning",
             f"{said}; {found.in_flight} submissions await a receipt: run participate again",
         )
+    return said
+
+
+def _allowance(state: SiteState) -> str:
+    tables = Charges(state).overview()
+    said = "; ".join(
+        f"table {each.table[:8]}: {each.left} of {each.allowance.limit} points left"
+        for each in tables
+    )
+    if not tables:
+        return "no table yet"
+    if any(each.allowance.doubted for each in tables):
+        raise _Notice("warning", f"{said}. Coordinators have to confirm the restored state: {_HOW}")
     return said
 
 
@@ -312,5 +329,6 @@ def _data(data: str, definition: Definition | None, how: o.Reading) -> str:
         columns = source.columns()
         return f"{name}: {len(columns)} columns; give --session to compare them"
     lacking = definition.policy.missing == "mask"
-    table = load(source.rows(), definition.features, lacking=lacking)
+    features, outcomes = clustered(definition.features), outcomes_of(definition.features)
+    table = load(source.rows(), features, lacking=lacking, outcomes=outcomes)
     return f"{name}: {len(table.X)} rows, {len(table.features)} of the session's features"

@@ -15,6 +15,7 @@ from fedclust import errors
 from fedclust.cli import (
     accounts,
     agent,
+    allowance,
     approval,
     backup,
     check,
@@ -52,6 +53,7 @@ app.add_typer(approval.app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(data_source.app, name="data")
 app.add_typer(cohort.app, name="cohort")
+app.add_typer(allowance.app, name="allowance")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(backup.app)
 app.add_typer(doctor.app)

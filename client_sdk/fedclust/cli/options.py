@@ -97,6 +97,15 @@ OtherPersons = Annotated[
         "it.",
     ),
 ]
+NoPersonInAnotherTable = Annotated[
+    bool,
+    typer.Option(
+        "--no-person-in-another-table",
+        help="With --other-persons: who approves it states that none of these persons is in "
+        "another table of this site, under any id. Their table then has points for outcomes of its "
+        "own.",
+    ),
+]
 Later = Annotated[
     str | None,
     opt(
@@ -376,6 +385,7 @@ class Persons:
     ] = None
     separate_groups: SeparateGroups = None
     other_persons: OtherPersons = None
+    no_person_in_another_table: NoPersonInAnotherTable = False
     later: Later = None
 
     def given(self, source: DataSource) -> RowOptions:
@@ -386,6 +396,7 @@ class Persons:
             "cohort": self.cohort,
             "separate_groups": self.separate_groups,
             "other_persons": self.other_persons,
+            "no_person_in_another_table": self.no_person_in_another_table,
             "later": self.later,
         }
 

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
+from fedclust.report.outcomes import COMPARED, cluster_lines, comparison_rows, noise_text
 from fedclust.report.wording import listed, share
 from fedclust.schema.encoding import columns_of
-from fedclust.schema.feature import Feature, clustered
-from fedclust.schema.outcomes import ClusterComparison, Estimate, Outcomes
+from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
@@ -19,7 +20,7 @@ _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreem
 MORE_ROUNDS = "(and those of preparation and evaluation)"
 
 
-def show_result(result: Result, features: tuple[Feature, ...]) -> None:
+def show_result(result: Result, features: tuple[Feature | Outcome, ...]) -> None:
     """Print the clusters and how they were found; warnings on standard error."""
     sizes = result.sizes or (None,) * len(result.centroids_original)
     columns = columns_of(clustered(features))
@@ -53,6 +54,10 @@ def show_result(result: Result, features: tuple[Feature, ...]) -> None:
         show_bounds(result.bounds)
     if result.outcomes is not None:
         show_outcomes(result.outcomes)
+    elif outcomes_of(features):
+        counted = [each.n_clusters for each in result.sweep or () if each.result.outcomes]
+        where = f": they were counted at K = {counted[0]} (--k {counted[0]})" if counted else ""
+        show(out, f"no outcomes at this K{where}; a session counts them at one K at most")
     for warning in result.warnings:
         show(err, f"warning: {warning}")
 
@@ -78,30 +83,23 @@ def show_sweep(entries: Sequence[SweepEntry], recommendation: str | None) -> Non
 
 
 def show_outcomes(outcomes: Outcomes) -> None:
-    """Print each outcome by cluster, and its stratified effect against the reference cluster."""
-    rows = []
+    """Print each outcome by cluster, and compared with the reference cluster."""
+    show(out, f"outcomes were counted in rows at K = {outcomes.n_clusters}")
     for found in outcomes.results:
-        effects = {each.cluster: _effect(each, found.kind) for each in found.comparisons}
-        for k, own in enumerate(found.clusters):
-            effect = "reference" if k == outcomes.reference else effects.get(k, "")
-            persons = "withheld" if own.persons is None else own.persons
-            rows.append((found.name, k, persons, own.events, _estimate(own.value), effect))
-    headings = ["outcome", "cluster", "persons", "events", "share or mean", "stratified by site"]
-    show_table(headings, rows)
-    if outcomes.withheld:
-        show(out, "withheld: fewer than min_sites sites have persons in a cluster")
-
-
-def _effect(found: ClusterComparison, kind: str) -> str:
-    """Return the odds ratio of a yes/no outcome, or the difference of means."""
-    if kind == "binary":
-        common = found.mantel_haenszel
-        return "" if common is None else f"odds ratio {_estimate(common.odds_ratio)}"
-    return "" if found.over_sites is None else _estimate(found.over_sites.fixed)
-
-
-def _estimate(found: Estimate | None) -> str:
-    return "" if found is None else f"{found.value:.4g} ({found.lower:.4g} to {found.upper:.4g})"
+        show(out, f"{found.name}: {noise_text(found)}")
+        lines = [cluster_lines(found, own) for own in found.clusters]
+        if lines:
+            show_table(
+                ["cluster", "persons", *(line.what for line in lines[0])],
+                [
+                    (k, max(0, round(own.persons)), *(line.text for line in row))
+                    for k, (own, row) in enumerate(zip(found.clusters, lines, strict=True))
+                ],
+            )
+        if found.comparisons:
+            show_table(COMPARED, comparison_rows(found))
+    if outcomes.refused:
+        show(out, f"refused: points short at {', '.join(outcomes.refused)}")
 
 
 def show_bounds(bounds: Bounds) -> None:

@@ -20,6 +20,7 @@ from fedclust.errors import DataError, DisclosureError, FedclustError
 from fedclust.protection.figures import TableFigures
 from fedclust.protection.recognition import Recognition
 from fedclust.protection.size_bands import size_band
+from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import RowOptions
@@ -81,15 +82,24 @@ class RowCheck:
     @property
     def features_unreleased(self) -> list[str]:
         """The features that the rows have, and that too few of the site's groups release."""
-        there = [each.feature for each in self.found.columns if each.state in ("ok", "warning")]
+        there = [each.feature for each in self._there("feature")]
         return [] if self.refused else [name for name in there if name not in self.table.features]
 
     @property
     def matched(self) -> str:
-        """How many of the features the rows have."""
-        columns = self.found.columns
-        d, there = len(columns), sum(c.state in ("ok", "warning") for c in columns)
-        return f"all {d} features" if there == d else f"{there} of {d} features"
+        """How many of the features and outcomes the rows have."""
+        found = []
+        for role in ("feature", "outcome"):
+            d = sum(column.role == role for column in self.found.columns)
+            there = len(self._there(role))
+            what = role if d == 1 else f"{role}s"
+            if d:
+                found.append(f"all {d} {what}" if there == d else f"{there} of {d} {what}")
+        return ", ".join(found)
+
+    def _there(self, role: str) -> list[ColumnProfile]:
+        columns = [each for each in self.found.columns if each.role == role]
+        return [each for each in columns if each.state in ("ok", "warning")]
 
     def facts(self) -> dict[str, Any]:
         """Return the check as JSON; without counts if the source could not be read."""
@@ -109,6 +119,9 @@ class RowCheck:
             "min_group_size": self.p,
             "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
             "table": None if table.figures is None else dataclasses.asdict(table.figures),
+            "points": None if request is None else request.points,
+            "points_left": None if request is None else request.points_left,
+            "points_short": None if request is None else request.points_short,
             "persons_known": None if table.recognition is None else vars(table.recognition),
             "features_unreleased": self.features_unreleased,
             "columns": [dataclasses.asdict(column) for column in found.columns],
@@ -180,7 +193,13 @@ def examine(
     try:
         with rows.line:
             lacking = body.policy.missing == "mask"
-            found = profile(rows.data, body.features, text=text, lacking=lacking)
+            found = profile(
+                rows.data,
+                clustered(body.features),
+                text=text,
+                lacking=lacking,
+                outcomes=outcomes_of(body.features),
+            )
             if not text:
                 found = dataclasses.replace(found, repeated=_repeated_ids(rows.data, found))
     except DataError as error:
@@ -211,10 +230,13 @@ def _with_refused(
 
     Of codes that the session does not know, the refusal names only the first column.
     """
-    unknown = any(each.column == refused and each.unknown for each in columns)
+    of = [each for each in columns if each.role == "feature" and each.column == refused]
+    unknown = any(each.unknown for each in of)
     return tuple(
         dataclasses.replace(each, state="refused")
-        if each.column is not None and (each.column == refused or (unknown and each.unknown))
+        if each.role == "feature"
+        and each.column is not None
+        and (each.column == refused or (unknown and each.unknown))
         else each
         for each in columns
     )
@@ -240,7 +262,8 @@ def _too_few(body: SessionCreate, found: SourceProfile, usable: int, p: int) -> 
     """Return why the site would send only empty submissions, and what to do."""
     message = f"{usable} persons take part, and the session needs at least {p}: this site would "
     message += "send only empty submissions"
-    shares = sorted((column.present, column.feature) for column in found.columns)
+    features = [column for column in found.columns if column.role == "feature"]
+    shares = sorted((column.present, column.feature) for column in features)
     lacking = [f"{name} ({1 - share:.1%})" for share, name in shares if share < 1]
     if lacking and body.policy.missing == "drop":
         message += f"; {found.complete_rows} of {found.rows} rows have a value in every column. "

@@ -16,6 +16,7 @@ from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import (
     conclude,
     err,
+    out,
     print_json,
     show,
     show_table,
@@ -32,18 +33,19 @@ from fedclust.cli.output_files import (
 from fedclust.cli.overview import late_first, overviews, risk_of_exclusion
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import slug
-from fedclust.cli.session_options import SessionOptions, read_time
+from fedclust.cli.session_options import SessionOptions, WorthOptions, read_time
 from fedclust.cli.session_screen import overview_fields, session_row, show_session
 from fedclust.cli.watch import Watcher
 from fedclust.field_names import FieldNames
 from fedclust.report.ro_crate import check_license
 from fedclust.report.tables import centroid_table
+from fedclust.report.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
 from fedclust.schema.states import SessionState
 from fedclust.session_result import SessionResult, document_at, read_result
 from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
-from fedclust.wire.models import Definition, SessionPatch
+from fedclust.wire.models import Definition, SessionCreate, SessionPatch
 from fedclust.wire.problems import problem
 
 app = typer.Typer(
@@ -62,9 +64,15 @@ app = typer.Typer(
     "fedclust session create heart-2026 --file heart.json",
     "fedclust session create heart-2027 --from heart-2026 --clusters 5",
     "fedclust session create hearts-4 --study hearts --clusters 4",
+    "fedclust session create heart-2026 --file heart.json --check --persons 4000 \\",
+    "    --shares died=0.1",
 )
 def create(
-    connection: o.Connection, session: o.Session, options: SessionOptions, as_json: o.AsJson = False
+    connection: o.Connection,
+    session: o.Session,
+    options: SessionOptions,
+    worth: WorthOptions,
+    as_json: o.AsJson = False,
 ) -> None:
     """Create a session. The same command, run again, returns the same session.
 
@@ -72,12 +80,28 @@ def create(
     --from the session stays in the study of the other one.
     """
     with connection.client() as client, options.names.applied():
+        if worth.check:
+            _show_check(options.checked(session, client), worth, as_json)
+            return
         info = client.create_session(options.definition(session, client))
     show_session(info, (), as_json)
     _warn_of_bounds(info.definition)
     if not as_json:
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
         show(err, f"      `fedclust session watch {info.name}` shows their progress")
+
+
+def _show_check(found: SessionCreate, worth: WorthOptions, as_json: bool) -> None:
+    """Print a definition that is complete, what its outcomes cost, and whether to ask."""
+    lines = worth_lines(found, persons=worth.persons, shares=worth.guesses())
+    if as_json:
+        print_json({"definition": found.model_dump(mode="json"), "worth_asking": lines})
+        return
+    show(out, f"{found.name}: the definition is complete; nothing was created")
+    if cost := asked_of_sites(found):
+        show(out, f"outcomes ask {cost}")
+    for line in lines:
+        show(out, line)
 
 
 @o.command(

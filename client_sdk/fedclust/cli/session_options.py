@@ -8,16 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import typer
+
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters, refuse_one_cluster
 from fedclust.cli.console import err, show
 from fedclust.cli.session_file import read_object, source_name
 from fedclust.client import Client
+from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
 from fedclust.field_names import FieldNames
 from fedclust.schema.model import Model
 from fedclust.session_request import declare, dropped_text, inherit, read_model
-from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo
+from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo, complete
 from fedclust.wire.models import SessionCreate
 
 #: The option behind each field of a definition.
@@ -173,6 +176,59 @@ class SessionOptions:
         found = read_model(model, body, self.names)
         where = self.names.name("/config/n_clusters")
         refuse_one_cluster(found.config.get("n_clusters"), where)
+        return found
+
+    def checked(self, session: str, client: Client) -> SessionCreate:
+        """Return the complete definition; UsageError if it breaks a rule."""
+        found = self.definition(session, client)
+        try:
+            if found.study is not None:
+                shared = client.study(found.study).model_dump(exclude_none=True)
+                known = {name: shared[name] for name in StudyCreate.model_fields if name in shared}
+                found = complete(StudyCreate.model_validate(known), found)
+            check_definition(found)
+        except DefinitionError as error:
+            raise self.names.error(error.errors) from None
+        return found
+
+
+@dataclass(frozen=True)
+class WorthOptions:
+    """Whether to create the session at all, and guesses that say if outcomes are worth asking."""
+
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Create nothing: check the definition, and say what its outcomes cost and whether "
+            "they are worth asking.",
+        ),
+    ] = False
+    persons: Annotated[
+        int | None,
+        o.opt("--persons", "A guess for --check: the persons of all sites together.", min=1),
+    ] = None
+    shares: Annotated[
+        str | None,
+        o.opt(
+            "--shares",
+            "Guesses for --check: the share of persons with each outcome, such as "
+            "died=0.1,relapse=0.4. They are not part of the definition.",
+        ),
+    ] = None
+
+    def guesses(self) -> dict[str, float]:
+        """Return the guessed share of each outcome; UsageError for what is no share."""
+        found = {}
+        for part in o.split_names(self.shares or ""):
+            name, _, text = part.rpartition("=")
+            try:
+                share = float(text)
+            except ValueError:
+                share = 0.0
+            if not name or not 0 < share < 1:
+                raise UsageError(f"--shares: {part}: give NAME=SHARE, such as died=0.1")
+            found[name.strip()] = share
         return found
 
 

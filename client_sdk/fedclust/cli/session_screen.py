@@ -17,11 +17,12 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.overview import AdminSessionView, ago
 from fedclust.report.session_terms import feature_text
+from fedclust.report.worth_asking import asked_of_sites
+from fedclust.schema.session_display import standing
 from fedclust.wire.models import (
     RoundInfo,
     SessionEntry,
     SessionInfo,
-    SitePresence,
 )
 
 
@@ -78,6 +79,8 @@ def show_session(
             f"shared rounds version {frozen.engine_version}",
             "options": json.dumps(frozen.config, sort_keys=True),
             "features": ", ".join(map(feature_text, frozen.features)),
+            "outcomes_k": frozen.outcomes_k,
+            "points": asked_of_sites(frozen),
             "seed": frozen.seed,
             "started": info.started_at and f"{info.started_at:%Y-%m-%d %H:%M:%S} UTC",
             "ended": info.ended_at and f"{info.ended_at:%Y-%m-%d %H:%M:%S} UTC",
@@ -123,7 +126,7 @@ def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
         show_table(
             ["site", "takes part", "answered", "late"],
             [
-                (site.name, _standing(site), _yes_or_no(site.answered), _yes_or_no(site.late))
+                (site.name, standing(site), _yes_or_no(site.answered), _yes_or_no(site.late))
                 for site in info.sites
             ],
         )
@@ -144,7 +147,7 @@ def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
         [
             (
                 each.name,
-                _standing(shown[each.name]),
+                standing(shown[each.name]),
                 _yes_or_no(shown[each.name].answered),
                 ago(each.late_since, now),
                 f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
@@ -157,11 +160,6 @@ def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
             if each.name in shown  # others were invited between the two requests
         ],
     )
-
-
-def _standing(site: SitePresence) -> str:
-    """Return whether a site takes part, and which rule a task broke that it refused."""
-    return site.state if site.refused_task is None else f"{site.state} ({site.refused_task})"
 
 
 def _yes_or_no(answer: bool | None) -> str:

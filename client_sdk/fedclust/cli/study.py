@@ -12,6 +12,8 @@ from fedclust.cli.console import conclude, err, print_json, show, show_facts, sh
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
 from fedclust.report.session_terms import feature_text
+from fedclust.report.worth_asking import CHOOSE_FIRST, points_asked
+from fedclust.schema.feature import outcomes_of
 from fedclust.site.terminal import confirmed
 from fedclust.study import StudyInfo
 from fedclust.wire.models import SessionEntry
@@ -95,6 +97,12 @@ def delete(
     conclude(f"{study} is deleted", {"study": study, "deleted": True}, as_json)
 
 
+def _points(info: StudyInfo) -> str | None:
+    """Return what a session with all outcomes of a study asks of each site."""
+    asked = outcomes_of(info.features or ())
+    return f"{points_asked(asked)}. {CHOOSE_FIRST}" if asked else None
+
+
 def _show(info: StudyInfo, sessions: list[SessionEntry], as_json: bool) -> None:
     if as_json:
         print_json(info)
@@ -110,6 +118,7 @@ def _show(info: StudyInfo, sessions: list[SessionEntry], as_json: bool) -> None:
             "expires": info.expires and f"{info.expires:%Y-%m-%d %H:%M:%S} UTC",
             "sites": info.sites and ", ".join(info.sites),
             "features": info.features and ", ".join(map(feature_text, info.features)),
+            "points": _points(info),
             "defaults": defaults and json.dumps(defaults, sort_keys=True),
             "created by": info.created_by,
         }

@@ -106,7 +106,7 @@ class Watcher:
         for site in info.sites:
             if site.state != "invited" and (site.name, site.state) not in self._shown:
                 self._shown.add((site.name, site.state))
-                why = site.refused_task
+                why = site.refused_task or ("points short" if site.points_short else None)
                 yield {"event": f"site.{site.state}", "site": site.name, "why": why}
         if info.state != self._state and info.state not in ENDED:
             waiting = [site.name for site in info.sites if site.state == "invited"]

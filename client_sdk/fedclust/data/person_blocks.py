@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from fedclust.data.readings import FeatureReading
-from fedclust.data.row_source import spread
+from fedclust.data.outcome_rows import CellArray
+from fedclust.data.readings import FeatureReading, values_of_rows
+from fedclust.data.row_source import as_indices, matrix_of, spread
 from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
 from fedclust.protection.columns import SourceColumn, TableColumn, describe_columns
 from fedclust.protection.table import person_values
@@ -53,11 +54,15 @@ class SiteColumn:
 
 @dataclass(frozen=True)
 class PersonBlock:
-    """Some persons of a site: their ids, None if the source has none, and their values."""
+    """Some persons of a site: their ids, None if the source has none, and their values.
+
+    ``cells`` (n, q) is each person's cell of each outcome that was read.
+    """
 
     n: int
     keys: tuple[str, ...] | None = field(repr=False)
     sources: tuple[SourceColumn, ...] = field(repr=False)
+    cells: CellArray = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -93,17 +98,6 @@ class SitePersons:
     sample: tuple[SourceColumn, ...] = field(repr=False)
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
     warnings: tuple[str, ...] = ()
-
-    @property
-    def apart(self) -> frozenset[str]:
-        """Columns of outcomes: they do not count where groups are formed, unless they are rare.
-
-        Clusters of the groups would differ in the outcome because of how the groups were formed.
-        """
-        roles: dict[str | None, set[str]] = {}
-        for reading in self.readings:
-            roles.setdefault(reading.column, set()).add(reading.feature.role)
-        return frozenset(name for name, of in roles.items() if name and of == {"outcome"})
 
     def blocks(self) -> Iterator[PersonBlock]:
         """Yield all persons: in one block, or in several if the source stays on disk.
@@ -141,6 +135,17 @@ class SitePersons:
         """Return how a table of these persons releases its columns, described by the sample."""
         return describe_columns(self.sample, p, fences=fences)
 
+    def matrix(self, block: PersonBlock) -> FloatArray:
+        """Return persons in the session's columns (n, d), to label them; NaN where missing."""
+        codes, given = self.codes(), {source.name: source.values for source in block.sources}
+        values = []
+        for reading in self.readings:
+            own = np.full(block.n, np.nan)
+            if reading.column is not None:
+                own = values_of_rows(reading, given[reading.column], codes[reading.column])
+            values.append(as_indices(reading.feature, own))
+        return matrix_of([reading.feature for reading in self.readings], values)
+
     def codes(self) -> dict[str, tuple[str, ...] | None]:
         """Return the codes of each column by name; None for numbers."""
         return {column.name: column.codes for column in self.columns}
@@ -170,13 +175,14 @@ def join_blocks(blocks: Sequence[PersonBlock]) -> PersonBlock:
         replace(each[0], values=np.concatenate([source.values for source in each]))
         for each in zip(*(block.sources for block in blocks), strict=True)
     )
-    return PersonBlock(sum(block.n for block in blocks), keys, sources)
+    cells = np.concatenate([block.cells for block in blocks])
+    return PersonBlock(sum(block.n for block in blocks), keys, sources, cells)
 
 
 def slice_block(block: PersonBlock, part: slice) -> PersonBlock:
     keys = None if block.keys is None else block.keys[part]
     sources = tuple(replace(each, values=each.values[part]) for each in block.sources)
-    return PersonBlock(len(range(block.n)[part]), keys, sources)
+    return PersonBlock(len(range(block.n)[part]), keys, sources, block.cells[part])
 
 
 class PersonSample:

@@ -19,6 +19,7 @@ from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.data.chunks import MISSING, Origin
 from fedclust.data.decode import rule_differences
 from fedclust.data.mapping import Dataset, same_unit
+from fedclust.data.outcome_rows import CellArray, cells_of_persons
 from fedclust.data.person_blocks import (
     PersonBlock,
     PersonSample,
@@ -36,7 +37,7 @@ from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.protection.columns import SourceColumn, collect_distinct
 from fedclust.protection.table import person_values
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, Outcome
 
 #: A column with more codes than this is text, not levels.
 _MOST_CODES: Final = 1_000
@@ -55,6 +56,7 @@ def read_persons(
     id_column: str | None = None,
     lacking: bool = False,
     pinned: Mapping[str, SiteColumn] | None = None,
+    outcomes: Sequence[Outcome] = (),
 ) -> SitePersons:
     """Read the columns that a session asks for, one value a person.
 
@@ -72,6 +74,9 @@ def read_persons(
         Whether the source may lack columns (``missing: mask``).
     pinned : mapping of str to SiteColumn, optional
         How columns were read before, by name.
+    outcomes : sequence of Outcome
+        Those of which each person's cell is wanted too. They are no columns of the persons, so that
+        nothing that a table is made from depends on them.
 
     Raises
     ------
@@ -82,7 +87,7 @@ def read_persons(
     named = person if isinstance(person, str) else id_column if person is None else None
     text = [name for name in (named, id_column) if name is not None]
     codes = {name: column.codes for name, column in pinned.items()}
-    rows = RowSource(source, features, text=text, lacking=lacking, codes=codes)
+    rows = RowSource(source, features, text=text, lacking=lacking, codes=codes, outcomes=outcomes)
     _refuse_other_rules(rows, pinned)
     reader = _Reader(rows, person, named, pinned)
     if isinstance(source, Dataset) and source.options.out_of_core:
@@ -117,7 +122,7 @@ def _repeated_message(column: str | None, n_ids: int, n_rows: int) -> str:
 
 def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> None:
     """Refuse columns that would be read by another rule or in another unit than before."""
-    for reading in rows.readings:
+    for reading in rows.readings[: rows.n_features]:
         before = pinned.get(reading.column or "")
         if before is None:
             continue
@@ -157,18 +162,20 @@ class _Reader:
         #: Whether several rows may belong to one person.
         self.grouped = person is not None
         self.given = None if person is None or isinstance(person, str) else person
-        self.places = [j for j, each in enumerate(rows.readings) if each.column is not None]
+        self.readings = rows.readings[: rows.n_features]
+        self.places = [j for j, each in enumerate(self.readings) if each.column is not None]
         self.warnings: tuple[str, ...] = ()
 
     # --- in memory --------------------------------------------------------------------------------
 
     def at_once(self) -> SitePersons:
         """Read all rows into memory."""
-        row_warnings, parts, keys = RowWarnings(self.rows), [], []
+        row_warnings, parts, cells, keys = RowWarnings(self.rows), [], [], []
         lines, n = array("q"), 0
         for block in self.rows.scan():
             row_warnings.add(block)
             parts.append([block.values[j] for j in self.places])
+            cells.append(self.rows.cells(block))
             if self.named is not None:
                 keys += block.text[self.named]
             lines.extend(block.numbers or ())
@@ -185,13 +192,14 @@ class _Reader:
         origin = replace(self.origin, numbers=lines or None)
         if self.given is not None or self.named is not None:
             keys = person_names(origin, n, self.given if self.given is not None else keys)
-        found = self._persons(columns, values, keys or None, origin)
+        found = self._persons(columns, values, np.concatenate(cells), keys or None, origin)
         return self._site_persons(columns, n, found.n, marks, found.sources, lambda: iter([found]))
 
     def _persons(
         self,
         columns: Sequence[SiteColumn],
         values: Sequence[FloatArray],
+        cells: CellArray,
         keys: list[str] | None,
         origin: Origin,
     ) -> PersonBlock:
@@ -199,16 +207,17 @@ class _Reader:
         n = len(values[0]) if values else 0
         sources = tuple(column.source(each) for column, each in zip(columns, values, strict=True))
         if keys is None:
-            return PersonBlock(n, None, sources)
+            return PersonBlock(n, None, sources, cells)
         numbers: dict[str, int] = {}
         persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
         if self.grouped:
             sources = person_values(sources, persons, voted_columns(columns))
+            cells = cells_of_persons(self.rows.outcomes, cells, persons)
         elif len(numbers) < n:
             first = int(np.flatnonzero(persons != np.arange(n))[0])
             message = _repeated_message(self.named, *count_repeated(keys))
             raise origin.fault("persons", message, column=self.named, index=first)
-        return PersonBlock(len(numbers), tuple(numbers), sources)
+        return PersonBlock(len(numbers), tuple(numbers), sources, cells)
 
     # --- larger than memory -----------------------------------------------------------------------
 
@@ -267,25 +276,26 @@ class _Reader:
         ends = np.arange(1, count) * expected[2] // count
         sizes = np.diff(ends, prepend=0).tolist()
         waiting: list[PersonBlock] = []
-        kept: tuple[list[FloatArray], list[str]] | None = None
+        kept: tuple[list[FloatArray], CellArray, list[str]] | None = None
         n_rows, marks = 0, [0] * len(columns)
         for block in self.rows.scan(_ROWS):
             self.rows.refuse()
             n_rows += len(block)
             marks = self._add_marks(marks, block)
-            values = [block.values[j] for j in self.places]
+            values, cells = [block.values[j] for j in self.places], self.rows.cells(block)
             keys = self._keys(block)
             if self.grouped and keys is not None:
                 if kept is not None:
                     values = [np.concatenate(each) for each in zip(kept[0], values, strict=True)]
-                    keys = kept[1] + keys
+                    cells = np.concatenate([kept[1], cells])
+                    keys = kept[2] + keys
                 # Rows of the last person may follow in the next block.
                 end = len(keys) - 1
                 while end and keys[end - 1] == keys[-1]:
                     end -= 1
-                kept = [each[end:] for each in values], keys[end:]
-                values, keys = [each[:end] for each in values], keys[:end]
-            waiting.append(self._persons(columns, values, keys, self.origin))
+                kept = [each[end:] for each in values], cells[end:], keys[end:]
+                values, cells, keys = [each[:end] for each in values], cells[:end], keys[:end]
+            waiting.append(self._persons(columns, values, cells, keys, self.origin))
             while sizes and sum(each.n for each in waiting) >= sizes[0]:
                 joined, size = join_blocks(waiting), sizes.pop(0)
                 waiting = [slice_block(joined, slice(size, None))]
@@ -336,7 +346,7 @@ class _Reader:
         """Return how the columns are read, after all rows were read once."""
         found = []
         for place, two in zip(self.places, two_valued, strict=True):
-            reading = self.rows.readings[place]
+            reading = self.readings[place]
             name, feature = str(reading.column), reading.feature.name
             if name in self.pinned:
                 found.append(self.pinned[name])
@@ -365,7 +375,7 @@ class _Reader:
         return np.asarray(moved[np.where(np.isnan(values), len(met), values).astype(np.int64)])
 
     def _feature_of(self, column: SiteColumn) -> str:
-        return next(r.feature.name for r in self.rows.readings if r.column == column.name)
+        return next(r.feature.name for r in self.readings if r.column == column.name)
 
     def _site_persons(
         self,
@@ -379,7 +389,7 @@ class _Reader:
         return SitePersons(
             self.origin.source,
             columns,
-            self.rows.readings,
+            self.readings,
             n_rows,
             n_persons,
             marks,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
@@ -18,7 +18,7 @@ from fedclust.data.advice import count_values, level_advice, outside_text, senti
 from fedclust.data.readings import FeatureReading
 from fedclust.data.row_source import RowFault, RowSource
 from fedclust.errors import DataError, DisclosureError
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, Outcome
 
 State = Literal["ok", "warning", "lacking", "refused"]
 
@@ -82,14 +82,14 @@ class IdDetector:
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """One of the session's features at this site.
+    """One of the session's features or outcomes at this site.
 
     Attributes
     ----------
     feature, kind, unit : str
     role : {"feature", "outcome"}
     column : str or None
-        Its column here; None if there is none.
+        Its column here, of a time two; None if one is missing.
     state : {"ok", "warning", "lacking", "refused"}
         ``lacking``: the site would take part without this feature; ``refused``: it could not.
     present : float
@@ -104,7 +104,8 @@ class ColumnProfile:
     minimum, maximum, mean, sd : float or None
         In the session's unit, ddof 0; None without a value, and for levels.
     levels : dict of str to int
-        Rows with each level; ``0`` and ``1`` of a binary feature.
+        Rows with each level; ``0`` and ``1`` of a binary feature. Of an outcome rows in each cell
+        but that for no value. Never sent.
     says : tuple of str
         What is wrong or probably a mistake.
     """
@@ -150,7 +151,7 @@ class SourceProfile:
 
 
 class _Column:
-    """The figures of a feature over the rows read so far."""
+    """The figures of a column over the rows read so far."""
 
     def __init__(self, feature: Feature) -> None:
         self.feature = feature
@@ -214,8 +215,9 @@ def profile(
     *,
     text: Sequence[str] = (),
     lacking: bool = False,
+    outcomes: Sequence[Outcome] = (),
 ) -> SourceProfile:
-    """Read a source and compare it with a session's features.
+    """Read a source and compare it with a session's features and outcomes.
 
     Parameters
     ----------
@@ -225,6 +227,7 @@ def profile(
         Columns of identifiers, which are required.
     lacking : bool
         As in :func:`fedclust.data.load`.
+    outcomes : sequence of Outcome
 
     Raises
     ------
@@ -233,23 +236,30 @@ def profile(
     """
     missing: DataError | None = None
     try:
-        rows = RowSource(source, features, text=text, lacking=lacking)
+        rows = RowSource(source, features, text=text, lacking=lacking, outcomes=outcomes)
     except DataError as error:
         if lacking or error.rule != "missing-column":
             raise
         # The other columns can still be examined.
-        missing, rows = error, RowSource(source, features, text=text, lacking=True)
+        missing = error
+        rows = RowSource(source, features, text=text, lacking=True, outcomes=outcomes)
     ids: dict[str, Counter[str]] = {name: Counter() for name in text}
-    columns, n, complete = _read_columns(rows, ids)
-    faults = rows.faults
-    profiles = tuple(
-        _column_profile(
-            rows, column, n, [f for f in faults if f.column == rows.local[name]], lacking
-        )
-        for name, column in columns.items()
+    columns, cells, n, complete = _read_columns(rows, ids)
+    faults: dict[str, list[RowFault]] = {name: [] for name in rows.local.values()}
+    for fault in rows.faults:
+        faults[fault.column].append(fault)
+    profiles = (
+        *(
+            _column_profile(rows, columns[each.name], n, faults[rows.local[each.name]], lacking)
+            for each in features
+        ),
+        *(
+            _outcome_profile(rows, outcome, columns, counts, faults, lacking)
+            for outcome, counts in zip(outcomes, cells, strict=True)
+        ),
     )
     refused = missing
-    shares = np.array([column.present for column in profiles])
+    shares = np.array([column.n / n if n else 0.0 for column in columns.values()])
     try:
         if refused is None:
             rows.refuse()
@@ -271,30 +281,33 @@ def profile(
 
 def _read_columns(
     rows: RowSource, ids: dict[str, Counter[str]]
-) -> tuple[dict[str, _Column], int, int]:
-    """Return the figures of each feature, the number of rows, and that of complete rows.
+) -> tuple[dict[str, _Column], list[NDArray[np.int64]], int, int]:
+    """Return the figures of each column, and how many rows are in each cell of each outcome.
 
-    Identifiers are counted in ``ids``.
+    And the number of rows, and that of complete rows. Identifiers are counted in ``ids``.
     """
     columns = {feature.name: _Column(feature) for feature in rows.features}
+    cells = [np.zeros(len(outcome.cells), dtype=np.int64) for outcome in rows.outcomes]
     n = n_complete = 0
     for block in rows.scan() if rows.columns else ():
         complete = np.ones(len(block), dtype=np.bool_)
         for name, counted in ids.items():
             counted.update(block.text[name])
+        for counts, own_cells in zip(cells, rows.cells(block).T, strict=True):
+            counts += np.bincount(own_cells, minlength=len(counts))
         converted = rows.session_values(block)
-        for column, reading, own, values in zip(
-            columns.values(), rows.readings, block.values, converted, strict=True
+        for place, (column, reading, own, values) in enumerate(
+            zip(columns.values(), rows.readings, block.values, converted, strict=True)
         ):
             column.add(values)
             column.unknown += count_unknown(reading, own, rows.coded(reading.feature.name))
             if reading.feature.kind == "numeric":
                 column.add_outside(own, values)
-            if reading.feature.role == "feature":
+            if place < rows.n_features:
                 complete &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
         n += len(block)
         n_complete += int(complete.sum())
-    return columns, n, n_complete
+    return columns, cells, n, n_complete
 
 
 def _column_profile(
@@ -304,10 +317,7 @@ def _column_profile(
     here = rows.local[feature.name] if feature.name in rows.columns else None
     share = column.n / n if n else 0.0
     numbers = feature.kind != "categorical" and column.n > 0
-    says = []
-    for fault in faults:
-        part = f"{fault.part}, " if fault.part else ""
-        says.append(f"{part}{rows.origin.unit} {fault.first}: {fault.message}")
+    says = _fault_texts(rows, faults)
     outside = column.below + column.above
     if outside:
         text = outside_text(outside)
@@ -325,7 +335,7 @@ def _column_profile(
             says = ["the mapping says that this site lacks it"]
     elif faults:
         state = "refused"
-    elif feature.role == "feature" and (share < rows.min_present or (lacking and not column.n)):
+    elif share < rows.min_present or (lacking and not column.n):
         state = "lacking" if lacking else "refused"
         says.append(f"{share:.1%} of its rows have a value: min_present is {rows.min_present:.1%}")
     names = feature.levels or ("0", "1")
@@ -334,7 +344,7 @@ def _column_profile(
         feature=feature.name,
         kind=feature.kind,
         unit=feature.unit,
-        role=feature.role,
+        role="feature",
         column=here,
         state=state,
         present=share,
@@ -350,6 +360,62 @@ def _column_profile(
         levels={} if feature.kind == "numeric" else counted,
         says=tuple(says),
     )
+
+
+def _outcome_profile(
+    rows: RowSource,
+    outcome: Outcome,
+    columns: Mapping[str, _Column],
+    cells: NDArray[np.int64],
+    faults: Mapping[str, Sequence[RowFault]],
+    lacking: bool,
+) -> ColumnProfile:
+    """Return what there is of an outcome, given the rows in each of its cells (J,)."""
+    names = [column.name for column in outcome.columns]
+    absent = [rows.local[name] for name in names if name not in rows.columns]
+    own = [] if absent else [columns[name] for name in names]
+    n, n_rows = int(cells[:-1].sum()), int(cells.sum())
+    unknown = sum(column.unknown for column in own)
+    wrong = [fault for name in names for fault in faults[rows.local[name]]]
+    says = _fault_texts(rows, wrong)
+    for column in own:
+        if column.unknown:
+            text = f"{count_values(column.unknown)} that the session does not know. "
+            says.append(text + level_advice(column.feature))
+    if n_rows and not n:
+        says.append("no row has a value: nobody would be counted in any other cell")
+    elif n < n_rows / 2:
+        says.append(f"{1 - n / n_rows:.0%} of its values are missing")
+    state: State = "refused" if wrong else "warning" if says else "ok"
+    if absent:
+        state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
+    numbers = own[0] if own and own[0].n and outcome.kind in ("ordered", "time") else None
+    return ColumnProfile(
+        feature=outcome.name,
+        kind=outcome.kind,
+        unit=outcome.unit,
+        role="outcome",
+        column=None if absent else ", ".join(rows.local[name] for name in names),
+        state=state,
+        present=n / n_rows if n_rows else 0.0,
+        n=n,
+        unknown=unknown,
+        missing=max(0.0, 1.0 - (n + unknown) / n_rows) if n_rows else 0.0,
+        minimum=None if numbers is None else numbers.minimum,
+        maximum=None if numbers is None else numbers.maximum,
+        mean=None if numbers is None else numbers.mean,
+        sd=None if numbers is None else math.sqrt(numbers.m2 / numbers.n),
+        levels=dict(zip(outcome.cells[:-1], cells.tolist(), strict=False)),
+        says=tuple(says),
+    )
+
+
+def _fault_texts(rows: RowSource, faults: Sequence[RowFault]) -> list[str]:
+    return [
+        f"{f'{fault.part}, ' if fault.part else ''}{rows.origin.unit} {fault.first}: "
+        f"{fault.message}"
+        for fault in faults
+    ]
 
 
 def count_unknown(

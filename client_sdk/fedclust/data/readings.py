@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,14 +138,14 @@ def session_points(
     """Return a site's table as weighted points in the session's columns and units.
 
     Released values are clipped to the bounds, then transformed. NaN where a group does not release
-    a feature or an outcome, or the site lacks it.
+    a feature, or the site lacks it.
 
     Parameters
     ----------
     table : ProtectedTable
         In the site's own columns, units and codes.
     readings : sequence of FeatureReading
-        One for each of the session's features and outcomes.
+        One for each of the session's features.
     codes : mapping of str to (sequence of str or None)
         The codes of each column here, None for numbers.
     source : str
@@ -159,18 +159,10 @@ def session_points(
     """
     table = table.sorted_by_value()
 
-    def points(chosen: Sequence[FeatureReading]) -> Points:
-        found = [_released(table, reading, codes, source) for reading in chosen]
-        features = tuple(reading.feature for reading in chosen)
-        values, within = (np.concatenate(each, axis=-1) for each in zip(*found, strict=True))
-        return released_points(values, table.sizes, within, features)
-
-    found = points([reading for reading in readings if reading.feature.role == "feature"])
-    outcomes = [reading for reading in readings if reading.feature.role == "outcome"]
-    if not outcomes:
-        return found
-    other = points(outcomes)
-    return replace(found, outcomes=other.X, outcome_within=other.within)
+    found = [_released(table, reading, codes, source) for reading in readings]
+    features = tuple(reading.feature for reading in readings)
+    values, within = (np.concatenate(each, axis=-1) for each in zip(*found, strict=True))
+    return released_points(values, table.sizes, within, features)
 
 
 def _released(

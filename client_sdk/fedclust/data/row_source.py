@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,19 @@ from fedclust.data.advice import binary_advice, on_one_line
 from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.decode import ColumnRule, Decoder, Wrong
 from fedclust.data.mapping import ColumnMap, Dataset, canonical_code, check_mapping
+from fedclust.data.outcome_rows import (
+    CellArray,
+    cells_of_rows,
+    held_outcomes,
+    outcome_columns,
+    with_outcomes,
+)
 from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.sources import describe, open_reader
 from fedclust.data.sql import SqlReader
 from fedclust.errors import DataError
 from fedclust.schema.encoding import encode_features
-from fedclust.schema.feature import Feature, outcomes_of
+from fedclust.schema.feature import Feature, Outcome
 
 #: Default number of rows in a block.
 BLOCK: Final = 65_536
@@ -33,8 +40,8 @@ class RowBlock:
     start : int
         Index of the first row.
     values : tuple of (n,) float64
-        For each of the session's features the site's own column: numbers in the unit here, or
-        indices of the decoder's codes; NaN where missing.
+        For each column that is read the site's own values: numbers in the unit here, or indices of
+        the decoder's codes; NaN where missing.
     text : dict of str to list of str
         The columns that are kept as text.
     numbers : sequence of int or None
@@ -85,29 +92,35 @@ class RowFault:
 
 
 class RowSource:
-    """An open source: the columns of a session's features, and its rows.
+    """An open source: the columns of a session's features and outcomes, and its rows.
 
     Parameters
     ----------
     source : Source or Dataset
     features : sequence of Feature
+        That persons are clustered by.
     text : sequence of str
         Columns, by their names here, that are kept as text; never features.
     lacking : bool
         Whether the source may lack columns (``missing: mask``).
     codes : mapping of str to (sequence of str or None), optional
         By column here, the codes with which it was read before, None for numbers. Other codes are
-        missing values.
+        missing values. Columns of outcomes alone are read as if for the first time.
+    outcomes : sequence of Outcome
+        To be read too.
 
     Attributes
     ----------
     features : tuple of Feature
+        What is read: the given features, then the further columns of outcomes.
+    n_features : int
+        How many of them are given features.
     readings : tuple of FeatureReading
         How each feature is derived from its column.
     decoders : dict of str to Decoder
         By feature, if it has a column.
     columns : tuple of str
-        The features that have a column.
+        The names of ``features`` that have a column.
     local : dict of str to str
         Each feature's column here.
     min_present : float
@@ -126,12 +139,16 @@ class RowSource:
         text: Sequence[str] = (),
         lacking: bool = False,
         codes: Mapping[str, Sequence[str] | None] | None = None,
+        outcomes: Sequence[Outcome] = (),
     ) -> None:
+        self.n_features, self.outcomes = len(features), tuple(outcomes)
+        features = with_outcomes(features, outcomes)
         dataset = source if isinstance(source, Dataset) else Dataset(source)
         options, self.file = dataset.options, dataset.options.resolved()
         self._on_read = dataset.on_read
-        self.features, self._text = tuple(features), tuple(dict.fromkeys(text))
+        self.features, self._text = features, tuple(dict.fromkeys(text))
         self.min_present = self.file.min_present
+        self._place = {feature.name: place for place, feature in enumerate(features)}
         names = [feature.name for feature in features]
         unknown = sorted(set(options.sentinels) - set(names))
         if unknown:
@@ -164,8 +181,10 @@ class RowSource:
             for feature in features
         )
         self.decoders = {
-            reading.feature.name: self._decoder(reading, codes or {})
-            for reading in self.readings
+            reading.feature.name: self._decoder(
+                reading, (codes or {}) if place < self.n_features else {}
+            )
+            for place, reading in enumerate(self.readings)
             if reading.column is not None
         }
         self._faults: dict[tuple[int, Wrong], RowFault] = {}
@@ -214,9 +233,9 @@ class RowSource:
             raise found[0].error(self.origin, others)
 
     def held(self, shares: NDArray[np.float64], lacking: bool, least: float) -> tuple[str, ...]:
-        """Return the features that the site has, given the share of values in each (d,).
+        """Return the features that the site has, given the share of values in each column (c,).
 
-        And the outcomes for which it has a column, whatever their share.
+        And the outcomes for which it has columns, whatever their share.
 
         Raises
         ------
@@ -226,10 +245,7 @@ class RowSource:
         named = [
             (feature.name, share)
             for feature, share in zip(self.features, shares.tolist(), strict=True)
-            if feature.role == "feature"
-        ]
-        outcomes = {feature.name for feature in outcomes_of(self.features)}
-        others = tuple(name for name in self.columns if name in outcomes)
+        ][: self.n_features]
         if not lacking:
             for name, share in named:
                 if share < least:
@@ -238,14 +254,26 @@ class RowSource:
                     message += "with missing: mask does without it"
                     column = self.local[name]
                     raise self.origin.fault("too-few-present", message, column=column)
-            return tuple(name for name, _ in named) + others
+            return self.declared([name for name, _ in named])
         found = tuple(name for name, share in named if share > 0 and share >= least)
         if not found:
             message = "it has none of the session's features"
-            if not self.columns:
+            if not self.own_columns:
                 message += "; docs/data.md says how columns of other names are found"
             raise self.origin.fault("no-features", message)
-        return found + others
+        return self.declared(found)
+
+    def declared(self, held: Sequence[str]) -> tuple[str, ...]:
+        """Return the features that the site has, and the outcomes that it answers."""
+        features = self.features[: self.n_features]
+        answered = held_outcomes(self.outcomes, features, self.columns, held)
+        return tuple(dict.fromkeys((*held, *answered)))
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """The features that have a column, without outcomes."""
+        names = [feature.name for feature in self.features[: self.n_features]]
+        return tuple(name for name in names if name in self.columns)
 
     def rule(self, feature: str) -> ColumnRule:
         """Return how a feature's column is read."""
@@ -257,34 +285,40 @@ class RowSource:
         return decoder.codes if decoder is not None and decoder.rule.coded else None
 
     def session_values(self, block: RowBlock) -> tuple[NDArray[Any], ...]:
-        """Return each feature's values (n,) in the session's units and levels.
+        """Return each column's values (n,) in the session's units and levels.
 
         Float64, NaN where missing or unknown; of a categorical feature int64, the index of the
         level, -1 where missing or unknown. Values outside the bounds are not changed.
         """
-        found: list[NDArray[Any]] = []
-        for reading, values in zip(self.readings, block.values, strict=True):
-            own = values_of_rows(reading, values, self.coded(reading.feature.name))
-            if reading.feature.kind == "categorical":
-                own = np.where(np.isnan(own), -1.0, own).astype(np.int64)
-            found.append(own)
-        return tuple(found)
+        return tuple(self._session_value(block, place) for place in range(len(self.readings)))
 
-    def matrix(
-        self, block: RowBlock, role: Literal["feature", "outcome"] = "feature"
-    ) -> NDArray[np.float64]:
-        """Return a block's rows in the columns of this role (n, d), NaN where missing."""
-        chosen = [
-            (feature, own)
-            for feature, own in zip(self.features, self.session_values(block), strict=True)
-            if feature.role == role
-        ]
-        values = [
-            # Values below the bound may have no logarithm.
-            own if feature.transform == "none" else np.maximum(own, feature.lower or 0.0)
-            for feature, own in chosen
-        ]
-        return encode_features([feature for feature, _ in chosen], values)
+    def _session_value(self, block: RowBlock, place: int) -> NDArray[Any]:
+        return as_indices(self.features[place], self._converted(block, place))
+
+    def _converted(self, block: RowBlock, place: int) -> NDArray[np.float64]:
+        reading = self.readings[place]
+        return values_of_rows(reading, block.values[place], self.coded(reading.feature.name))
+
+    def matrix(self, block: RowBlock) -> NDArray[np.float64]:
+        """Return a block's rows in the session's columns (n, d), NaN where missing."""
+        values = [self._session_value(block, place) for place in range(self.n_features)]
+        return matrix_of(self.features[: self.n_features], values)
+
+    def outcome_values(self, block: RowBlock) -> NDArray[np.float64]:
+        """Return the columns that outcomes are read from (n, c), NaN where missing."""
+        names = [column.name for column in outcome_columns(self.outcomes)]
+        found = [self._converted(block, self._place[name]) for name in names]
+        return np.column_stack([np.empty((len(block), 0)), *found])
+
+    def cells(self, block: RowBlock) -> CellArray:
+        """Return the cell of each row of a block in each outcome (n, q)."""
+        found = np.empty((len(block), len(self.outcomes)), dtype=np.int8)
+        for j, outcome in enumerate(self.outcomes):
+            values = [
+                self._converted(block, self._place[column.name]) for column in outcome.columns
+            ]
+            found[:, j] = cells_of_rows(outcome, *values)
+        return found
 
     def _decoder(
         self, reading: FeatureReading, codes: Mapping[str, Sequence[str] | None]
@@ -315,7 +349,7 @@ class RowSource:
         )
 
     def _find_columns(self, lacking: bool) -> tuple[str, ...]:
-        """Return the features with a column; DataError if a required one is missing."""
+        """Return the names that have a column; DataError if a required one is missing."""
         without = [name for name, rule in self.rules.items() if rule.lacking]
         if without and not lacking:
             message = "the mapping says that this site lacks it, and the session needs it"
@@ -356,6 +390,23 @@ class RowSource:
                 )
                 fault.count += len(places)
         return RowBlock(at, tuple(values), chunk.text, chunk.numbers)
+
+
+def as_indices(feature: Feature, values: NDArray[np.float64]) -> NDArray[Any]:
+    """Return values as :meth:`RowSource.session_values` has them: of levels their indices."""
+    if feature.kind != "categorical":
+        return values
+    return np.where(np.isnan(values), -1.0, values).astype(np.int64)
+
+
+def matrix_of(features: Sequence[Feature], values: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return values as :meth:`RowSource.session_values` has them as the matrix (n, d) to label."""
+    # Values below the bound may have no logarithm.
+    clipped = [
+        own if feature.transform == "none" else np.maximum(own, feature.lower or 0.0)
+        for feature, own in zip(features, values, strict=True)
+    ]
+    return encode_features(features, clipped)
 
 
 def column_mark(start: int, values: NDArray[np.uint64]) -> int:

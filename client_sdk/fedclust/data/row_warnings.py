@@ -142,21 +142,46 @@ class UnknownCodes:
                 warnings.warn(said, DataWarning, stacklevel=4)
 
 
+class UnvaluedOutcomes:
+    """Notices outcomes of which no row has a value: points of the allowance buy nothing."""
+
+    def __init__(self, rows: RowSource) -> None:
+        self._rows = rows
+        self._without = [outcome.name for outcome in rows.outcomes]
+
+    def add(self, block: RowBlock) -> None:
+        """Examine a block of rows."""
+        for outcome, cells in zip(self._rows.outcomes, self._rows.cells(block).T, strict=True):
+            if outcome.name in self._without and (cells < len(outcome.cells) - 1).any():
+                self._without.remove(outcome.name)
+
+    def texts(self) -> list[str]:
+        """Return a sentence for each of those that the site would answer."""
+        answered = self._rows.declared(self._rows.own_columns)
+        said = "no row has a value, and its points would be spent all the same"
+        return [f"outcome {name!r}: {said}" for name in self._without if name in answered]
+
+
 class RowWarnings:
-    """Counts values outside the session's bounds and unknown codes, and notices identifiers."""
+    """Counts values outside the session's bounds and unknown codes.
+
+    Notices identifiers among the features, and outcomes without a value.
+    """
 
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows
         self._outside = dict.fromkeys(rows.columns, 0)
         self._unknown = dict.fromkeys(rows.columns, 0)
+        self._unvalued = UnvaluedOutcomes(rows)
         self._ids = {
             feature.name: IdDetector()
-            for feature in rows.features
+            for feature in rows.features[: rows.n_features]
             if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
         }
 
     def add(self, block: RowBlock) -> None:
         """Count in a block of rows."""
+        self._unvalued.add(block)
         for reading, values in zip(self._rows.readings, block.values, strict=True):
             name = reading.feature.name
             if reading.column is None:
@@ -185,8 +210,8 @@ class RowWarnings:
                 texts.append(text + on_one_line(level_advice(reading.feature)))
             if name in self._ids and self._ids[name].suspicious:
                 texts.append(IdDetector.MESSAGE)
-            for text in texts:
-                said = f"column {reading.column!r}: {text}"
-                found.append(said)
-                warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
+            found += [f"column {reading.column!r}: {text}" for text in texts]
+        found += self._unvalued.texts()
+        for said in found:
+            warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
         return tuple(found)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedclust.data.outcome_rows import OutcomeBlock, taking_part
 from fedclust.data.person_blocks import SitePersons
 from fedclust.data.persons import read_persons
 from fedclust.data.readings import session_points
+from fedclust.data.row_source import RowSource
 from fedclust.data.table import LabelRows, Table, load
 from fedclust.engine import Plan
 from fedclust.errors import DataError
@@ -19,7 +23,6 @@ from fedclust.protection.table import (
     ProtectedTable,
     TooFewPersons,
     encode_sources,
-    form_table_by_blocks,
     group_persons,
     release_blocks,
 )
@@ -38,8 +41,15 @@ def session_rows(
     """
     lacking = plan.policy.missing == "mask"
     if plan.policy.protection == "none":
-        return load(source, plan.released, person=person, id_column=id_column, lacking=lacking)
-    return LabelRows(source, plan.released, id_column, lacking)
+        return load(
+            source,
+            plan.features,
+            person=person,
+            id_column=id_column,
+            lacking=lacking,
+            outcomes=plan.outcomes,
+        )
+    return LabelRows(source, plan.features, id_column, lacking, outcomes=plan.outcomes)
 
 
 def site_data(
@@ -69,22 +79,44 @@ def site_data(
     """
     if plan.policy.protection == "none":
         assert isinstance(rows, Table)  # noqa: S101  (session_rows)
-        outcomes = rows.outcomes
-        if outcomes is not None:
-            outcomes = np.clip(outcomes, *own_bounds(plan.outcome_columns))
-        return row_points(np.clip(rows.X, *own_bounds(plan.columns)), outcomes), rows.features
+        return row_points(np.clip(rows.X, *own_bounds(plan.columns))), rows.features
     lacking = plan.policy.missing == "mask"
     persons = read_persons(
-        source, plan.released, person=person, id_column=id_column, lacking=lacking
+        source,
+        plan.features,
+        person=person,
+        id_column=id_column,
+        lacking=lacking,
+        outcomes=plan.outcomes,
     )
     points = form_points(plan, persons, p)
-    return points, held_features(plan, persons, points)
+    return points, declared(plan, source, held_features(plan, persons, points))
+
+
+def declared(plan: Plan, source: Any, held: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the features that a site has, and the outcomes that it answers."""
+    if not plan.outcomes:
+        return held
+    lacking = plan.policy.missing == "mask"
+    return RowSource(source, plan.features, lacking=lacking, outcomes=plan.outcomes).declared(held)
+
+
+def own_columns(plan: Plan, source: Any) -> dict[str, tuple[str, ...]]:
+    """Return by outcome the source's columns that it is read from, where it has them all."""
+    if not plan.outcomes:
+        return {}
+    lacking = plan.policy.missing == "mask"
+    rows = RowSource(source, plan.features, lacking=lacking, outcomes=plan.outcomes)
+    return {
+        outcome.name: tuple(rows.local[column.name] for column in outcome.columns)
+        for outcome in plan.outcomes
+        if all(column.name in rows.columns for column in outcome.columns)
+    }
 
 
 def no_points(plan: Plan) -> Points:
     """Return what a site with too few persons computes from."""
-    outcomes = np.empty((0, len(plan.outcome_columns)))
-    return row_points(np.empty((0, len(plan.columns))), outcomes)
+    return row_points(np.empty((0, len(plan.columns))))
 
 
 def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
@@ -94,14 +126,10 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     ------
     DataError
     """
-    blocks = (block.sources for block in persons.blocks())
     try:
-        table = form_table_by_blocks(
-            persons.describe(p), blocks, p, persons.n_persons, persons.apart
-        )
+        return table_points(persons, _form_groups(persons, p).table)
     except TooFewPersons:
         return no_points(plan)
-    return table_points(persons, table)
 
 
 def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, TableFigures | None]:
@@ -111,6 +139,48 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
     ------
     DataError
     """
+    try:
+        formed = _form_groups(persons, p)
+    except TooFewPersons:
+        return no_points(plan), None
+    blocks = (
+        (block.sources, groups.astype(np.int64))
+        for block, groups in zip(persons.blocks(), formed.groups, strict=True)
+    )
+    return table_points(persons, formed.table), measure_table(formed.table, blocks)
+
+
+def form_counted(
+    plan: Plan, persons: SitePersons, p: int
+) -> tuple[Points, tuple[OutcomeBlock, ...]]:
+    """Do what :func:`form_points` does, and also return the persons, to count their outcomes.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        formed = _form_groups(persons, p)
+    except TooFewPersons:
+        return no_points(plan), ()
+    points, places = table_points(persons, formed.table), point_of_group(formed.table)
+    takes_part = taking_part(plan, points)[places]
+    blocks = (
+        OutcomeBlock(persons.matrix(block), takes_part[groups], block.cells)
+        for block, groups in zip(persons.blocks(), formed.groups, strict=True)
+    )
+    return points, tuple(blocks)
+
+
+@dataclass(frozen=True)
+class _Formed:
+    """A table, and the group of each person: one array (n,) for each block."""
+
+    table: ProtectedTable
+    groups: list[NDArray[np.int32]]
+
+
+def _form_groups(persons: SitePersons, p: int) -> _Formed:
     columns, labels = persons.describe(p), []
     first = 0
 
@@ -118,21 +188,21 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
         nonlocal first
         for block in persons.blocks():
             encoded = encode_sources(columns, block.sources)
-            groups = group_persons(columns, encoded, p, persons.n_persons, persons.apart)
-            # Kept for the second pass; int32 halves the memory.
+            groups = group_persons(columns, encoded, p, persons.n_persons)
+            # Kept for a second pass; int32 halves the memory.
             labels.append((first + groups).astype(np.int32))
             first += int(groups.max()) + 1
             yield encoded, groups
 
-    try:
-        table = release_blocks(columns, grouped(), p)
-    except TooFewPersons:
-        return no_points(plan), None
-    blocks = (
-        (block.sources, groups.astype(np.int64))
-        for block, groups in zip(persons.blocks(), labels, strict=True)
-    )
-    return table_points(persons, table), measure_table(table, blocks)
+    return _Formed(release_blocks(columns, grouped(), p), labels)
+
+
+def point_of_group(table: ProtectedTable) -> IntArray:
+    """Return the place (m,) of each group of a table among its points: see :func:`table_points`."""
+    order = table.order()
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return places
 
 
 def table_points(persons: SitePersons, table: ProtectedTable) -> Points:
@@ -142,8 +212,6 @@ def table_points(persons: SitePersons, table: ProtectedTable) -> Points:
 
 def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str, ...]:
     """Return the features that the site has, by the header and what its groups release.
-
-    The outcomes for which it has a column follow.
 
     Raises
     ------
@@ -155,8 +223,6 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
     held = []
     for reading in persons.readings:
         name = reading.feature.name
-        if reading.feature.role == "outcome":
-            continue
         places = [j for j, column in enumerate(plan.columns) if column.feature == name]
         released = ~np.isnan(points.X[:, places]).any(axis=1)
         share = points.sizes[released].sum() / points.n if points.n else 1.0
@@ -172,5 +238,4 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
         message = "it has none of the session's features; docs/data.md says how columns of other "
         message += "names are found"
         raise DataError(persons.source, "no-features", message)
-    there = {each.feature.name for each in persons.readings if each.column is not None}
-    return (*held, *(outcome.name for outcome in plan.outcomes if outcome.name in there))
+    return tuple(held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +12,24 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.chunks import Origin
+from fedclust.data.chunks import DataWarning, Origin
 from fedclust.data.mapping import Dataset
+from fedclust.data.outcome_rows import CellArray
 from fedclust.data.persons import person_names
 from fedclust.data.row_source import BLOCK, RowSource
-from fedclust.data.row_warnings import NewRowWarnings, TypicalValues, UnknownCodes
+from fedclust.data.row_warnings import (
+    NewRowWarnings,
+    TypicalValues,
+    UnknownCodes,
+    UnvaluedOutcomes,
+)
 from fedclust.data.sources import open_reader
 from fedclust.schema.encoding import columns_of
-from fedclust.schema.feature import Feature, clustered, outcomes_of
+from fedclust.schema.feature import Feature, Outcome
 
-#: An array (n, d) whose columns are the session's features in order; a pandas or Dask DataFrame or
-#: Dask array; the path of a CSV, Excel, Parquet or SQL file; a SqlQuery; or one of these in a
-#: Dataset.
+#: An array (n, d) whose columns are the session's features in order, then the columns of outcomes
+#: that are no features (of a time the time, then the event); a pandas or Dask DataFrame or Dask
+#: array; the path of a CSV, Excel, Parquet or SQL file; a SqlQuery; or one of these in a Dataset.
 Source: TypeAlias = Any
 
 
@@ -36,7 +43,7 @@ class Table:
         The session's columns, as ``schema.encoding.encode_features`` gives them: NaN where missing.
     features : tuple of str
         Features that the source has, the columns of the others are NaN; and outcomes for which it
-        has a column.
+        has the columns.
     persons : (n,) int64 or None
         Which person a row belongs to, numbered by first appearance.
     ids : tuple of str or None
@@ -44,8 +51,11 @@ class Table:
     columns : tuple of str
         Features with a column in the source, even an empty one. New rows are labelled by these, so
         that a row's label does not depend on the other rows.
-    outcomes : (n, q) float64 or None
-        As ``X``, of the session's outcomes; None if it has none.
+    outcomes : (n, c) float64 or None
+        The columns that outcomes are read from: numbers in the session's unit, or indices of
+        levels; NaN where missing. None without outcomes.
+    cells : (n, q) int8 or None
+        The cell of each row in each outcome; None without outcomes.
     """
 
     X: NDArray[np.float64] = field(repr=False)
@@ -54,6 +64,7 @@ class Table:
     ids: tuple[str, ...] | None = field(default=None, repr=False)
     columns: tuple[str, ...] = ()
     outcomes: NDArray[np.float64] | None = field(default=None, repr=False)
+    cells: CellArray | None = field(default=None, repr=False)
 
     def digest(self) -> str:
         """Return the SHA-256 of these rows, persons and features."""
@@ -76,7 +87,7 @@ class LabelRows:
     ----------
     source : Source
     session : tuple of Feature
-        The session's features. Rows are labelled without the outcomes among them.
+        The session's features.
     id_column : str or None
         Column that names the rows.
     lacking : bool
@@ -90,6 +101,8 @@ class LabelRows:
     typical : mapping of str to (float, float)
         For ``new``: of numbers, by feature, the mean of the session's persons and their standard
         deviation, after the feature's transform.
+    outcomes : tuple of Outcome
+        The session's. Rows are labelled without them, and the digest covers them.
 
     Raises
     ------
@@ -104,18 +117,25 @@ class LabelRows:
     held: tuple[str, ...] | None = None
     new: bool = False
     typical: TypicalValues = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The features that rows are labelled by, and the outcomes that the source has."""
-        return self._opened().columns if self.held is None else self.held
+        """The features that rows are labelled by, and the outcomes that the site answers."""
+        if self.held is not None:
+            return self.held
+        rows = self._opened()
+        return rows.declared(rows.own_columns)
 
     def digest(self) -> str:
         """Return the SHA-256 of these rows."""
-        declared = "\n".join(feature.model_dump_json() for feature in self.session)
+        declared = "\n".join(each.model_dump_json() for each in (*self.session, *self.outcomes))
         digest = hashlib.sha256(declared.encode())
-        for X, _ in self.blocks():
-            digest.update(_canonical_bytes(X))
+        rows = self._opened()
+        for block in rows.scan():
+            digest.update(_canonical_bytes(rows.matrix(block)))
+            digest.update(_canonical_bytes(rows.outcome_values(block)))
+        rows.refuse()
         return digest.hexdigest()
 
     def blocks(self) -> Iterator[tuple[NDArray[np.float64], list[str] | None]]:
@@ -132,7 +152,9 @@ class LabelRows:
 
     def _opened(self) -> RowSource:
         text = () if self.id_column is None else (self.id_column,)
-        return RowSource(self.source, self.session, text=text, lacking=self.lacking)
+        return RowSource(
+            self.source, self.session, text=text, lacking=self.lacking, outcomes=self.outcomes
+        )
 
 
 def _canonical_bytes(X: NDArray[np.float64]) -> bytes:
@@ -149,6 +171,7 @@ def load(
     lacking: bool = False,
     new: bool = False,
     tell_unknown: bool = True,
+    outcomes: Sequence[Outcome] = (),
 ) -> Table:
     """Read rows and check them against a session's features.
 
@@ -157,7 +180,6 @@ def load(
     source : Source
         A table's columns are found by name, and others are ignored.
     features : sequence of Feature
-        The outcomes among them are not columns of ``X``.
     person : str or sequence of length n, optional
         Column that says which person a row belongs to, or its values.
     id_column : str, optional
@@ -171,6 +193,8 @@ def load(
     tell_unknown : bool
         Whether a DataWarning says how many rows have a level that the session does not know; it
         counts as a missing value.
+    outcomes : sequence of Outcome
+        To be read too; they are not columns of ``X``.
 
     Raises
     ------
@@ -179,17 +203,19 @@ def load(
     """
     person_column = person if isinstance(person, str) else None
     text = [column for column in (person_column, id_column) if column is not None]
-    rows = RowSource(source, features, text=text, lacking=lacking)
+    rows = RowSource(source, features, text=text, lacking=lacking, outcomes=outcomes)
     if isinstance(source, Dataset) and source.options.out_of_core:
         message = (
             "with protection: none all rows are needed in memory; omit out_of_core= (--out-of-core)"
         )
         raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}
-    numbers, parts, others = array("q"), [], []
-    names = {feature.name for feature in outcomes_of(rows.features)}
+    numbers, parts = array("q"), []
+    others: list[NDArray[np.float64]] = []
+    own_cells: list[CellArray] = []
     present = np.zeros(len(rows.features), dtype=np.int64)
     checks = NewRowWarnings(rows, {}) if new else UnknownCodes(rows)
+    unvalued = UnvaluedOutcomes(rows)
     for block in rows.scan():
         checks.add(block)
         for name, cells in kept.items():
@@ -201,11 +227,15 @@ def load(
             for each in rows.session_values(block)
         ]
         parts.append(rows.matrix(block))
-        if names:
-            others.append(rows.matrix(block, "outcome"))
+        unvalued.add(block)
+        if outcomes:
+            others.append(rows.outcome_values(block))
+            own_cells.append(rows.cells(block))
     rows.refuse()
     if tell_unknown:
         checks.warn()
+        for said in unvalued.texts():
+            warnings.warn(f"{rows.origin.source}, {said}", DataWarning, stacklevel=3)
     X = np.concatenate(parts)
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
     persons = None
@@ -215,9 +245,16 @@ def load(
     ids = tuple(kept[id_column]) if id_column is not None else None
     held = rows.held(present / len(X), lacking, 0.0 if new else rows.min_present)
     # The methods must not see values of a feature that counts as lacking.
-    X[:, [column.feature not in held for column in columns_of(clustered(rows.features))]] = np.nan
-    there = tuple(name for name in rows.columns if name not in names)
-    return Table(X, held, persons, ids, there, np.concatenate(others) if others else None)
+    X[:, [column.feature not in held for column in columns_of(tuple(features))]] = np.nan
+    return Table(
+        X,
+        held,
+        persons,
+        ids,
+        rows.own_columns,
+        np.concatenate(others) if others else None,
+        np.concatenate(own_cells) if own_cells else None,
+    )
 
 
 def read_text_column(source: Source, column: str) -> tuple[str, ...]:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, evidence, preparation, resampling, sweep, transfer
+from fedclust.engine import (
+    evaluation,
+    evidence,
+    outcomes,
+    preparation,
+    resampling,
+    sweep,
+    transfer,
+)
 from fedclust.engine.evaluation import EvaluationOutcome
+from fedclust.engine.model_selection import sole_recommended
+from fedclust.engine.outcome_statistics import summarise
 from fedclust.engine.plan import Plan, is_exact, max_rounds, phase
 from fedclust.engine.pooled_cells import (
     PooledCells,
@@ -24,6 +35,7 @@ from fedclust.numeric.arrays import FloatMatrix, FloatVector
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Model, Tree
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
@@ -36,7 +48,7 @@ class EngineState(Model):
 
     Attributes
     ----------
-    stage : {"prepare", "method", "evaluate", "evidence", "resample"}
+    stage : {"prepare", "method", "evaluate", "evidence", "resample", "outcomes"}
         What the open round belongs to.
     round : int
         Number of the open round, from 1.
@@ -52,13 +64,13 @@ class EngineState(Model):
         The method's own state, as a tree; None before its start.
     result : Result or None
         What is being evaluated, not yet sorted; with evidence sorted, and complete once resampled
-        models are compared.
+        models are compared or outcomes counted.
     box : (2, d) float64 or None
         While resampled models are compared: least and greatest scaled values.
     history : tuple of HistoryEntry
     """
 
-    stage: Literal["prepare", "method", "evaluate", "evidence", "resample"]
+    stage: Literal["prepare", "method", "evaluate", "evidence", "resample", "outcomes"]
     round: int
     phase: str = preparation.NAME
     method_rounds: int = 0
@@ -80,6 +92,14 @@ _UNMEASURED = (
 _NOT_COMPARED = (
     "stability, and agreement with models made without a site, are not known: fewer sites than "
     "min_sites could compare the clusters with other models"
+)
+_NOT_COUNTED = (
+    "outcomes are not known: fewer sites than min_sites could answer. Where a site had not yet "
+    "answered, its points are given back"
+)
+_NO_NUMBER_OF_CLUSTERS = (
+    "outcomes were not asked, because no single number of clusters stands out, and all points are "
+    "given back: choose K, and ask in a new session with outcomes_k"
 )
 Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 
@@ -115,6 +135,7 @@ def advance(
     contributions: Sequence[Contribution],
     roster: Sequence[str],
     masks: Masks | None = None,
+    silent: Collection[str] = (),
 ) -> Next | Done:
     """Aggregate a round and return the next one's task, or the result.
 
@@ -129,6 +150,8 @@ def advance(
         The sites that the next round would address.
     masks : mapping of site to (d,) bool, optional
         The columns that each site has, those that have left included; by default all.
+    silent : collection of str
+        The sites that joined without enough points to answer about outcomes.
 
     Returns
     -------
@@ -149,7 +172,12 @@ def advance(
         if state.stage in ("evaluate", "evidence") and state.result is not None:
             return Done(_final_result(plan, state, _add_warning(state.result, _UNMEASURED)))
         if state.stage == "resample" and state.result is not None:
-            return Done(_report(_add_warning(state.result, _NOT_COMPARED)))
+            result = _add_warning(state.result, _NOT_COMPARED)
+            return _ask_outcomes(
+                plan, state, result, _run_config(plan, state, roster, masks, silent)
+            )
+        if state.stage == "outcomes" and state.result is not None:
+            return Done(_report(_add_warning(state.result, _NOT_COUNTED)))
         open_phase = phase(plan, state.phase)
         if state.stage == "method" and (open_phase.ends_with_site or open_phase.optional):
             return _end_early(plan, state, _run_config(plan, state, roster, masks), answered)
@@ -161,7 +189,7 @@ def advance(
         )
     with one_thread(), np.errstate(over="raise", invalid="raise"):
         try:
-            config = _run_config(plan, state, roster, masks)
+            config = _run_config(plan, state, roster, masks, silent)
             outcome = _advance(plan, state, ordered, config, answered)
             if not np.isfinite(list(outcome.metrics.values())).all():
                 raise FloatingPointError
@@ -174,7 +202,11 @@ def advance(
 
 
 def _run_config(
-    plan: Plan, state: EngineState, roster: Sequence[str], masks: Masks | None
+    plan: Plan,
+    state: EngineState,
+    roster: Sequence[str],
+    masks: Masks | None,
+    silent: Collection[str] = (),
 ) -> RunConfig:
     every = np.ones(len(plan.columns), dtype=np.bool_)
     return RunConfig(
@@ -186,6 +218,7 @@ def _run_config(
         space=_space(state) or Space.identity(len(plan.columns)),
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
         outcomes=plan.outcomes,
+        silent=frozenset(silent),
     )
 
 
@@ -223,6 +256,8 @@ def _advance(
         return _close_evidence(plan, state, contributions, config, answered)
     if state.stage == "resample":
         return _close_resampling(plan, state, contributions, config, answered)
+    if state.stage == "outcomes":
+        return _close_outcomes(plan, state, contributions, config, answered)
     return _close_method_round(plan, state, contributions, config, answered)
 
 
@@ -307,9 +342,9 @@ def _end_method(
     if not (plan.options.evaluated and len(raw.centroids) > 0):
         return Done(_final_result(plan, state, raw), metrics)
     task: Task
-    if evidence.is_wanted(config):
+    if evidence.is_wanted(plan.options):
         raw = evidence.with_clusterings(raw, [sort_clusters(r) for r in evidence.clusterings(raw)])
-        stage, task = "evidence", evidence.task(raw, plan.options)
+        stage, task = "evidence", evidence.task(raw)
     else:
         stage = "evaluate"
         task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
@@ -324,16 +359,16 @@ def _close_evaluation(
     contributions: Sequence[Contribution],
     config: RunConfig,
     answered: int,
-) -> Done:
+) -> Next | Done:
     raw = _result_of(state)
-    outcomes: tuple[EvaluationOutcome | None, ...]
+    found: tuple[EvaluationOutcome | None, ...]
     if raw.sweep is None:
-        outcomes = (evaluation.aggregate(raw, contributions, config),)
+        found = (evaluation.aggregate(raw, contributions, config),)
     else:
-        outcomes = sweep.measured(raw, contributions, config)
-    metrics = _evaluation_metrics(raw, outcomes, answered)
+        found = sweep.measured(raw, contributions, config)
+    metrics = _evaluation_metrics(raw, found, answered)
     state = _record(state, answered, metrics)
-    return Done(_report(_complete(plan, state, raw, outcomes)), metrics)
+    return _ask_outcomes(plan, state, _complete(plan, state, raw, found), config, metrics)
 
 
 def _close_evidence(
@@ -344,22 +379,18 @@ def _close_evidence(
     answered: int,
 ) -> Next | Done:
     raw = _result_of(state)
-    outcomes, flows = evidence.measured(raw, contributions, config)
-    metrics = _evaluation_metrics(raw, outcomes, answered)
+    found, flows = evidence.measured(raw, contributions, config)
+    metrics = _evaluation_metrics(raw, found, answered)
     state = _record(state, answered, metrics)
-    if all(each is None for each in outcomes):
+    if all(each is None for each in found):
         return Done(_final_result(plan, state, _add_warning(raw, _UNMEASURED)), metrics)
-    result = _complete(plan, state, raw, outcomes)
-    if plan.outcomes:
-        result = evidence.compare_outcomes(result, contributions, config)
+    result = _complete(plan, state, raw, found)
     if result.sweep is not None:
         entries = [
             entry.model_copy(update={"flow": flow})
             for entry, flow in zip(result.sweep, flows, strict=True)
         ]
         result = result.model_copy(update={"sweep": tuple(entries)})
-    if not evidence.needs_cells(plan.options):
-        return Done(_report(result), metrics)
     cells = pooled_cells(contributions)
     axes = principal_axes(cells)
     own = [each.model_copy(update={"axes": axes}) for each in evidence.clusterings(result)]
@@ -367,7 +398,7 @@ def _close_evidence(
     result = _with_transfer(plan, result, contributions, config, cells)
     task = resampling.task(result, cells, config, plan.seed)
     if resampling.compares_nothing(task):
-        return Done(_report(result), metrics)
+        return _ask_outcomes(plan, state, result, config, metrics)
     box = bounding_box(contributions, config)
     return _open(
         state,
@@ -407,7 +438,7 @@ def _close_resampling(
     contributions: Sequence[Contribution],
     config: RunConfig,
     answered: int,
-) -> Done:
+) -> Next | Done:
     result, metrics = _result_of(state), {"n_sites": float(answered)}
     state = _record(state, answered, metrics)
     if state.box is None:
@@ -421,6 +452,80 @@ def _close_resampling(
         if each.transfer is not None:
             update["transfer"] = transfer.add_left_out(each.transfer, left_out)
         own.append(each.model_copy(update=update))
+    return _ask_outcomes(plan, state, evidence.with_clusterings(result, own), config, metrics)
+
+
+def _ask_outcomes(
+    plan: Plan,
+    state: EngineState,
+    result: Result,
+    config: RunConfig,
+    metrics: Mapping[str, float] = MappingProxyType({}),
+) -> Next | Done:
+    """Open the round of outcomes about a complete result; or end, where there are none to ask."""
+    if not plan.outcomes:
+        return Done(_report(result), metrics)
+    place = _outcomes_place(plan, result)
+    if place is None:
+        return Done(_report(_add_warning(result, _NO_NUMBER_OF_CLUSTERS)), metrics)
+    about = evidence.clusterings(result)[place]
+    task = outcomes.task(about, config) if about.sizes is not None else None
+    if task is None:
+        found = Outcomes(
+            n_clusters=len(about.centroids),
+            reference=int(np.argmax(about.sizes or (0,))),
+            results=(),
+            refused=tuple(sorted(config.silent)),
+        )
+        result = _with_outcomes(result, place, found)
+        return Done(_report(_add_warning(result, _NOT_COUNTED)), metrics)
+    return _open(
+        state, task, config, metrics, stage="outcomes", method=None, result=result, phase=task.phase
+    )
+
+
+def _outcomes_place(plan: Plan, result: Result) -> int | None:
+    """Return the place of the clustering whose outcomes are asked; None where no K stands out."""
+    if result.sweep is None:
+        return 0
+    wanted = plan.outcomes_k
+    if wanted == "recommended":
+        wanted = sole_recommended(result.sweep)
+    ks = [entry.n_clusters for entry in result.sweep]
+    return ks.index(wanted) if wanted in ks else None
+
+
+def _with_outcomes(result: Result, place: int, found: Outcomes) -> Result:
+    own = list(evidence.clusterings(result))
+    own[place] = own[place].model_copy(update={"outcomes": found})
+    return evidence.with_clusterings(result, own)
+
+
+def _close_outcomes(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    answered: int,
+) -> Done:
+    result, metrics = _result_of(state), {"n_sites": float(answered)}
+    place = _outcomes_place(plan, result)
+    if place is None:
+        raise ValueError("no outcomes were asked in this state")
+    state = _record(state, answered, metrics)
+    about = evidence.clusterings(result)[place]
+    found = summarise(
+        outcomes.tables_of(contributions),
+        plan.outcomes,
+        {site: np.asarray(row) for site, row in about.site_sizes.items()},
+        exact=is_exact(plan),
+        refused=config.silent,
+    )
+    result = _with_outcomes(result, place, found)
+    own = [
+        each.model_copy(update={"history": (*each.history, *state.history[-1:])})
+        for each in evidence.clusterings(result)
+    ]
     return Done(_report(evidence.with_clusterings(result, own)), metrics)
 
 
@@ -431,11 +536,11 @@ def _result_of(state: EngineState) -> Result:
 
 
 def _evaluation_metrics(
-    raw: Result, outcomes: Sequence[EvaluationOutcome | None], answered: int
+    raw: Result, found: Sequence[EvaluationOutcome | None], answered: int
 ) -> dict[str, float]:
     """Return the metrics of a closing round; of a sweep no inertia, for it has several."""
     metrics = {"n_sites": float(answered)}
-    quality = None if outcomes[0] is None else outcomes[0].quality
+    quality = None if found[0] is None else found[0].quality
     if raw.sweep is None and quality is not None:
         metrics["inertia"] = quality.inertia
     return metrics
@@ -451,13 +556,13 @@ def _complete(
     plan: Plan,
     state: EngineState,
     raw: Result,
-    outcomes: Sequence[EvaluationOutcome | None] | None,
+    found: Sequence[EvaluationOutcome | None] | None,
 ) -> Result:
     """Return a result with what was measured of it; None: nothing was."""
     if raw.sweep is not None:
-        return sweep.complete_entries(raw, outcomes, state.history)
+        return sweep.complete_entries(raw, found, state.history)
     wanted = plan.options.n_clusters
-    outcome = None if outcomes is None else outcomes[0]
+    outcome = None if found is None else found[0]
     return complete_result(
         raw,
         n_clusters=wanted if isinstance(wanted, int) else None,

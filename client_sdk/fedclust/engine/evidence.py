@@ -14,9 +14,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, outcomes
+from fedclust.engine import evaluation
 from fedclust.engine.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
-from fedclust.engine.outcomes import OutcomeSums
 from fedclust.engine.sweep_messages import config_at, has_enough, several_of
 from fedclust.methods.common.kmeans_rounds import (
     GROUP_SUMS,
@@ -61,13 +60,10 @@ class EvidenceTask(Model):
         In a sweep, every K that came to a clustering, ascending; elsewhere empty.
     parts : tuple of EvaluationTask
         The final clusters of each of these; elsewhere one part.
-    n_cells : int
-        Cells to send: 0 for none.
     """
 
     n_clusters: IntVector
     parts: tuple[EvaluationTask, ...]
-    n_cells: int
 
 
 class EvidencePart(Model):
@@ -79,8 +75,6 @@ class EvidencePart(Model):
     flow : (K', K) int64 or None
         Persons by their cluster of the part before and of this one; None in the first part, and
         after a part without persons.
-    outcomes : OutcomeSums or None
-        In sessions with outcomes.
     own : (K, K) int64 or None
         With ``transfer``: persons by cluster of the site's own k-means (rows) and by their cluster
         (columns). A row of zeros stands for each cluster that the site does not find.
@@ -88,7 +82,6 @@ class EvidencePart(Model):
 
     evaluation: Evaluation
     flow: IntMatrix | None = None
-    outcomes: OutcomeSums | None = None
     own: IntMatrix | None = None
 
 
@@ -99,15 +92,15 @@ class EvidencePayload(Model):
     ----------
     parts : tuple of EvidencePart or None
         In the task's order; None where no person belongs to a cluster.
-    cells : Cells or None
-        The site's own k-means cells, at most as many as asked for.
-    extent : (2, d) float64 or None
-        The least and the greatest scaled value of its records; with ``cells``.
+    cells : Cells
+        The site's own k-means cells, at most ``N_CELLS``.
+    extent : (2, d) float64
+        The least and the greatest scaled value of its records.
     """
 
     parts: tuple[EvidencePart | None, ...]
-    cells: Cells | None = None
-    extent: FloatMatrix | None = None
+    cells: Cells
+    extent: FloatMatrix
 
 
 PHASE = Phase(
@@ -115,8 +108,8 @@ PHASE = Phase(
     once=True,
     optional=True,
     summary=(
-        "Sizes and quality of the final clusters, outcomes by cluster, and cells of your own "
-        "records, from which models of resampled data are made."
+        "Sizes and quality of the final clusters, and cells of your own records, from which models "
+        "of resampled data are made."
     ),
     task=EvidenceTask,
     payload=EvidencePayload,
@@ -135,10 +128,6 @@ PHASE = Phase(
             "K x K numbers, for each K of several",
             "How many of your persons move from each cluster to each of the next number of "
             "clusters.",
-        ),
-        *(
-            line.model_copy(update={"field": f"parts.outcomes.{line.field}"})
-            for line in outcomes.DISCLOSES
         ),
         disclosure(
             "parts.own",
@@ -166,14 +155,9 @@ PHASE = Phase(
 )
 
 
-def is_wanted(config: RunConfig) -> bool:
-    """Whether a session has this round in place of the evaluation."""
-    return config.options.evaluated and (bool(config.outcomes) or needs_cells(config.options))
-
-
-def needs_cells(options: MethodOptions) -> bool:
-    """Whether models of resampled data are made."""
-    return options.resampled_models > 0 or options.transferred
+def is_wanted(options: MethodOptions) -> bool:
+    """Whether a session has this round in place of the evaluation, and resampled models."""
+    return options.evaluated and (options.resampled_models > 0 or options.transferred)
 
 
 def assigns_by_centroids(method: AnyMethod) -> bool:
@@ -188,9 +172,9 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
     """
     options = config.options
     if config.outcomes and not options.evaluated:
-        message = "outcomes are compared in the closing evaluation, and these options have none"
+        message = "outcomes are counted after the closing evaluation: leave evaluate on"
         raise RuleViolation("evidence", message)
-    if not needs_cells(options):
+    if not (options.resampled_models or options.transferred):
         return
     pointer = "/stability" if options.resampled_models else "/transfer"
     if not options.evaluated:
@@ -226,11 +210,10 @@ def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
     return result.model_copy(update={"sweep": entries})
 
 
-def task(raw: Result, options: MethodOptions) -> Task[EvidenceTask]:
+def task(raw: Result) -> Task[EvidenceTask]:
     """Return the task about a result whose clusters are sorted."""
     parts = tuple(evaluation.task(each).common for each in clusterings(raw))
-    n_cells = N_CELLS if needs_cells(options) else 0
-    return Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts, n_cells=n_cells))
+    return Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
 
 
 def cluster_counts(result: Result) -> IntArray:
@@ -257,8 +240,6 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
         split_parts(asked.n_clusters, len(asked.parts), config), asked.parts, strict=True
     ):
         evaluation.check_task(replace(task, common=part), own, prototypes=prototypes)
-    if asked.n_cells != (N_CELLS if needs_cells(config.options) else 0):
-        raise RuleViolation("task", "the definition provides for other cells", "/parameters")
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -284,25 +265,19 @@ def local_step(
         if before is not None:
             shape = len(asked.parts[len(parts) - 1].centroids), len(part.centroids)
             flow = contingency_table(before, labels, points.sizes, shape)
-        sums = None
-        if config.outcomes:
-            n_clusters = len(part.centroids)
-            sums = outcomes.local_sums(points, labels, n_clusters, config.outcome_columns)
         own_table = None
         if config.options.transferred:
             own_rng, rule = rng.spawn(1)[0], centroid_rule(config)
             own_table = _own_table(points, labels, len(part.centroids), own_rng, rule)
-        parts.append(EvidencePart(evaluation=found, flow=flow, outcomes=sums, own=own_table))
+        parts.append(EvidencePart(evaluation=found, flow=flow, own=own_table))
         before = labels
     if all(part is None for part in parts):
         return None
-    cells, extent = None, None
-    if asked.n_cells:
-        n_init = local_restarts(len(points.X), points.X.shape[1], asked.n_cells)
-        found_cells = local_kmeans(points, asked.n_cells, n_init, rng)
-        filled = found_cells.counts > 0
-        cells = Cells(counts=found_cells.counts[filled], means=found_cells.means[filled])
-        extent = np.stack([points.X.min(axis=0), points.X.max(axis=0)])
+    n_init = local_restarts(len(points.X), points.X.shape[1], N_CELLS)
+    found_cells = local_kmeans(points, N_CELLS, n_init, rng)
+    filled = found_cells.counts > 0
+    cells = Cells(counts=found_cells.counts[filled], means=found_cells.means[filled])
+    extent = np.stack([points.X.min(axis=0), points.X.max(axis=0)])
     return EvidencePayload(parts=tuple(parts), cells=cells, extent=extent)
 
 
@@ -341,17 +316,10 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
             pointer = f"/parts/{i}/evaluation{broken.pointer}"
             raise RuleViolation(broken.rule, broken.message, pointer) from None
         _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
-        _check_outcomes(part, config, f"/parts/{i}/outcomes")
         before = part.evaluation.counts
         _check_own_table(part.own, before, own, f"/parts/{i}/own")
-    if not asked.n_cells:
-        if sent.cells is not None or sent.extent is not None:
-            raise RuleViolation("cells", "the task asks for no cells", "/cells")
-        return
-    if sent.cells is None or sent.extent is None:
-        raise RuleViolation("cells", "the task asks for cells", "/cells")
     try:
-        check_cells(sent.cells, count_sent_cells(sent.cells, asked.n_cells), config)
+        check_cells(sent.cells, count_sent_cells(sent.cells, N_CELLS), config)
     except RuleViolation as broken:
         raise RuleViolation(broken.rule, broken.message, f"/cells{broken.pointer}") from None
     _check_extent(sent.extent, config)
@@ -365,18 +333,6 @@ def _check_flow(
         raise RuleViolation("flow", message, pointer)
     if flow is not None and before is not None:
         check_table(flow, before, counts, p, pointer)
-
-
-def _check_outcomes(part: EvidencePart, config: RunConfig, pointer: str) -> None:
-    if (part.outcomes is None) != (not config.outcomes):
-        raise RuleViolation("outcomes", "the definition says which outcomes there are", pointer)
-    if part.outcomes is None:
-        return
-    persons = part.evaluation.counts
-    try:
-        outcomes.check(part.outcomes, persons, config.outcome_columns, config.p)
-    except RuleViolation as broken:
-        raise RuleViolation(broken.rule, broken.message, pointer + broken.pointer) from None
 
 
 def _check_own_table(
@@ -447,33 +403,6 @@ def measured(
         known = enough and len(tables) >= max(config.policy.min_sites, 1)
         flows.append(np.sum(tables, axis=0) if known else None)
     return tuple(found), tuple(flows)
-
-
-def compare_outcomes(
-    result: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> Result:
-    """Return the result with the outcomes of every K whose sizes are known."""
-    compared = []
-    every_k = clusterings(result)
-    for place, own in enumerate(every_k):
-        if own.sizes is None:
-            compared.append(own)
-            continue
-        sent = {
-            c.site: c.payload.outcomes
-            for c in part_contributions(contributions, place)
-            if c.payload is not None and c.payload.outcomes is not None
-        }
-        found, warnings = outcomes.summarise(
-            sent,
-            own.sizes,
-            config.outcome_columns,
-            config.policy.min_sites,
-            several=len(every_k) > 1,
-        )
-        update = {"outcomes": found, "warnings": (*own.warnings, *warnings)}
-        compared.append(own.model_copy(update=update))
-    return with_clusterings(result, compared)
 
 
 def part_contributions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
+from fedclust.engine import evaluation, evidence, outcomes, preparation, resampling, sweep
 from fedclust.engine.plan import Plan, is_exact
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
@@ -42,6 +42,8 @@ def check(
             evidence.check(task, payload, config)
         elif task.phase == resampling.NAME:
             resampling.check(task, payload, config)
+        elif task.phase == outcomes.NAME:
+            outcomes.check(task, payload, config)
         else:
             plan.method.check(task, payload, config)
 

@@ -130,6 +130,22 @@ def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
     return best.n_clusters, " ".join(says)
 
 
+def sole_recommended(entries: Sequence[SweepEntry]) -> int | None:
+    """Return the recommended K; None where another is about as good or nothing was measured."""
+    best, _ = recommend(entries)
+    chosen = next(entry for entry in entries if entry.n_clusters == best)
+    if chosen.result.likelihood is not None:
+        return best
+    score = chosen.simplified_silhouette
+    if score is None or any(
+        abs(score - other.simplified_silhouette) < _CLOSE
+        for other in entries
+        if other.simplified_silhouette is not None and other.n_clusters != best
+    ):
+        return None
+    return best
+
+
 def _coarse_enough(judged: Sequence[SweepEntry]) -> tuple[list[SweepEntry], list[str]]:
     """Return the entries without a warning on resolution, or all where each has one; a remark."""
     fine = [e for e in judged if any(FINER in warning for warning in e.result.warnings)]

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
+from fedclust.engine import evaluation, evidence, outcomes, preparation, resampling, sweep
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature, outcomes_of
+from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.method import AnyMethod, Place
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Phase
 
-#: Of the rounds that all methods share: preparation, evaluation, evidence, resampling, and what
-#: joins several K. Raised when their tasks, payloads, state or arithmetic change.
-VERSION = 1
+#: Of the rounds that all methods share: preparation, evaluation, evidence, resampling, outcomes,
+#: and what joins several K. Raised when their tasks, payloads, state or arithmetic change.
+VERSION = 2
 #: In place of the evaluation, in sessions with evidence; the same for every method.
 EVIDENCE_PHASES = (evidence.PHASE, resampling.PHASE)
 
@@ -40,8 +40,10 @@ class Plan:
         methods see of them.
     policy : Policy
     seed : int
-    declared : tuple of Feature
-        Features and outcomes in the session's order; empty where it has no outcome.
+    outcomes : tuple of Outcome
+        What is counted by final cluster. Methods do not see it.
+    outcomes_k : int, "recommended" or None
+        The number of clusters that outcomes are counted at, of several.
     """
 
     method: AnyMethod
@@ -49,27 +51,13 @@ class Plan:
     features: tuple[Feature, ...]
     policy: Policy
     seed: int
-    declared: tuple[Feature, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    outcomes_k: int | Literal["recommended"] | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """What the features become."""
         return columns_of(self.features)
-
-    @property
-    def released(self) -> tuple[Feature, ...]:
-        """What the groups of a site release: features and outcomes, in the session's order."""
-        return self.declared or self.features
-
-    @functools.cached_property
-    def outcomes(self) -> tuple[Feature, ...]:
-        """What is compared between the final clusters. Methods do not see it."""
-        return outcomes_of(self.declared)
-
-    @property
-    def outcome_columns(self) -> tuple[Column, ...]:
-        """What the outcomes become: one column (q,), or one for each level."""
-        return columns_of(self.outcomes)
 
 
 def max_rounds(plan: Plan) -> int:
@@ -134,25 +122,17 @@ def closing_phases(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases after the method's rounds, in order."""
     if not plan.options.evaluated:
         return ()
-    if evidence.needs_cells(plan.options):
-        return (_evidence_phase(plan), _resampling_phase(plan))
+    found: tuple[Phase, ...] = (_evaluation_phase(plan.method),)
+    if evidence.is_wanted(plan.options):
+        found = (_evidence_phase(plan), _resampling_phase(plan))
     if plan.outcomes:
-        return (_evidence_phase(plan),)
-    return (_evaluation_phase(plan.method),)
+        found = (*found, outcomes.phase_of(plan.outcomes, exact=is_exact(plan)))
+    return found
 
 
 def _evidence_phase(plan: Plan) -> Phase:
     """Return the phase with what it asks in this session: without what nobody sends."""
-    parts = ["Sizes and quality of the final clusters"]
     absent: list[str] = []
-    if plan.outcomes:
-        parts.append("outcomes by cluster")
-    else:
-        absent.append("parts.outcomes.")
-    if evidence.needs_cells(plan.options):
-        parts.append("cells of your own records, from which models of resampled data are made")
-    else:
-        absent += ["cells.", "extent"]
     if not plan.options.transferred:
         absent.append("parts.own")
     if not isinstance(plan.options.n_clusters, tuple):
@@ -160,7 +140,7 @@ def _evidence_phase(plan: Plan) -> Phase:
     discloses = tuple(
         line for line in evidence.PHASE.discloses if not line.field.startswith(tuple(absent))
     )
-    return replace(evidence.PHASE, summary=f"{'; '.join(parts)}.", discloses=discloses)
+    return replace(evidence.PHASE, discloses=discloses)
 
 
 def _resampling_phase(plan: Plan) -> Phase:
@@ -179,7 +159,7 @@ def _resampling_phase(plan: Plan) -> Phase:
 
 def _engine_closings(method: AnyMethod) -> tuple[Phase, ...]:
     more = EVIDENCE_PHASES if evidence.assigns_by_centroids(method) else EVIDENCE_PHASES[:1]
-    return (_evaluation_phase(method), *more)
+    return (_evaluation_phase(method), *more, outcomes.PHASE)
 
 
 def _evaluation_phase(method: AnyMethod) -> Phase:

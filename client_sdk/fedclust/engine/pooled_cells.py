@@ -34,9 +34,7 @@ class PooledCells:
 def pooled_cells(contributions: Sequence[Contribution]) -> PooledCells:
     """Return the cells of the sites that sent any; contributions sorted by site."""
     sent = {
-        site: payload.cells
-        for site, payload in payloads_of(contributions, EvidencePayload).items()
-        if payload.cells is not None
+        site: payload.cells for site, payload in payloads_of(contributions, EvidencePayload).items()
     }
     found = [Contribution(site, cells, 1) for site, cells in sent.items()]
     means, counts = collect_cells(found)
@@ -51,7 +49,7 @@ def bounding_box(contributions: Sequence[Contribution], config: RunConfig) -> Fl
     """
     declared = np.isfinite(np.stack(own_bounds(config.columns)))
     sent = payloads_of(contributions, EvidencePayload).values()
-    extents = np.stack([each.extent for each in sent if each.extent is not None])
+    extents = np.stack([each.extent for each in sent])
     found = np.stack([extents[:, 0].min(axis=0), extents[:, 1].max(axis=0)])
     return np.where(declared, np.stack(scaled_bounds(config)), found)
 

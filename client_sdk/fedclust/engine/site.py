@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedclust.engine import evaluation, evidence, preparation, resampling, sweep
+from fedclust.engine import evaluation, evidence, outcomes, preparation, resampling, sweep
 from fedclust.engine.consent_check import refuse_unconsented
 from fedclust.engine.message_check import check, site_config
 from fedclust.engine.plan import Plan
@@ -41,6 +41,7 @@ def local_step(
     size_band: str | None,
     memory: Memory,
     mask: NDArray[np.bool_] | None = None,
+    count: outcomes.Count | None = None,
 ) -> LocalAnswer:
     """Compute a site's answer to a task from the points of its table.
 
@@ -62,6 +63,9 @@ def local_step(
         stored together with the answer, before the answer is sent.
     mask : (d,) bool, optional
         The columns that the site joined with; by default all.
+    count : callable, optional
+        Counts the outcomes of the site's rows by a model's clusters, with noise. Without it the
+        site answers no question about outcomes.
 
     Returns
     -------
@@ -85,13 +89,15 @@ def local_step(
                 kept = complete_points(points, config)
                 if not len(kept.X):
                     return None, memory
+                if task.phase == outcomes.NAME:
+                    return _count(plan, task, site, memory, count), memory
                 if task.space is None:
                     payload = preparation.local_step(kept, config)
                 else:
                     scaled = _scaled(points, kept, task.space, config)
                     rng = site_rng(plan.seed, site, round_number)
                     if task.phase in _CLOSING:
-                        payload = _closing_step(plan, task, scaled, kept, config, rng)
+                        payload = _closing_step(plan, task, scaled, config, rng)
                     else:
                         payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
         except ValidationError as error:
@@ -116,18 +122,24 @@ def _assigner(method: AnyMethod, memory: Memory) -> Assign | None:
     return assign
 
 
-def _closing_step(
-    plan: Plan,
-    task: SiteTask,
-    points: Points,
-    kept: Points,
-    config: RunConfig,
-    rng: np.random.Generator,
+def _count(
+    plan: Plan, task: SiteTask, site: str, memory: Memory, count: outcomes.Count | None
 ) -> Model | None:
-    """Compute a site's answer to a task of a round after the method's; ``kept``: not scaled."""
+    """Return a site's tables of outcomes; what is checked of them does not depend on its data."""
+    if count is None:
+        return None
+    payload = count(outcomes.site_model(task, site), memory)
+    if payload is not None:
+        outcomes.check_shapes(task, payload, plan.outcomes)
+    return payload
+
+
+def _closing_step(
+    plan: Plan, task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator
+) -> Model | None:
+    """Compute a site's answer to a task of a round after the method's."""
     if task.phase == evidence.NAME:
-        measured = replace(points, outcomes=kept.outcomes, outcome_within=kept.outcome_within)
-        return evidence.local_step(task, measured, config, rng)
+        return evidence.local_step(task, points, config, rng)
     if task.phase == resampling.NAME:
         return resampling.local_step(task, points, config)
     if plan.method.sweeping:

@@ -86,20 +86,16 @@ def complete_points(points: Points, config: RunConfig) -> Points:
             points,
             X=X[whole],
             sizes=points.sizes[whole],
-            outcomes=None if points.outcomes is None else points.outcomes[whole],
             left_out=int(points.sizes[~whole].sum()),
         )
     return replace(points, X=X, observed=None if known.all() else known)
 
 
 def scaled_points(points: Points, space: Space, config: RunConfig) -> Points:
-    """Return complete points imputed and scaled, 0 in columns that the site has not got.
-
-    They have no outcomes: a method does not see these.
-    """
+    """Return complete points imputed and scaled, 0 in columns that the site has not got."""
     X = points.X
     if space.impute is not None and points.observed is not None:
         X = np.where(points.observed, X, space.impute)
     scaled = space.to_scaled(X)
     X = scaled if config.mask.all() else scaled * config.mask
-    return replace(points, X=X, outcomes=None, outcome_within=None)
+    return replace(points, X=X)

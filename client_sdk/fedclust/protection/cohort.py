@@ -159,9 +159,7 @@ class Cohort:
         withdrawn[index], used[self.groups[index]] = True, False
         return replace(self, withdrawn=withdrawn, used=used)
 
-    def table(
-        self, names: Sequence[str], p: int = 0, apart: frozenset[str] = frozenset()
-    ) -> ProtectedTable:
+    def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
         """Return the protected table of some source columns.
 
         Parameters
@@ -170,8 +168,6 @@ class Cohort:
             Columns joined with one of them are included.
         p : int
             If larger than the cohort's own p, the table is of unions of its groups.
-        apart : frozenset of str
-            Columns that do not count where similar groups are united.
 
         Raises
         ------
@@ -191,4 +187,4 @@ class Cohort:
             tuple(each.released[self.used] for each in chosen),
             tuple(each.share for each in chosen),
         )
-        return unite_groups(table, p, apart) if p > self.p else table
+        return unite_groups(table, p) if p > self.p else table

@@ -51,18 +51,19 @@ class PersonSource:
         block.
     n_persons : int
         Approximate number of persons in all blocks.
-    apart : frozenset of str
-        As in :func:`fedclust.protection.table.group_persons`.
     later : mapping of str to str
         Columns of a later measurement, and the released columns that they measure again.
+    counted : bool
+        Whether these rows will be counted by their outcomes: those of other people under the known
+        ids would be counted as theirs, even if no group releases anything new.
     """
 
     blocks: PersonBlocks
     rules: Mapping[str, str]
     sample: Sequence[SourceColumn] | None = None
     n_persons: int = 0
-    apart: frozenset[str] = frozenset()
     later: Mapping[str, str] = field(default_factory=dict)
+    counted: bool = False
 
 
 @dataclass(frozen=True)

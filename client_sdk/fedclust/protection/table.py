@@ -6,7 +6,7 @@ A larger p is served by unions of whole groups, computed from released records a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +30,6 @@ from fedclust.protection.records import GroupSums, Spread, release_counts
 _COUNTED_SHARE = 0.1
 #: and with at least this many times p persons, about seven groups of 2p.
 _COUNTED_PERSONS = 20
-#: A level column that is to stay apart shapes groups all the same if one of its levels is rarer
-#: than this: too few groups would release that level. Groups of at least 2p persons release counts;
-#: smaller ones release the commonest level alone.
-_RARE_COUNTED, _RARE = 0.25, 0.4
 
 
 class TooFewPersons(ValueError):
@@ -69,9 +65,13 @@ class ProtectedTable:
 
         Otherwise the last digits of sums, and drawn points, would depend on the order of persons.
         """
-        order = np.lexsort(np.column_stack([*self.released, self.sizes]).T)
+        order = self.order()
         released = tuple(each[order] for each in self.released)
         return ProtectedTable(self.columns, self.sizes[order], released, self.shares)
+
+    def order(self) -> IntArray:
+        """Return the rows (m,) of the groups, sorted by what they release."""
+        return np.lexsort(np.column_stack([*self.released, self.sizes]).T)
 
     def names(self) -> tuple[str, ...]:
         """Return the source columns that the table holds."""
@@ -165,11 +165,8 @@ def form_table_by_blocks(
     blocks: Iterable[Sequence[SourceColumn]],
     p: int,
     n_persons: int,
-    apart: Collection[str] = (),
 ) -> ProtectedTable:
     """Form the protected table of ``n_persons`` who come in blocks; no group spans two blocks.
-
-    ``apart`` is as in :func:`group_persons`.
 
     Raises
     ------
@@ -177,7 +174,7 @@ def form_table_by_blocks(
         If a block has fewer than ``p`` persons.
     """
     encoded = (encode_sources(columns, sources) for sources in blocks)
-    grouped = ((each, group_persons(columns, each, p, n_persons, apart)) for each in encoded)
+    grouped = ((each, group_persons(columns, each, p, n_persons)) for each in encoded)
     return release_blocks(columns, grouped, p)
 
 
@@ -199,13 +196,10 @@ def group_persons(
     encoded: Sequence[FloatArray],
     p: int,
     n_persons: int | None = None,
-    apart: Collection[str] = (),
 ) -> IntArray:
     """Return the group (n,) of each of a site's persons, or of some of its ``n_persons``.
 
     Persons with the same missing columns are grouped together if there are at least p of them.
-    Columns ``apart`` do not count where similar persons are looked for, unless they are of levels
-    and one of these is rare.
 
     Raises
     ------
@@ -215,28 +209,20 @@ def group_persons(
     n = len(encoded[0])
     if n < p:
         raise TooFewPersons(n, p)
-    counts = {
-        column.names: np.bincount(
-            values[~np.isnan(values)].astype(np.int64), minlength=max(column.n_levels, 2)
-        )
+    counts = [
+        np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=max(column.n_levels, 2))
         for column, values in zip(columns, encoded, strict=True)
         if isinstance(column, LevelColumn)
-    }
-    larger = _releases_counts(list(counts.values()), len(columns), n_persons or n, p)
-    least = least_group_size(n_persons or n, p, has_levels=larger)
-    apart = _common_columns(counts, apart, larger=larger)
-    points = embed_persons(columns, encoded, apart)
-    missing = np.stack([np.isnan(each) for each in encoded])
-    others = [
-        values
-        for column, values in zip(columns, encoded, strict=True)
-        if not _shapes_groups(column, apart)
     ]
-    if not missing.any() and not others:
+    larger = _releases_counts(counts, len(columns), n_persons or n, p)
+    least = least_group_size(n_persons or n, p, has_levels=larger)
+    points = embed_persons(columns, encoded)
+    missing = np.stack([np.isnan(each) for each in encoded])
+    if not missing.any():
         return form_groups(points, least)
     patterns = _missing_patterns(missing, p)
     # Equal points keep this order, which does not depend on the order of persons.
-    order = np.lexsort([*missing, *others, patterns])
+    order = np.lexsort([*missing, patterns])
     groups = np.empty(n, dtype=np.int64)
     first = 0
     for members in np.split(order, np.cumsum(np.bincount(patterns))[:-1]):
@@ -257,32 +243,13 @@ def _releases_counts(
     return counted > 0 and counted >= _COUNTED_SHARE * n_columns and n >= _COUNTED_PERSONS * p
 
 
-def _common_columns(
-    counts: Mapping[tuple[str, ...], FloatArray | IntArray], apart: Collection[str], *, larger: bool
-) -> frozenset[str]:
-    """Return which columns ``apart`` stay apart, given the counts of each level column's levels."""
-    rare = _RARE_COUNTED if larger else _RARE
-    shaping = {
-        name for names, each in counts.items() if each.min() < rare * each.sum() for name in names
-    }
-    return frozenset(apart) - shaping
-
-
-def _shapes_groups(column: TableColumn, apart: Collection[str]) -> bool:
-    return not set(source_names(column)) <= set(apart)
-
-
-def embed_persons(
-    columns: Sequence[TableColumn], encoded: Sequence[FloatArray], apart: Collection[str] = ()
-) -> FloatArray:
+def embed_persons(columns: Sequence[TableColumn], encoded: Sequence[FloatArray]) -> FloatArray:
     """Return points (n, width) whose distances say how similar persons are."""
-    pairs = list(zip(columns, encoded, strict=True))
     blocks = (
         values[None]
         if isinstance(column, NumericColumn)
         else np.where(np.isnan(values), np.nan, values == np.arange(column.n_levels)[:, None])
-        for column, values in pairs
-        if _shapes_groups(column, apart)
+        for column, values in zip(columns, encoded, strict=True)
     )
     return _standardize(columns, blocks, len(encoded[0]))
 
@@ -386,10 +353,8 @@ def release_blocks(
 # --- a larger p -----------------------------------------------------------------------------------
 
 
-def unite_groups(table: ProtectedTable, p: int, apart: Collection[str] = ()) -> ProtectedTable:
+def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
     """Return the table of unions of whole groups, for a session or site with a larger ``p``.
-
-    ``apart`` is as in :func:`group_persons`.
 
     A union's record is the weighted mean of its groups' released records (levels: their added
     counts). Nothing is computed from persons.
@@ -399,25 +364,9 @@ def unite_groups(table: ProtectedTable, p: int, apart: Collection[str] = ()) -> 
     TooFewPersons
         If all groups together have fewer than ``p`` persons.
     """
-    n = int(table.sizes.sum())
-    if n < p:
-        raise TooFewPersons(n, p)
-    table = table.sorted_by_value()
-    counts = {
-        column.names: values.sum(axis=0)
-        for column, values in zip(table.columns, table.released, strict=True)
-        if isinstance(column, LevelColumn)
-    }
-    larger = _releases_counts(list(counts.values()), len(table.columns), n, p)
-    least = least_group_size(n, p, has_levels=larger)
-    apart = _common_columns(counts, apart, larger=larger)
-    blocks = (
-        values[None] if values.ndim == 1 else _level_shares(values).T
-        for column, values in zip(table.columns, table.released, strict=True)
-        if _shapes_groups(column, apart)
-    )
-    points = _standardize(table.columns, blocks, len(table.sizes))
-    labels = form_groups(points, least, table.sizes)
+    labels = union_labels(table, p)
+    order = table.order()
+    table, labels = table.sorted_by_value(), labels[order]
     m = int(labels.max()) + 1
     sizes = np.bincount(labels, weights=table.sizes, minlength=m).astype(np.int64)
     released: list[FloatArray] = []
@@ -434,6 +383,36 @@ def unite_groups(table: ProtectedTable, p: int, apart: Collection[str] = ()) -> 
             added[added.sum(axis=1) < sizes] = 0
             released.append(release_counts(added, p).astype(np.float64))
     return ProtectedTable(table.columns, sizes, tuple(released), tuple(shares))
+
+
+def union_labels(table: ProtectedTable, p: int) -> IntArray:
+    """Return the union (m,) of each group: its row in what :func:`unite_groups` returns.
+
+    Raises
+    ------
+    TooFewPersons
+        If all groups together have fewer than ``p`` persons.
+    """
+    n = int(table.sizes.sum())
+    if n < p:
+        raise TooFewPersons(n, p)
+    order = table.order()
+    # Sorted: the unions do not depend on the order of the groups.
+    table = table.sorted_by_value()
+    counts = [
+        values.sum(axis=0)
+        for column, values in zip(table.columns, table.released, strict=True)
+        if isinstance(column, LevelColumn)
+    ]
+    larger = _releases_counts(counts, len(table.columns), n, p)
+    least = least_group_size(n, p, has_levels=larger)
+    blocks = (
+        values[None] if values.ndim == 1 else _level_shares(values).T for values in table.released
+    )
+    points = _standardize(table.columns, blocks, len(table.sizes))
+    labels = np.empty(len(order), dtype=np.int64)
+    labels[order] = form_groups(points, least, table.sizes)
+    return labels
 
 
 def _union_share(

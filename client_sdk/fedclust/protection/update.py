@@ -96,6 +96,7 @@ def update_cohort(
         Whether persons who are not known may take part, however many they are.
     permanent_ids : bool
         Whether nobody's id changes at this site.
+        also where nothing new is released: their outcomes would be counted.
 
     Raises
     ------
@@ -323,7 +324,7 @@ class _Update:
             column.drop_two_values(values)
         columns = [each.column for each in self.columns]
         n_persons = max(len(self.cohort.keys) + len(persons), self.source.n_persons)
-        groups = group_persons(columns, persons.values, self.cohort.p, n_persons, self.source.apart)
+        groups = group_persons(columns, persons.values, self.cohort.p, n_persons)
         persons, groups = self._add_left_over(persons, groups)
         groups = groups + len(self.sizes)
         self.sizes = np.append(self.sizes, np.bincount(groups)[len(self.sizes) :])
@@ -344,7 +345,7 @@ class _Update:
 
         both = _concatenate([persons, left_over])
         columns = [each.column for each in self.columns]
-        points = embed_persons(columns, both.values, self.source.apart)
+        points = embed_persons(columns, both.values)
         sizes = np.bincount(groups)
         centres = [np.bincount(groups, weights=each) / sizes for each in points[: len(groups)].T]
         nearest = cKDTree(np.column_stack(centres)).query(points[len(groups) :])[1]
@@ -378,8 +379,7 @@ class _Update:
         if not len(self.sizes):
             raise TooFewPersons(len(self.waiting[0]), self.cohort.p)
         merged, change = self._merge()
-        # Outcomes of other people would be counted as those of the known persons.
-        if merged is not self.cohort or self.source.apart:
+        if merged is not self.cohort or self.source.counted:
             recognition.refuse_other_values(self.cohort.p, newcomers=change.persons > 0)
         return merged, change, recognition
 

@@ -17,6 +17,7 @@ from fedclust.report.drawing import short
 from fedclust.report.facts import Facts
 from fedclust.report.markup import html_table
 from fedclust.report.methods_text import SENTENCES, bibtex, methods_text
+from fedclust.report.outcomes import effect_text, measure_text
 from fedclust.report.wording import from_markdown, in_markdown, named_values
 
 __all__ = ["WRITE_UP", "Checklist", "ChecklistItem", "checklist"]
@@ -186,26 +187,14 @@ def _effects(facts: Facts) -> str:
         return ""
     lines = []
     for outcome in found.results:
-        effects = []
+        effects: dict[str, list[str]] = {}
         for each in outcome.comparisons:
-            if outcome.kind == "binary":
-                stratified = each.mantel_haenszel
-                effect = None if stratified is None else stratified.odds_ratio
-            else:
-                effect = None if each.over_sites is None else each.over_sites.random
-            if effect is not None:
-                bounds = f"{short(effect.lower)} to {short(effect.upper)}"
-                effects.append(f"cluster {each.cluster} {short(effect.value)} ({bounds})")
-        measure = (
-            "odds ratio by Mantel and Haenszel"
-            if outcome.kind == "binary"
-            else (
-                "difference of means with random effects"
-                + (f", {in_markdown(outcome.unit)}" if outcome.unit else "")
-            )
-        )
-        if effects:
-            lines.append(f"{in_markdown(outcome.name)}, {measure}: {'; '.join(effects)}.")
+            said = f"cluster {each.cluster} {effect_text(each)}"
+            effects.setdefault(measure_text(each), []).append(said)
+        lines += [
+            in_markdown(f"{outcome.name}, {measure}: {'; '.join(said)}.")
+            for measure, said in effects.items()
+        ]
     return " ".join(lines)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.schema.encoding import columns_of
-from fedclust.schema.feature import Feature, clustered
+from fedclust.schema.feature import Feature, Outcome, clustered
 from fedclust.schema.policy import Policy
 from fedclust.schema.scaling import gamma_of
 
@@ -22,19 +22,21 @@ _UNITS = {
 
 
 def dissimilarity_text(
-    policy: Policy, features: Sequence[Feature], scale: NDArray[np.float64] | None = None
+    policy: Policy,
+    declared: Sequence[Feature | Outcome],
+    scale: NDArray[np.float64] | None = None,
 ) -> str:
     """Return the name of the dissimilarity, and what it makes of each kind of feature.
 
     Parameters
     ----------
     policy : Policy
-    features : sequence of Feature
-        Those that are not clustered are left out.
+    declared : sequence of Feature or Outcome
+        Outcomes are left out.
     scale : (d,) float64, optional
         Of the result: it holds the gamma that a definition leaves open.
     """
-    features = clustered(tuple(features))
+    features = clustered(declared)
     kinds: set[str] = {feature.kind for feature in features}
     if policy.dissimilarity == "k-prototypes":
         lines = _k_prototypes(policy, kinds, _gamma(policy, features, scale))

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedclust.protection.privacy_loss import DELTA, epsilon
 from fedclust.report.facts import Facts
+from fedclust.report.outcomes import outcome_sentences
 from fedclust.report.references import cite
 from fedclust.report.wording import in_markdown, variable_text
-from fedclust.schema.feature import outcomes_of
+from fedclust.schema.feature import POINTS_TIMES_VARIANCE, outcomes_of
+from fedclust.schema.outcomes import Outcomes
 
 __all__ = ["EVIDENCE"]
 
@@ -96,48 +99,65 @@ def _outcomes(facts: Facts) -> str:
     declared = outcomes_of(facts.definition.features)
     if not declared:
         return ""
-    named = "; ".join(map(variable_text, declared))
-    text = f"The outcomes, which were not clustered, were: {named}."
+    text = (
+        f"The outcomes, which were not clustered, were: {'; '.join(map(variable_text, declared))}."
+    )
     found = facts.result.outcomes
     if found is None or not found.results:
-        return f"{text} Too few persons had a value of them to be compared."
-    kinds = {outcome.kind for outcome in found.results}
-    compared = [each for outcome in found.results for each in outcome.comparisons]
-    text += f" Each cluster was compared with cluster {found.reference}, the largest."
-    if "binary" in kinds:
+        return f"{text} {' '.join(outcome_sentences(facts))}"
+    return f"{text} {_counts(found)} {_estimators(found)} {_refused(found)}".rstrip()
+
+
+def _counts(found: Outcomes) -> str:
+    """Return how persons were counted, and what the noise promises."""
+    text = (
+        "Each site labelled its rows with the final clusters"
+        f" (K = {found.n_clusters}) and counted its persons by cluster and cell of each outcome."
+    )
+    noisy = [each for each in found.results if each.sigma]
+    if not noisy:
+        return f"{text} The counts are exact."
+    points = sum(each.points for each in noisy)
+    noise = ", ".join(
+        f"{in_markdown(each.name)} {each.sigma:.3g} ({each.points} points)" for each in noisy
+    )
+    return (
+        f"{text} It added discrete Gaussian noise {cite('canonne2020')} to each count, drawn once, "
+        f"with these standard deviations: {noise}. For one person with another outcome this is "
+        f"zero-concentrated differential privacy {cite('bun2016')} with rho = "
+        f"{points / POINTS_TIMES_VARIANCE:.3g}, and epsilon = {epsilon(points):.2f} at delta = "
+        f"{DELTA:g} by the Gaussian trade-off {cite('dong2022')}."
+    )
+
+
+def _estimators(found: Outcomes) -> str:
+    """Return how clusters were compared, with the papers of the estimators that were used."""
+    used = {each.measure for outcome in found.results for each in outcome.comparisons}
+    exact = not any(each.sigma for each in found.results)
+    text = f"Each cluster was compared with cluster {found.reference}, the largest, within sites."
+    if used:
         text += (
-            f" Shares have Wilson's intervals {cite('wilson1927')}; odds ratios, risk ratios and "
-            "risk differences are crude."
+            f" Effects solve the estimating equation of Mantel and Haenszel {cite('mantel1959')}"
+            f"{'' if exact else ', which noise does not bias'}. Intervals hold the values that its "
+            f"test does not reject at 5 % {cite('fieller1954')}"
+            f"{'' if exact else '; the variance is that of sample and noise, so some are open'}."
         )
-    if any(each.mantel_haenszel is not None for each in compared):
+    if exact and "odds_ratio" in used:
         text += (
-            " Stratified by site, they are odds ratios by Mantel and Haenszel "
-            f"{cite('mantel1959')}, with the interval of Robins, Breslow and Greenland "
-            f"{cite('robins1986')}."
+            f" Odds ratios have intervals by Robins, Breslow and Greenland {cite('robins1986')}, "
+            "and were tested for equality over sites by Breslow and Day, with Tarone's correction "
+            f"{cite('breslow1980', 'tarone1985')}."
         )
-    if "numeric" in kinds:
-        text += (
-            " Differences of means are in the outcome's unit, and standardised as Hedges' g "
-            f"{cite('hedges1981')}."
-        )
-    if any(each.over_sites is not None for each in compared):
-        text += (
-            " Effects of the sites were combined by inverse variance, with fixed and with random "
-            f"effects {cite('dersimonian1986')}; I2 is the share of their variation that lies "
-            f"between sites {cite('higgins2002')}."
-        )
-    if found.withheld:
-        text += (
-            " Numbers over all sites and crude effects are withheld of clusters that fewer than "
-            f"{facts.definition.policy.min_sites} sites have."
-        )
-    grouped = {o.name: o.design_effect for o in found.results if o.design_effect != 1.0}
-    if grouped:
-        effects = ", ".join(
-            f"{effect:.2f} ({in_markdown(name)})" for name, effect in grouped.items()
-        )
-        text += f" Variances allow for groups of similar persons by a design effect of {effects}."
+    if any(each.kind == "time" for each in found.results):
+        noise = "" if exact else " and that of the noise"
+        text += f" Survival is actuarial, with Greenwood's variance {cite('greenwood1926')}{noise}."
     return f"{text} Intervals are 95 % intervals; p-values are not adjusted for their number."
+
+
+def _refused(found: Outcomes) -> str:
+    if not found.refused:
+        return ""
+    return f"Sites without enough points were not counted: {', '.join(found.refused)}."
 
 
 #: By name, as ``methods_text.SENTENCES``.

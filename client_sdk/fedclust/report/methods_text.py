@@ -18,7 +18,7 @@ from fedclust.report.evidence_text import EVIDENCE
 from fedclust.report.facts import Facts
 from fedclust.report.references import bibtex_of, cite, cited
 from fedclust.report.wording import in_markdown, named_values, variable_text
-from fedclust.schema.feature import clustered
+from fedclust.schema.feature import clustered, outcomes_of
 
 __all__ = ["SENTENCES", "bibtex", "fedclust_version", "methods_text"]
 
@@ -96,6 +96,8 @@ def _design(facts: Facts) -> str:
             if definition.policy.protection == "none"
             else "numbers about groups of persons"
         )
+        if outcomes_of(definition.features):
+            what += ", and counts of outcomes,"
         found = (
             f"We clustered {persons} of {where} in a federated analysis with {tool}. The rows "
             f"stayed at the sites, which sent {what} to a coordinator."
@@ -192,12 +194,13 @@ def _protection(facts: Facts) -> str:
     policy = facts.definition.policy
     if policy.protection == "none":
         return "The sites computed with their exact rows."
+    but = ", except counts of outcomes," if outcomes_of(facts.definition.features) else ""
     return (
         f"For protection, each site put its persons into groups of at least "
         f"{policy.min_group_size} similar persons (Ward's criterion {cite('ward1963')}; in large "
         "tables within or by cuts along principal axes). Each group released one record, such as "
-        "rounded means, and everything that left a site was computed from these records, weighted "
-        "by persons."
+        f"rounded means, and everything that left a site{but} was computed from these records, "
+        "weighted by persons."
     )
 
 

@@ -1,217 +1,334 @@
-"""The part of a report that says how outcomes differ between the clusters."""
+"""Outcomes by cluster in words, rows and HTML: the same for page, terminal, file and notebook."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from html import escape
+from typing import Any, TypeAlias
 
-from fedclust.report.drawing import short
+from fedclust.report.drawing import Figure, short
 from fedclust.report.facts import Facts
-from fedclust.report.markup import html_folded, html_table
+from fedclust.report.markup import html_figure, html_folded, html_table
 from fedclust.report.wording import isolated
-from fedclust.schema.outcomes import Estimate, OutcomeInCluster, OutcomeResult, SiteEffects
+from fedclust.schema.feature import outcomes_of
+from fedclust.schema.outcomes import (
+    Estimate,
+    OutcomeComparison,
+    OutcomeInCluster,
+    OutcomeResult,
+    Outcomes,
+)
 
-__all__ = ["html_outcomes", "outcome_sentences"]
+__all__ = [
+    "CANNOT_TELL",
+    "Line",
+    "cluster_lines",
+    "comparison_rows",
+    "count_rows",
+    "estimate_text",
+    "html_outcomes",
+    "measure_text",
+    "noise_text",
+    "outcome_rows",
+    "outcome_sentences",
+    "p_text",
+]
+
+#: Draws a figure of the outcome of this name.
+Draw: TypeAlias = Callable[[str], Figure]
+ALL_SITES = "all sites"
+CANNOT_TELL = "this table cannot tell"
+_MEASURES = {
+    "odds_ratio": "odds ratio",
+    "risk_difference": "difference of shares",
+    "mean_difference": "difference of means",
+    "superiority": "probability of a higher value",
+    "rate_ratio": "rate ratio",
+}
+_TESTS = (
+    "Compared with the largest cluster, within sites. The last column tests whether the effect is "
+    "the same at all sites."
+)
+_FOREST = (
+    "Effect of each cluster against the largest one, with 95 % intervals; an arrow is an open "
+    "interval. A site has its own line where noise does not hide its effect."
+)
+_SURVIVAL = (
+    "Share without the event by cluster, with 95 % intervals, and the persons still at risk, over "
+    "all sites. Intervals of one time stand next to each other."
+)
+#: Columns of :func:`comparison_rows`.
+COMPARED = ("cluster", "measure", "estimate (95 % interval)", "p", "p of equal effects at sites")
 
 
-def html_outcomes(facts: Facts) -> str:
-    """Return the section's HTML; nothing in a session without outcomes."""
-    found = facts.result.outcomes
-    if found is None or not found.results:
-        return ""
-    sentences = "".join(f"<p>{escape(line)}</p>" for line in outcome_sentences(facts))
-    return sentences + "".join(_html_outcome(facts, each) for each in found.results)
+@dataclass(frozen=True)
+class Line:
+    """One number of an outcome in one cluster.
+
+    Attributes
+    ----------
+    what : str
+        The cell whose share it is, ``median``, ``mean``, ``S(30)`` or ``restricted mean``.
+    estimate : Estimate or None
+        None: a median in a cell that is open.
+    is_share : bool
+        Whether it lies from 0 to 1, and is shown in per cent.
+    """
+
+    what: str
+    estimate: Estimate | None
+    is_share: bool
+
+    @property
+    def text(self) -> str:
+        """The number with its interval, as people read it."""
+        return estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
+
+
+def estimate_text(found: Estimate | None, *, percent: bool = False, within: bool = False) -> str:
+    """Return a number with its interval; an open interval in words.
+
+    Parameters
+    ----------
+    found : Estimate or None
+        None: not computed, a dash.
+    percent : bool
+        Whether to show shares in per cent.
+    within : bool
+        Whether to show what noise takes below 0 or above 1 as 0 or 1.
+    """
+    if found is None:
+        return "–"
+    value, lower, upper = (_shown(x, percent, within) for x in _numbers(found))
+    if lower is None and upper is None:
+        return CANNOT_TELL
+    unit = " %" if percent else ""
+    if upper is None:
+        return f"at least {lower}{unit}"
+    if lower is None:
+        return f"at most {upper}{unit}"
+    interval = f"{lower} to {upper}"
+    return f"{interval}{unit}" if value is None else f"{value}{unit} ({interval})"
+
+
+def _numbers(found: Estimate) -> tuple[float | None, ...]:
+    return found.value, found.lower, found.upper
+
+
+def _shown(value: float | None, percent: bool, within: bool) -> str | None:
+    if value is None:
+        return None
+    value = min(max(value, 0.0), 1.0) if within else value
+    return f"{100 * value:.1f}" if percent else short(value)
+
+
+def p_text(found: float | None) -> str:
+    """Return a p-value."""
+    if found is None:
+        return "–"
+    return "< .001" if found < 0.001 else f"{found:.3f}"
+
+
+def measure_text(found: OutcomeComparison) -> str:
+    """Return what a comparison measures, with the level that it is about."""
+    return _MEASURES[found.measure] + (f", {isolated(found.level)}" if found.level else "")
+
+
+def effect_text(found: OutcomeComparison, estimate: Estimate | None = None) -> str:
+    """Return the estimate of a comparison, or that of one of its sites."""
+    shown = found.estimate if estimate is None else estimate
+    return estimate_text(shown, percent=found.measure == "risk_difference")
+
+
+def noise_text(found: OutcomeResult) -> str:
+    """Return what was added to the counts, and what it cost."""
+    if not found.sigma:
+        return "The counts are exact."
+    return (
+        f"Each count of each site has random noise with a standard deviation of "
+        f"{found.sigma:.3g}. The question cost {found.points} points of each site's allowance."
+    )
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def cluster_lines(found: OutcomeResult, own: OutcomeInCluster) -> tuple[Line, ...]:
+    """Return the numbers of an outcome in a cluster; for each cluster the same, in one order."""
+    named = found.cells[1:2] if found.kind == "binary" else found.cells[:-1]
+    lines = [Line(cell, share, True) for cell, share in zip(named, own.shares, strict=False)]
+    lines += [Line(f"S({at.time:g})", at.survival, True) for at in own.survival if at.time > 0]
+    if found.kind == "ordered":
+        lines.append(Line("median", own.median, False))
+    if found.values is not None:
+        lines.append(Line("mean", own.mean, False))
+    if found.kind == "time":
+        lines.append(Line("restricted mean", own.restricted_mean, False))
+    return tuple(lines)
+
+
+def outcome_columns(facts: Facts, cluster: int) -> Iterator[tuple[str, Line, OutcomeResult]]:
+    """Yield what a table of clusters and columns shows of outcomes, with the column's name."""
+    outcomes = facts.result.outcomes
+    for found in () if outcomes is None else outcomes.results:
+        for line in cluster_lines(found, found.clusters[cluster]) if found.clusters else ():
+            yield f"{found.name}: {line.what}", line, found
+
+
+def comparison_rows(found: OutcomeResult) -> list[list[object]]:
+    """Return a row for each cluster and measure, with the columns of ``COMPARED``."""
+    return [
+        [
+            each.cluster,
+            measure_text(each),
+            effect_text(each),
+            p_text(each.p_value),
+            p_text(each.homogeneity_p),
+        ]
+        for each in found.comparisons
+    ]
+
+
+def outcome_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
+    """Yield every estimate with its interval, for tables that programs read."""
+    for found in outcomes.results:
+        about = {"outcome": found.name, "kind": found.kind, "unit": found.unit}
+        noise = {"sigma": found.sigma, "points": found.points}
+        untested: dict[str, float | None] = {"p_value": None, "homogeneity_p": None}
+        for k, own in enumerate(found.clusters):
+            for line in cluster_lines(found, own):
+                what = {"what": line.what, "cluster": k, "site": ALL_SITES}
+                estimate = line.estimate or Estimate(value=None, lower=None, upper=None)
+                yield {**about, **what, **estimate.model_dump(), **untested, **noise}
+        for each in found.comparisons:
+            name = f"{each.measure} {each.level}".strip()
+            for site, estimate in {ALL_SITES: each.estimate, **each.by_site}.items():
+                what = {"what": name, "cluster": each.cluster, "site": site}
+                tests = {name: getattr(each, name) for name in untested}
+                tests = tests if site == ALL_SITES else untested
+                yield {**about, **what, **estimate.model_dump(), **tests, **noise}
+
+
+def count_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
+    """Yield every noisy count: by site, cluster and cell, as each site sent it."""
+    for found in outcomes.results:
+        for site, table in sorted(found.tables.items()):
+            for k, row in enumerate(table.tolist()):
+                cluster = k if k < outcomes.n_clusters else "none"
+                for cell, count in zip(found.cells, row, strict=True):
+                    yield {
+                        "outcome": found.name,
+                        "site": site,
+                        "cluster": cluster,
+                        "cell": cell,
+                        "count": count,
+                        "sigma": found.sigma,
+                        "points": found.points,
+                    }
+
+
+# --- words ----------------------------------------------------------------------------------------
 
 
 def outcome_sentences(facts: Facts) -> tuple[str, ...]:
-    """Return what a reader has to know of the comparisons; () in a session without outcomes."""
-    found = facts.result.outcomes
-    if found is None:
+    """Return what a reader has to know of the outcomes; () in a session without them."""
+    declared, found = outcomes_of(facts.definition.features), facts.result.outcomes
+    if not declared:
         return ()
-    reference = (
-        f"Every cluster is compared with cluster {found.reference}, the largest one. Intervals "
-        "have a level of 95 %. The p-values are not adjusted for the number of comparisons."
+    if found is None:
+        return (_elsewhere(facts),)
+    lines = []
+    if facts.result.sweep or facts.definition.outcomes_k is not None:
+        lines.append(f"Outcomes were counted at K = {found.n_clusters}.")
+    if found.refused:
+        named = ", ".join(map(facts.site_name, found.refused))
+        lines.append(f"Refused: points short at {named}. Their persons are not counted here.")
+    if not found.results:
+        return (*lines, "Fewer sites than min_sites could answer, so nothing was counted.")
+    lines.append(
+        "The counts come from the rows of each site. Cluster sizes come from groups of similar "
+        "persons, so the two differ by a few persons."
     )
-    crude = (
-        "Crude: all persons together, as if they were of one site. Stratified: persons are "
-        "compared within each site, and the sites' comparisons are combined. Where the two "
-        "disagree, sites differ both in their mix of clusters and in the outcome."
+    lines.append(
+        f"Every cluster is compared with cluster {found.reference}, the largest one, within each "
+        "site. Intervals have a level of 95 % and include the noise. The p-values are not adjusted "
+        "for the number of comparisons."
     )
-    lines = [reference, crude]
-    if found.withheld:
+    if any(each.sigma for each in found.results):
         lines.append(
-            f"Withheld: fewer than {facts.definition.policy.min_sites} sites have persons with a "
-            "value in this cluster. Its numbers over all sites and its crude effects would show "
-            "what single sites have. Where several K are compared, all clusters of this K are "
-            "withheld, because another K may show their total."
-        )
-    if facts.definition.policy.protection != "none":
-        p = facts.definition.policy.min_group_size
-        effects = ", ".join(f"{each.name} {each.design_effect:.1f}" for each in found.results)
-        lines.append(
-            f"The numbers are those of the groups' records. A group releases an event for none or "
-            f"for at least {p} of its persons, so counts differ a little from those of the rows. "
-            "Persons of one group are not independent: variances are larger than those of as many "
-            f"independent persons, by the design effect ({effects}). All intervals and p-values "
-            "allow for it."
+            f"Where noise hides the limit of an interval, the table says “at least” or “at most”. "
+            f"“{CANNOT_TELL.capitalize()}” means that it hides both. It does not mean that the "
+            "clusters are equal."
         )
     return tuple(lines)
 
 
-def _html_outcome(facts: Facts, found: OutcomeResult) -> str:
-    unit = f" [{isolated(found.unit)}]" if found.unit else ""
-    binary = found.kind == "binary"
-    header = ["cluster", "persons", *(["events", "share"] if binary else ["mean", "sd"])]
-    clusters = html_table(
-        "Persons with a value, over all sites."
-        + ("" if binary else " The standard deviation includes what lies within groups."),
-        header,
-        [[k, *_cells(each, binary)] for k, each in enumerate(found.clusters)],
-    )
-    parts = [clusters, *(_events if binary else _means)(found), _html_sites(facts, found)]
-    return f"<h3>{escape(isolated(found.name) + unit)}</h3>{''.join(parts)}"
+def _elsewhere(facts: Facts) -> str:
+    """Return why a result has no outcomes although the session asked for them."""
+    counted = [e.n_clusters for e in facts.result.sweep or () if e.result.outcomes is not None]
+    wanted = facts.definition.outcomes_k
+    if counted:
+        return f"Outcomes were counted at K = {counted[0]}."
+    if wanted is None or facts.result.sweep:
+        return "Outcomes were not counted: the warnings say why."
+    if wanted == "recommended":
+        return "Outcomes were counted at the recommended K only, if one was recommended."
+    return f"Outcomes were counted at K = {wanted}."
 
 
-def _cells(found: OutcomeInCluster, binary: bool) -> list[object]:
-    if found.persons is None:
-        return ["withheld", None, None]
-    if binary:
-        return [found.persons, found.events, _interval(found.value, percent=True)]
-    return [found.persons, _interval(found.value), found.deviation]
+# --- HTML -----------------------------------------------------------------------------------------
 
 
-def _events(found: OutcomeResult) -> list[str]:
-    if not found.comparisons:
-        return []
-    crude = html_table(
-        "Crude. Odds ratio: Woolf; risk ratio: Katz; difference of the shares: Newcombe.",
-        ["cluster", "odds ratio", "risk ratio", "difference"],
-        [
-            [
-                each.cluster,
-                _interval(each.odds_ratio),
-                _interval(each.risk_ratio),
-                _interval(each.risk_difference, percent=True),
-            ]
-            for each in found.comparisons
-        ],
-    )
-    rows: list[list[object]] = []
-    for each in found.comparisons:
-        common = each.mantel_haenszel
-        if common is None:
-            rows.append([each.cluster, *(4 * ["–"])])
-            continue
-        rows.append(
-            [
-                each.cluster,
-                common.sites,
-                _interval(common.odds_ratio),
-                _p_value(common.p_value),
-                _p_value(common.common_p_value),
-            ]
-        )
-    stratified = html_table(
-        "Stratified by site: the odds ratio by Mantel and Haenszel, with the interval of Robins, "
-        "Breslow and Greenland. P: of an odds ratio of 1. P of equal odds ratios: of the same odds "
-        "ratio at all sites (Breslow, Day, Tarone).",
-        ["cluster", "sites", "odds ratio", "p", "p of equal odds ratios"],
-        rows,
-    )
-    pooled = _html_pooled(
-        [(each.cluster, each.over_sites) for each in found.comparisons],
-        "The sites' odds ratios combined by inverse variance",
-        "odds ratio",
-    )
-    return [crude, stratified, pooled]
+def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
+    """Return the section's HTML with its figures; nothing in a session without outcomes."""
+    found = facts.result.outcomes
+    content = "".join(f"<p>{escape(line)}</p>" for line in outcome_sentences(facts))
+    for each in () if found is None else found.results:
+        unit = f" [{isolated(each.unit)}]" if each.unit else ""
+        content += f"<h3>{escape(isolated(each.name) + unit)}</h3><p>{escape(noise_text(each))}</p>"
+        content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
+        content += _html_clusters(each)
+        content += html_figure(functools.partial(forest, each.name), _FOREST)
+        if each.comparisons:
+            content += html_table(_TESTS, COMPARED, comparison_rows(each), text=(1,))
+        content += _html_counts(facts, each)
+    return content
 
 
-def _means(found: OutcomeResult) -> list[str]:
-    if not found.comparisons:
-        return []
-    crude = html_table(
-        "Crude. Difference of means: Welch; standardised difference: Hedges' g.",
-        ["cluster", "difference of means", "standardised difference"],
-        [
-            [
-                each.cluster,
-                _interval(each.mean_difference),
-                _interval(each.standardised_difference),
-            ]
-            for each in found.comparisons
-        ],
-    )
-    pooled = _html_pooled(
-        [(each.cluster, each.over_sites) for each in found.comparisons],
-        "Stratified: the sites' differences of means combined by inverse variance",
-        "difference",
-    )
-    standardised = _html_pooled(
-        [(each.cluster, each.standardised_over_sites) for each in found.comparisons],
-        "Stratified: the sites' standardised differences combined by inverse variance",
-        "standardised difference",
-    )
-    return [crude, pooled, standardised]
-
-
-def _html_pooled(rows: list[tuple[int, SiteEffects | None]], what: str, name: str) -> str:
-    shown: list[list[object]] = []
-    for cluster, found in rows:
-        if found is None:
-            shown.append([cluster, *(5 * ["–"])])
-            continue
-        shown.append(
-            [
-                cluster,
-                found.sites,
-                _interval(found.fixed),
-                _interval(found.random),
-                _interval(found.i2, percent=True),
-                _p_value(found.q_p_value),
-            ]
-        )
-    return html_table(
-        f"{what}: fixed effect, and random effects by DerSimonian and Laird. I²: the share of the "
-        "variation that is between sites. P: of the same effect at all sites (Cochran's Q).",
-        ["cluster", "sites", f"{name}, fixed", f"{name}, random", "I²", "p"],
-        shown,
-    )
-
-
-def _html_sites(facts: Facts, found: OutcomeResult) -> str:
-    if not found.sites:
+def _html_clusters(found: OutcomeResult) -> str:
+    lines = [cluster_lines(found, own) for own in found.clusters]
+    if not lines:
         return ""
-    binary = found.kind == "binary"
-    effects = {each.cluster: each.by_site for each in found.comparisons}
-    rows = [
+    explained = {
+        "time": "S(t): the share without the event after t. ",
+        "ordered": "A median in the first or last cell, which are open, is a dash. ",
+    }
+    return html_table(
+        f"By cluster, over all sites. {explained.get(found.kind, '')}Persons: those with a value, "
+        "counted in rows.",
+        ["cluster", "persons", *(line.what for line in lines[0])],
         [
-            facts.site_name(site),
-            k,
-            *_cells(each, binary),
-            _interval(effects.get(k, {}).get(site)),
-        ]
-        for site, row in sorted(found.sites.items())
-        for k, each in enumerate(row)
-    ]
-    header = ["site", "cluster", "persons", *(["events", "share"] if binary else ["mean", "sd"])]
-    effect = "odds ratio" if binary else "difference of means"
-    table = html_table(
-        f"By site and cluster, with the {effect} at the site. A dash: the site's persons do not "
-        "determine it.",
-        [*header, effect],
-        rows,
+            [k, max(0, round(own.persons)), *(line.text for line in row)]
+            for k, (own, row) in enumerate(zip(found.clusters, lines, strict=True))
+        ],
     )
-    return html_folded(f"{found.name} by site", table)
 
 
-def _interval(found: Estimate | None, *, percent: bool = False) -> str:
-    if found is None:
-        return "–"
-    numbers = (found.value, found.lower, found.upper)
-    shown = [f"{100 * each:.1f}" if percent else short(each) for each in numbers]
-    return f"{shown[0]}{' %' if percent else ''} ({shown[1]} to {shown[2]})"
-
-
-def _p_value(found: float | None) -> str:
-    if found is None:
-        return "–"
-    return "< .001" if found < 0.001 else f"{found:.3f}"
+def _html_counts(facts: Facts, found: OutcomeResult) -> str:
+    """Return the tables that sites sent, and their sum: counts with noise may be below 0."""
+    tables = {ALL_SITES: found.total}
+    tables |= {facts.site_name(site): table for site, table in sorted(found.tables.items())}
+    rows = [
+        [name, k if k < len(table) - 1 else "none", *row]
+        for name, table in tables.items()
+        for k, row in enumerate(table.tolist())
+    ]
+    deviation = f" (standard deviation {found.sigma:.3g})" if found.sigma else ""
+    caption = (
+        f"Persons by site and cluster, counted in rows{', with noise' * bool(found.sigma)}"
+        f"{deviation}. None: in no cluster."
+    )
+    table = html_table(caption, ["site", "cluster", *found.cells], rows)
+    return html_folded(f"{found.name}: counts by site", table)

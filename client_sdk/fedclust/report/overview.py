@@ -12,13 +12,16 @@ from fedclust.report.facts import Facts
 from fedclust.report.figures import difference_colour, ranked_columns
 from fedclust.report.likelihood import bic_text, likelihood_columns
 from fedclust.report.markup import html_folded, html_table
+from fedclust.report.outcomes import count_rows, outcome_columns, outcome_rows, outcome_sentences
 from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
 
 __all__ = ["TableName", "frame", "html_overview", "text_overview"]
 
-TableName: TypeAlias = Literal["clusters", "sites", "transfer", "outcomes", "k", "history"]
+TableName: TypeAlias = Literal[
+    "clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"
+]
 #: Most clusters and warnings of a repr; with its other lines at most 20.
 _CLUSTERS, _WARNINGS = 9, 3
 #: Widest column of a repr.
@@ -84,6 +87,11 @@ def _facts(facts: Facts) -> list[str]:
         ks = [entry.n_clusters for entry in result.sweep]
         tried = f"{len(ks)} numbers of clusters from {ks[0]} to {ks[-1]}"
         lines.append(f"K = {result.n_clusters} is recommended of {tried}: to_frame('k')")
+    if result.outcomes is not None and result.outcomes.results:
+        named = ", ".join(each.name for each in result.outcomes.results)
+        lines.append(f"outcomes: {named}; counted in rows, to_frame('outcomes')")
+    else:
+        lines += outcome_sentences(facts)[:1]
     if bounds is not None:
         gap = "unknown" if bounds.gap is None else f"{100 * bounds.gap:.3g} %"
         proven = "certified" if bounds.certified else "not certified"
@@ -170,6 +178,7 @@ def html_overview(kind: str, facts: Facts) -> str:
         f'<p class="warning">Warning: {escape(cut(text, _TEXT))}</p>' for text in result.warnings
     ]
     parts.append(_profile_table(facts))
+    parts.append(_outcome_table(facts))
     if result.site_sizes:
         parts.append(html_folded("Persons by site", _site_table(facts)))
     if result.sweep:
@@ -215,6 +224,23 @@ def _profile_table(facts: Facts) -> str:
         f'<div class="wide"><table><caption>{escape(caption)}</caption><thead><tr>'
         f'<th scope="col">cluster</th><th scope="col">persons</th><th scope="col">share</th>{head}'
         f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _outcome_table(facts: Facts) -> str:
+    """Return outcomes by cluster, each with its interval."""
+    clusters = facts.clusters[:_HTML_CLUSTERS]
+    by_cluster = [list(outcome_columns(facts, each.number))[:_HTML_COLUMNS] for each in clusters]
+    sentences = " ".join(outcome_sentences(facts))
+    if not sentences or not by_cluster or not by_cluster[0]:
+        return f"<p>{escape(cut(sentences, _TEXT))}</p>" if sentences else ""
+    return html_table(
+        cut(f"Outcomes with 95 % intervals. {sentences}", _TEXT),
+        ["cluster", *(cut(name, _NAME) for name, _, _ in by_cluster[0])],
+        [
+            [each.number, *(line.text for _, line, _ in own)]
+            for each, own in zip(clusters, by_cluster, strict=True)
+        ],
     )
 
 
@@ -278,7 +304,9 @@ def frame(facts: Facts, table: TableName) -> Any:
         index = pd.Index(list(sites), name="site")
         return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))
     if table == "outcomes":
-        return pd.DataFrame(_outcome_rows(result.outcomes))
+        return pd.DataFrame(outcome_rows(_outcomes_of(facts)))
+    if table == "outcome_counts":
+        return pd.DataFrame(count_rows(_outcomes_of(facts)))
     if table == "k":
         if not result.sweep:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
@@ -291,19 +319,11 @@ def frame(facts: Facts, table: TableName) -> Any:
     return _listed(pd, result.history, "round", measures)
 
 
-def _outcome_rows(outcomes: Outcomes | None) -> list[dict[str, Any]]:
-    """Return a line for each outcome and cluster, and for each site that may be read."""
-    if outcomes is None:
-        raise UsageError("the session has no outcomes")
-    rows = []
-    for found in outcomes.results:
-        parts = {"all sites": found.clusters, **dict(sorted(found.sites.items()))}
-        for site, clusters in parts.items():
-            for k, own in enumerate(clusters):
-                value = {} if own.value is None else own.value.model_dump()
-                fields = {"persons": own.persons, "events": own.events, **value}
-                rows.append({"outcome": found.name, "site": site, "cluster": k, **fields})
-    return rows
+def _outcomes_of(facts: Facts) -> Outcomes:
+    found = facts.result.outcomes
+    if found is None:
+        raise UsageError(" ".join(outcome_sentences(facts)) or "the session has no outcomes")
+    return found
 
 
 def _number(value: float | None) -> float:

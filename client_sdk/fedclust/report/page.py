@@ -24,7 +24,7 @@ from fedclust.report.markup import (
     html_warning,
 )
 from fedclust.report.methods_text import bibtex, methods_text
-from fedclust.report.outcomes import html_outcomes
+from fedclust.report.outcomes import html_outcomes, outcome_columns
 from fedclust.report.stability import html_stability, stability_columns
 from fedclust.report.transfer import TRANSFER_TITLE, html_transfer
 from fedclust.report.wording import from_markdown, isolated, named_values, without_noise
@@ -32,6 +32,8 @@ from fedclust.schema.encoding import Column
 from fedclust.wire.models import Definition
 
 __all__ = ["html", "sections"]
+
+_OF_OUTCOMES = " Outcomes are counted in rows, with 95 % intervals."
 
 
 def html(facts: Facts) -> str:
@@ -46,6 +48,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
 
     The HTML has no ids, styles or scripts.
     """
+    plots = Plots(facts)
     found = (
         Section("summary", "Summary", _summary(facts)),
         Section("clusters", "Clusters", _clusters(facts)),
@@ -55,7 +58,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("number", "Number of clusters", _choice(facts)),
         Section("stability", "Stability", html_stability(facts)),
         Section("transfer", TRANSFER_TITLE, html_transfer(facts)),
-        Section("outcomes", "Outcomes", html_outcomes(facts)),
+        Section("outcomes", "Outcomes", html_outcomes(facts, plots.forest, plots.survival)),
         Section("bounds", "Bounds", _bounds(facts)),
         Section("likelihood", "Likelihood", html_likelihood(facts)),
         Section("quality", "Quality", _quality(facts)),
@@ -149,9 +152,12 @@ def _profile(facts: Facts) -> str:
         ]
         for j, column in enumerate(facts.columns)
     ]
+    rows += _outcome_rows(facts)
     table = html_table(
         "Mean of each cluster's persons ± standard deviation; under a logarithm the geometric "
-        "mean, with the range of one standard deviation. A dash: no value. Imputed values count.",
+        "mean, with the range of one standard deviation. A dash: no value. Imputed values count."
+        + _OF_OUTCOMES
+        * bool(facts.result.outcomes),
         ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         rows,
         text=(1,),
@@ -161,6 +167,19 @@ def _profile(facts: Facts) -> str:
     left_out = f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
     note = left_out if figure and hidden > 0 else ""
     return f"{figure}{note}{table}{_standardised(facts)}{_pairs(facts)}"
+
+
+def _outcome_rows(facts: Facts) -> list[list[str]]:
+    """Return the lines of outcomes: share, median, mean or survival with its interval."""
+    by_cluster = [list(outcome_columns(facts, cluster.number)) for cluster in facts.clusters]
+    return [
+        [
+            isolated(own[0][0]),
+            "share" if own[0][1].is_share else own[0][2].unit,
+            *(line.text for _, line, _ in own),
+        ]
+        for own in zip(*by_cluster, strict=True)
+    ]
 
 
 def _standardised(facts: Facts) -> str:

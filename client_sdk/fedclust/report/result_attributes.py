@@ -118,7 +118,10 @@ class ResultAttributes:
 
     @property
     def outcomes_(self) -> Outcomes | None:
-        """How outcomes differ between the clusters; None in a session without outcomes."""
+        """Outcomes by cluster: counts with noise, estimates, sigma and the points spent.
+
+        None in a session without outcomes, and at another K than they were counted at.
+        """
         return self.result_.outcomes
 
     @property
@@ -135,13 +138,15 @@ class ResultAttributes:
 
         Parameters
         ----------
-        table : {"clusters", "sites", "transfer", "outcomes", "k", "history"}
+        table : {"clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"}
             ``clusters``: a row for each cluster, with its size in persons and its centroid in the
             data's own units, NaN where unknown. ``sites``: persons in each cluster by site, as far
             as the reader may see them. ``transfer``: a row for each of these sites, with what the
-            option ``transfer`` says of it. ``outcomes``: a row for each outcome and cluster, over
-            all sites and for each of these sites. ``k``: a row for each number of clusters of a
-            sweep, with the measures that are compared. ``history``: a row for each round.
+            option ``transfer`` says of it. ``outcomes``: a row for each estimate of an outcome with
+            its 95 % interval, the standard deviation of the noise (sigma) and the points spent.
+            ``outcome_counts``: the counts with noise that each of these sites sent. ``k``: a row
+            for each number of clusters of a sweep, with the measures that are compared.
+            ``history``: a row for each round.
 
         Returns
         -------

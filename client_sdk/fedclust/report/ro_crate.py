@@ -24,7 +24,7 @@ from fedclust.report.facts import Facts, facts_of_document
 from fedclust.report.figures import Plots, drawn_figures
 from fedclust.report.markup import html_document, html_table
 from fedclust.report.page import html
-from fedclust.report.tables import centroid_table, csv_text
+from fedclust.report.tables import centroid_table, counts_text, csv_text
 from fedclust.report.wording import named_values
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
@@ -78,7 +78,15 @@ _DESCRIBED = {
         "Profile",
         (
             "One line for each cluster and column: mean, standard deviation, and difference from "
-            "the mean of all clusters."
+            "the mean of all clusters. Outcomes have 95 % intervals."
+        ),
+    ),
+    "outcome_counts.csv": (
+        "text/csv",
+        "Counts of outcomes",
+        (
+            "Persons by outcome, site, cluster and cell, with random noise of the standard "
+            "deviation sigma."
         ),
     ),
     "report.html": (
@@ -225,6 +233,8 @@ def _files(facts: Facts, document: ResultDocument, definition: bytes) -> list[_F
         **{path: write(facts).encode() for path, write in WRITE_UP.items() if path in _DESCRIBED},
         "provenance.json": _provenance(facts, document),
     }
+    if facts.result.outcomes is not None:
+        contents["outcome_counts.csv"] = counts_text(facts.result.outcomes).encode()
     found = [_File(path, *_DESCRIBED[path], content) for path, content in contents.items()]
     for name, figure in drawn_figures(Plots(facts)).items():
         content = f"{figure.titled_svg}\n".encode()

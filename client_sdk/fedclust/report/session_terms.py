@@ -16,8 +16,9 @@ from fedclust.definition import plan_of
 from fedclust.engine import Plan
 from fedclust.numeric.gower import N_CELLS
 from fedclust.report.dissimilarity import dissimilarity_text
-from fedclust.report.wording import named_values
-from fedclust.schema.feature import Feature
+from fedclust.report.wording import named_values, outcome_details
+from fedclust.report.worth_asking import asked_of_sites, worth_lines
+from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.models import Definition, SessionInfo
 
@@ -108,10 +109,13 @@ class SessionTerms:
                 "NONE: this session works on exact rows. The coordinator can compute single "
                 "records from what you send."
             )
+        counted = self.plan.outcomes != ()
         return (
-            f"Everything that leaves is computed from a table of groups of at least {self.p} "
-            "similar persons; what leaves shows nothing finer, whoever asks, in any number of "
-            "rounds and sessions. Rows, labels and identifiers never leave."
+            f"Everything that leaves{', except counts of outcomes,' * counted} is computed from a "
+            f"table of groups of at least {self.p} similar persons; what leaves shows nothing "
+            "finer, whoever asks, in any number of rounds and sessions. "
+            + "Counts of outcomes have random noise, and points limit how many leave. " * counted
+            + "Rows, labels and identifiers never leave."
         )
 
     @property
@@ -172,7 +176,9 @@ class SessionTerms:
         yield from self._site_lines(full=full)
         method = self.plan.method
         yield "method", f"{method.title} ({definition.algorithm} version {method.version})"
-        yield "columns", ", ".join(feature_text(feature) for feature in definition.features)
+        named = clustered(definition.features)
+        yield "columns", ", ".join(feature_text(feature) for feature in named)
+        yield from self._outcome_lines()
         if full or policy.dissimilarity != "euclidean":
             yield "distance", dissimilarity_text(policy, definition.features)
         yield from self._warning_lines()
@@ -202,6 +208,21 @@ class SessionTerms:
             yield "seed", str(definition.seed)
         yield "definition", f"SHA-256 {self.definition_sha256}"
 
+    @property
+    def persons_guess(self) -> int | None:
+        """About how many persons all sites have; None where nobody can say."""
+        return None
+
+    def _outcome_lines(self) -> Iterator[tuple[str, str]]:
+        """Yield what is counted by final cluster, what it costs, and whether it is worth that."""
+        outcomes = outcomes_of(self.definition.features)
+        for place, each in enumerate(outcomes):
+            yield "outcomes" if place == 0 else "", feature_text(each)
+        if cost := asked_of_sites(self.definition):
+            yield "", f"Together: {cost}."
+        for line in worth_lines(self.definition, persons=self.persons_guess):
+            yield "", line
+
     def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         """Yield who the site is and which rows it gives."""
         known = "which of its rows take part, and how they are read, is known only there"
@@ -217,7 +238,8 @@ class SessionTerms:
             "Numbers can be about single persons. Where the text says group or record, it means "
             "a single row."
             if self.protection_none
-            else f"No number is about fewer than {self.p} of your persons."
+            else f"No number{' but the counts of outcomes' * bool(self.plan.outcomes)} is about "
+            f"fewer than {self.p} of your persons."
         )
         yield "identifies", f"{about} What each can identify:"
         fields: dict[str, dict[str, list[str]]] = {}
@@ -259,13 +281,16 @@ def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerm
     )
 
 
-def feature_text(feature: Feature) -> str:
-    """Return a feature's name, unit, bounds, role and kind for people."""
+def feature_text(feature: Feature | Outcome) -> str:
+    """Return a feature's name, unit, bounds and kind, or an outcome's cells and points."""
+    if isinstance(feature, Outcome):
+        details = ["outcome", *outcome_details(feature), points_text(feature.points)]
+        return f"{feature.name} ({', '.join(details)})"
     text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
     if feature.lower is not None or feature.upper is not None:
         low = "" if feature.lower is None else f"{feature.lower:g}"
         text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
-    details: list[str] = [] if feature.role == "feature" else [feature.role]
+    details = []
     if feature.kind != "numeric":
         details.append(feature.kind)
     if feature.levels:
@@ -277,9 +302,14 @@ def feature_text(feature: Feature) -> str:
     return f"{text} ({', '.join(details)})" if details else text
 
 
+def points_text(points: int) -> str:
+    """Return a number of points of an allowance."""
+    return "1 point" if points == 1 else f"{points} points"
+
+
 def _shape_numbers(plan: Plan) -> dict[str, str]:
     """Return the session's numbers for the letters in the shapes of fields."""
     columns = plan.columns
     codes = sum(N_CELLS if column.kind == "numeric" else 1 for column in columns)
-    numbers = {"d": str(len(columns)), "D": str(codes), "q": str(len(plan.outcome_columns))}
+    numbers = {"d": str(len(columns)), "D": str(codes)}
     return {**numbers, **plan.options.shape_numbers}

@@ -14,9 +14,11 @@ from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
 from fedclust.report.facts import Cluster, ClusterColumn, Facts
 from fedclust.report.likelihood import likelihood_fields
+from fedclust.report.outcomes import count_rows, outcome_columns
 from fedclust.report.wording import share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds
 from fedclust.wire.models import ResultDocument
 
@@ -27,7 +29,8 @@ FORMATS = (".html", ".json", ".csv")
 #: First characters of a formula in a spreadsheet.
 _SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _COLUMNS = "cluster size column feature level kind unit mean sd low high difference"
-_HEADER = tuple(_COLUMNS.split())
+_OF_OUTCOMES = ("lower", "upper", "sigma")
+_HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES)
 
 
 def report_bytes(facts: Facts, name: str) -> bytes:
@@ -112,11 +115,11 @@ def _column_fields(entry: ClusterColumn) -> dict[str, Any]:
     column, mean = entry.column, entry.mean
     spread = (entry.deviation, entry.low, entry.high, entry.difference)
     described = (column.name, column.feature, column.level, column.kind, column.unit)
-    return dict(zip(_HEADER[2:], [*described, mean, *spread], strict=True))
+    return dict(zip(_COLUMNS.split()[2:], [*described, mean, *spread], strict=True))
 
 
 def csv_text(facts: Facts) -> str:
-    """Return the profile as CSV; unknown values are empty."""
+    """Return the profile, and outcomes with 95 % intervals, as CSV; unknown values are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
     writer.writeheader()
@@ -124,6 +127,24 @@ def csv_text(facts: Facts) -> str:
         for entry in cluster.entries:
             row = {"cluster": cluster.number, "size": cluster.size, **_column_fields(entry)}
             writer.writerow({name: _field(value) for name, value in row.items()})
+        for name, line, found in outcome_columns(facts, cluster.number):
+            described = {"column": name, "feature": found.name, "level": line.what}
+            described |= {"kind": "outcome", "unit": "" if line.is_share else found.unit}
+            estimate = vars(line.estimate) if line.estimate else {}
+            numbers = {("mean" if name == "value" else name): x for name, x in estimate.items()}
+            row = {"cluster": cluster.number, "size": cluster.size, **described, **numbers}
+            row["sigma"] = found.sigma
+            writer.writerow({name: _field(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def counts_text(outcomes: Outcomes) -> str:
+    """Return the counts of outcomes as CSV: a line for each site, cluster and cell."""
+    text = io.StringIO()
+    rows = list(count_rows(outcomes))
+    writer = csv.DictWriter(text, rows[0] if rows else (), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _field(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 

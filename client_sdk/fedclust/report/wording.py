@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, Outcome
 
 #: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
 _ROUNDING = 1e-12
@@ -68,8 +68,26 @@ def from_markdown(text: str) -> str:
     return _ESCAPED.sub(r"\1", text)
 
 
-def variable_text(feature: Feature) -> str:
+def outcome_details(outcome: Outcome) -> list[str]:
+    """Return unit, kind, cells and values of an outcome."""
+    details = [outcome.unit] if outcome.unit else []
+    if outcome.kind == "binary":
+        details.append("yes/no")
+    elif outcome.kind == "categorical":
+        details.append(f"categorical: {listed(outcome.levels or ())}")
+    elif outcome.kind == "ordered":
+        details.append(f"counted in {listed(outcome.cells[:-1])}")
+    else:
+        details.append(f"time to {outcome.event}, intervals to {listed(outcome.edges or ())}")
+    if outcome.values is not None:
+        details.append(f"cells count as {listed(outcome.values)}")
+    return details
+
+
+def variable_text(feature: Feature | Outcome) -> str:
     """Return a variable with unit, levels, transform, bounds and weight, in Markdown."""
+    if isinstance(feature, Outcome):
+        return in_markdown(f"{feature.name} ({', '.join(outcome_details(feature))})")
     details = [feature.unit] if feature.unit else []
     if feature.kind == "binary":
         details.append("yes/no")

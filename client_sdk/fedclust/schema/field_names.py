@@ -6,11 +6,12 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.model import Model
 
 #: What a name of a session, a site or an account consists of.
@@ -19,6 +20,8 @@ SLUG_RULE = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
 Location = Sequence[str | int]
 #: Returns the message for an unknown field at a place; None does not say which field it is.
 UnknownField = Callable[[Location], str] | None
+#: What a definition lists, by the role that pydantic puts into a place after the index.
+_ROLES: Mapping[str, type[BaseModel]] = {"feature": Feature, "outcome": Outcome}
 #: Names of unknown fields that may be repeated: short, and written as fields are. A value that
 #: was put in the place of a name rarely is.
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
@@ -66,9 +69,18 @@ def field_errors(
         if item["type"] == "extra_forbidden":
             message = message if unknown is None else unknown(location)
             location = location[:-1]
-        place = at + pointer(location)
+        place = at + pointer(_without_roles(location))
         errors.append(FieldError(pointer=place, rule=item["type"], message=message))
     return errors
+
+
+def _without_roles(location: Location) -> list[int | str]:
+    """Return a place without the roles after the index of what a definition lists."""
+    return [part for place, part in enumerate(location) if not _is_role(location, place)]
+
+
+def _is_role(location: Location, place: int) -> bool:
+    return location[place] in _ROLES and place > 0 and isinstance(location[place - 1], int)
 
 
 def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
@@ -112,21 +124,23 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel] | None:
     """Return the model of what a place in another model holds; None if it is none."""
-    found: type[BaseModel] | None = model
-    for part in location:
+    found: list[type[BaseModel]] = [model]
+    for place, part in enumerate(location):
         if isinstance(part, int):
             continue
-        field = found.model_fields.get(part) if found else None
-        found = _model_in(field.annotation) if field else None
-    return found
+        if _is_role(location, place):
+            found = [each for each in found if _ROLES.get(str(part)) is each]
+            continue
+        field = found[0].model_fields.get(part) if found else None
+        found = _models_in(field.annotation) if field else []
+    return found[0] if found else None
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model in an annotation, such as that of a tuple's members."""
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models in an annotation, such as those of a tuple's members."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        return annotation if issubclass(annotation, BaseModel) else None
-    inner = map(_model_in, typing.get_args(annotation))
-    return next((each for each in inner if each is not None), None)
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [model for each in typing.get_args(annotation) for model in _models_in(each)]
 
 
 def field_path(pointer: str) -> str:

@@ -1,202 +1,193 @@
-"""How outcomes differ between the clusters: at each site, crude, and over the sites."""
+"""How outcomes differ between the clusters: tables of counts by site, and estimates from them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Collection
+from typing import Literal, TypeVar
 
+from pydantic import FiniteFloat
+
+from fedclust.numeric.arrays import IntMatrix
 from fedclust.schema.model import Model
 
 __all__ = [
-    "ClusterComparison",
-    "CommonOddsRatio",
     "Estimate",
+    "OutcomeComparison",
     "OutcomeInCluster",
     "OutcomeResult",
     "Outcomes",
-    "SiteEffects",
+    "SurvivalPoint",
 ]
+
+_T = TypeVar("_T")
 
 
 class Estimate(Model):
-    """An estimate with the limits of its 95 % interval."""
+    """An estimate with its 95 % interval. All None: the table cannot tell.
 
-    value: float
-    lower: float
-    upper: float
+    Attributes
+    ----------
+    value : float or None
+        None where it cannot be computed.
+    lower, upper : float or None
+        None where the interval is open on this side: "at most", "at least".
+    """
+
+    value: FiniteFloat | None = None
+    lower: FiniteFloat | None = None
+    upper: FiniteFloat | None = None
+
+
+class SurvivalPoint(Model):
+    """A point of a survival curve.
+
+    Attributes
+    ----------
+    time : float
+        In the outcome's unit.
+    at_risk : float
+        Persons followed beyond this time. With noise it may be below 0.
+    survival : Estimate
+        The share without the event up to this time (actuarial).
+    """
+
+    time: FiniteFloat
+    at_risk: FiniteFloat
+    survival: Estimate
 
 
 class OutcomeInCluster(Model):
-    """An outcome in one cluster; over all sites, nothing where few sites have the cluster.
+    """An outcome in one cluster, over all sites.
 
     Attributes
     ----------
-    persons : int or None
-        Those with a value. None, as all else, where it is withheld (``Outcomes``).
-    events : int or None
-        Of a yes/no outcome: persons who have it.
-    value : Estimate or None
-        The share of events with Wilson's interval, or the mean with Student's. None where persons
-        are too few.
-    deviation : float or None
-        Of a number: the standard deviation (ddof 1), completed by the variance within groups.
+    persons : float
+        Those with a value. With noise it may be below 0.
+    shares : tuple of Estimate
+        Of each cell but "no value"; of a binary outcome the share of "yes" alone; none for a time.
+    median : Estimate or None
+        Of an ordered outcome, linear within its cell. None if the first or the last cell, which are
+        open, holds it.
+    mean : Estimate or None
+        Of an ordered outcome with values.
+    survival : tuple of SurvivalPoint
+        Of a time: at 0 and at each edge.
+    restricted_mean : Estimate or None
+        Of a time: the mean time without the event up to the last edge, in the outcome's unit.
     """
 
-    persons: int | None
-    events: int | None = None
-    value: Estimate | None = None
-    deviation: float | None = None
+    persons: FiniteFloat
+    shares: tuple[Estimate, ...]
+    median: Estimate | None = None
+    mean: Estimate | None = None
+    survival: tuple[SurvivalPoint, ...] = ()
+    restricted_mean: Estimate | None = None
 
 
-class SiteEffects(Model):
-    """One effect at each site, combined by inverse variance.
-
-    Attributes
-    ----------
-    sites : int
-        Sites that took part: those with persons in both clusters and, of a yes/no outcome, with
-        events and non-events.
-    fixed : Estimate
-        The same effect at every site.
-    random : Estimate
-        Effects that differ between sites (DerSimonian and Laird).
-    q, q_p_value : float
-        Cochran's Q, and the p-value of the test that the effect is the same at all sites.
-    i2 : Estimate
-        The share of the variation that is between sites, with the interval of Higgins and
-        Thompson; from 0 to 1 below three sites.
-    tau2 : float
-        The variance of the effect between sites; of the logarithm for an odds ratio.
-    """
-
-    sites: int
-    fixed: Estimate
-    random: Estimate
-    q: float
-    q_p_value: float
-    i2: Estimate
-    tau2: float
-
-
-class CommonOddsRatio(Model):
-    """The odds ratio over sites by Mantel and Haenszel.
-
-    Attributes
-    ----------
-    sites : int
-    odds_ratio : Estimate
-        With the interval of Robins, Breslow and Greenland.
-    p_value : float
-        Of the test that it is 1 (Cochran, Mantel, Haenszel).
-    common_p_value : float or None
-        Of the test that it is the same at all sites (Breslow, Day, Tarone); None for one site.
-    """
-
-    sites: int
-    odds_ratio: Estimate
-    p_value: float
-    common_p_value: float | None = None
-
-
-class ClusterComparison(Model):
-    """A cluster compared with the reference cluster; None where the data do not determine it.
+class OutcomeComparison(Model):
+    """One measure of one cluster against the reference, stratified by site.
 
     Attributes
     ----------
     cluster : int
-    odds_ratio, risk_ratio, risk_difference : Estimate or None
-        Of a yes/no outcome, crude: as if all persons were of one site. Like all crude effects, None
-        where the numbers of either cluster are withheld.
-    mantel_haenszel : CommonOddsRatio or None
-        The odds ratio, stratified by site. Like the other effects over sites, None where fewer than
-        ``min_sites`` sites determine it.
-    mean_difference, standardised_difference : Estimate or None
-        Of a number, crude; the second is Hedges' g.
+    measure : str
+        ``odds_ratio``, ``rate_ratio`` (1 for equal clusters), ``risk_difference``,
+        ``mean_difference`` (0), ``superiority``: the probability that a person of the cluster is in
+        a higher cell than one of the reference, plus half of that of the same cell (1/2).
+    level : str
+        Of a categorical outcome: the level that is compared with all others.
+    estimate : Estimate
+    p_value : float or None
+        Of the test that the clusters are equal; None where the table cannot tell.
+    homogeneity_p : float or None
+        Of the test that the measure is the same at all sites.
     by_site : dict of site to Estimate
-        The odds ratio, or the difference of means, at each site that determines it.
-    over_sites : SiteEffects or None
-        These effects combined.
-    standardised_over_sites : SiteEffects or None
-        Hedges' g of every site combined.
+        Of sites whose noise varies less than their sample does.
     """
 
     cluster: int
-    odds_ratio: Estimate | None = None
-    risk_ratio: Estimate | None = None
-    risk_difference: Estimate | None = None
-    mantel_haenszel: CommonOddsRatio | None = None
-    mean_difference: Estimate | None = None
-    standardised_difference: Estimate | None = None
+    measure: Literal[
+        "odds_ratio", "risk_difference", "mean_difference", "superiority", "rate_ratio"
+    ]
+    level: str = ""
+    estimate: Estimate
+    p_value: FiniteFloat | None = None
+    homogeneity_p: FiniteFloat | None = None
     by_site: dict[str, Estimate]
-    over_sites: SiteEffects | None = None
-    standardised_over_sites: SiteEffects | None = None
 
 
 class OutcomeResult(Model):
-    """One outcome, or one level of a categorical outcome.
+    """One outcome by cluster.
 
     Attributes
     ----------
-    name : str
-        The outcome, or ``outcome=level``.
-    unit : str
-    kind : {"numeric", "binary"}
-    design_effect : float
-        How much larger variances are than those of as many independent persons, because groups of
-        similar persons were counted. All intervals and tests allow for it. 1 for rows. It rests on
-        the clusters that ``min_sites`` sites have.
+    name, unit, kind, edges, values, points
+        As the session's definition has them.
+    cells : tuple of str, length J
+        Names of the cells; the last is "no value".
+    sigma : float
+        Standard deviation of the noise in each cell at each site; 0: exact counts.
+    tables : dict of site to (K + 1, J) int64
+        Persons in each cell, with noise. The last row is "no cluster".
+    total : (K + 1, J) int64
+        The sum of the tables.
     clusters : tuple of OutcomeInCluster, length K
-        Over all sites.
-    sites : dict of site to tuple of OutcomeInCluster
-        The same by site; analysts read all of it, a site its own.
-    comparisons : tuple of ClusterComparison
-        Every cluster but the reference.
+    comparisons : tuple of OutcomeComparison
+        Every cluster but the reference, by measure.
     """
 
     name: str
     unit: str
-    kind: Literal["numeric", "binary"]
-    design_effect: float
+    kind: Literal["binary", "categorical", "ordered", "time"]
+    cells: tuple[str, ...]
+    edges: tuple[FiniteFloat, ...] | None = None
+    values: tuple[FiniteFloat, ...] | None = None
+    points: int
+    sigma: FiniteFloat
+    tables: dict[str, IntMatrix]
+    total: IntMatrix
     clusters: tuple[OutcomeInCluster, ...]
-    sites: dict[str, tuple[OutcomeInCluster, ...]]
-    comparisons: tuple[ClusterComparison, ...]
+    comparisons: tuple[OutcomeComparison, ...]
 
-    def of_sites(self, names: frozenset[str]) -> OutcomeResult:
-        """Return this with the numbers of these sites alone."""
-        sites = {site: row for site, row in self.sites.items() if site in names}
+    def of_sites(self, names: Collection[str]) -> OutcomeResult:
+        """Return this with the tables and the effects of these sites alone."""
         comparisons = tuple(
-            each.model_copy(
-                update={"by_site": {s: e for s, e in each.by_site.items() if s in names}}
-            )
+            each.model_copy(update={"by_site": _of(each.by_site, names)})
             for each in self.comparisons
         )
-        return self.model_copy(update={"sites": sites, "comparisons": comparisons})
+        tables = _of(self.tables, names)
+        return self.model_copy(update={"tables": tables, "comparisons": comparisons})
 
 
 class Outcomes(Model):
     """The outcomes of a session, by cluster. P-values are not adjusted for their number.
 
-    Numbers of a cluster over all sites are withheld where fewer than ``min_sites`` sites have
-    persons with a value in it: a site could compute those of another. Where several K are compared,
-    those of all clusters of that K are withheld: the clusters of another K may add up to the same
-    total.
-
     Attributes
     ----------
+    n_clusters : int
+        The K that they were asked for.
     reference : int
         The cluster that the others are compared with: the largest one.
     results : tuple of OutcomeResult
-        In the order of the definition, without outcomes that too few sites have.
+        In the order of the definition.
+    refused : tuple of str
+        Sites that joined without enough points, and answered no outcomes.
     """
 
+    n_clusters: int
     reference: int
     results: tuple[OutcomeResult, ...]
+    refused: tuple[str, ...] = ()
 
-    @property
-    def withheld(self) -> bool:
-        """Whether numbers of a cluster over all sites are withheld."""
-        return any(own.persons is None for each in self.results for own in each.clusters)
+    def of_sites(self, names: Collection[str]) -> Outcomes:
+        """Return what these sites may see: their own tables, the totals and the estimates."""
+        return self.model_copy(
+            update={
+                "results": tuple(each.of_sites(names) for each in self.results),
+                "refused": tuple(site for site in self.refused if site in names),
+            }
+        )
 
-    def of_sites(self, names: frozenset[str]) -> Outcomes:
-        """Return this with the numbers of these sites alone."""
-        results = tuple(each.of_sites(names) for each in self.results)
-        return self.model_copy(update={"results": results})
+
+def _of(by_site: dict[str, _T], names: Collection[str]) -> dict[str, _T]:
+    return {site: each for site, each in by_site.items() if site in names}

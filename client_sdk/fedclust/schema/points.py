@@ -30,11 +30,6 @@ class Points:
         ``protection: none``.
     observed : (m, d) bool or None
         False where a value was imputed or the feature is lacking; None: every value was observed.
-    outcomes : (m, q) float64 or None
-        What the groups release of the session's outcomes, in own units, NaN where a group does
-        not release one; None in sessions without outcomes, and where a method computes.
-    outcome_within : (q,) float64 or None
-        As ``within``, of the outcomes.
     left_out : int
         Persons of the groups that ``missing: drop`` leaves out of these points.
     derived : dict
@@ -45,8 +40,6 @@ class Points:
     sizes: NDArray[np.int64]
     within: NDArray[np.float64]
     observed: NDArray[np.bool_] | None = None
-    outcomes: NDArray[np.float64] | None = None
-    outcome_within: NDArray[np.float64] | None = None
     left_out: int = 0
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -56,16 +49,9 @@ class Points:
         return int(self.sizes.sum())
 
 
-def row_points(X: FloatArray, outcomes: FloatArray | None = None) -> Points:
-    """Return rows (n, d) and their outcomes (n, q) as points of one person each.
-
-    For ``protection: none``.
-    """
-    sizes, within = np.ones(len(X), dtype=np.int64), np.zeros(X.shape[1])
-    if outcomes is None or not outcomes.shape[1]:
-        return Points(X, sizes, within)
-    no_groups = np.zeros(outcomes.shape[1])
-    return Points(X, sizes, within, outcomes=outcomes, outcome_within=no_groups)
+def row_points(X: FloatArray) -> Points:
+    """Return rows (n, d) as points of one person each, for ``protection: none``."""
+    return Points(X, np.ones(len(X), dtype=np.int64), np.zeros(X.shape[1]))
 
 
 def total_variances(points: Points) -> FloatArray:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from fedclust.schema.encoding import Column, columns_of
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
@@ -55,8 +55,10 @@ class RunConfig(Generic[OptionsT_co]):
         In ``check_task``: whether this is the method's first round.
     sweep : tuple of int
         Every K of the sweep, this one included; empty outside of a sweep.
-    outcomes : tuple of Feature
-        What is compared between the final clusters; no step of a method looks at it.
+    outcomes : tuple of Outcome
+        What is counted by final cluster; no step of a method looks at it.
+    silent : frozenset of str
+        In ``aggregate``: the sites that joined without enough points to answer about outcomes.
     assign : callable or None
         At a site, of a method with soft clusters: ``(result, scaled rows) -> labels`` by the most
         probable cluster, for the rounds after the method's. None: by the nearest centroid.
@@ -73,7 +75,8 @@ class RunConfig(Generic[OptionsT_co]):
     mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
     first: bool = False
     sweep: tuple[int, ...] = ()
-    outcomes: tuple[Feature, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    silent: frozenset[str] = frozenset()
     assign: Assign | None = None
 
     def __post_init__(self) -> None:
@@ -84,8 +87,3 @@ class RunConfig(Generic[OptionsT_co]):
     def columns(self) -> tuple[Column, ...]:
         """What the features become: the columns of every matrix; d is their number."""
         return columns_of(self.features)
-
-    @functools.cached_property
-    def outcome_columns(self) -> tuple[Column, ...]:
-        """What the outcomes become; q is their number."""
-        return columns_of(self.outcomes)

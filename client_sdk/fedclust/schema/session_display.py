@@ -24,12 +24,17 @@ def session_row(session: Any) -> dict[str, Any]:
     }
 
 
+def standing(site: Any) -> str:
+    """Return whether a site takes part, and what to know about that."""
+    why = site.refused_task or ("points short: no outcomes" if site.points_short else None)
+    return site.state if why is None else f"{site.state} ({why})"
+
+
 def session_fields(session: Any) -> list[tuple[str, Any]]:
     """Return what a notebook shows of a ``SessionEntry``: names and values."""
     by_state: dict[str, list[str]] = {}
     for site in session.sites:
-        why = f" ({site.refused_task})" if site.refused_task else ""
-        by_state.setdefault(f"{site.state}{why}", []).append(site.name)
+        by_state.setdefault(standing(site), []).append(site.name)
     shown = session_row(session)
     shown["sites"] = "; ".join(f"{state}: {', '.join(names)}" for state, names in by_state.items())
     shown["cannot start"] = session.cannot_start

@@ -136,7 +136,7 @@ class Approvals:
         approval = Approval(
             **{name: getattr(review, name) for name in _SHARED},
             time=write_time(self._now()),
-            approved_by=_checked_name(name),
+            approved_by=checked_name(name),
             account=_os_account(),
         )
         self._append(APPROVAL, vars(approval))
@@ -158,7 +158,7 @@ class Approvals:
                 f"fedclust ledger show --session {session}"
             )
         by = {
-            "withdrawn_by": _checked_name(name),
+            "withdrawn_by": checked_name(name),
             "account": _os_account(),
             "time": write_time(self._now()),
         }
@@ -318,7 +318,8 @@ def _missing_names(these: list[Any], others: list[Any]) -> str:
     return ", ".join(str(each) for each in these if each not in others) or "none"
 
 
-def _checked_name(name: str) -> str:
+def checked_name(name: str) -> str:
+    """Return the name of a person who approves, without blanks around it; UsageError if none."""
     name = name.strip()
     if not name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise UsageError(

@@ -8,10 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedclust.durable_files import private_directory, reason, write_atomically
 from fedclust.errors import StateDamaged, UsageError
+from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
@@ -127,10 +129,11 @@ def back_up(state: SiteState, out: Path) -> StateSummary:
         return found
 
 
-def restore(state: SiteState, source: Path) -> StateSummary:
+def restore(state: SiteState, source: Path, now: datetime | None = None) -> StateSummary:
     """Make a backup the state of a directory that has none, once it is verified.
 
-    Settings that are there already stay.
+    Settings that are there already stay. Points for outcomes count as spent until the coordinators
+    that the state has joined confirm that no later charge is lost.
 
     Raises
     ------
@@ -161,6 +164,7 @@ def restore(state: SiteState, source: Path) -> StateSummary:
             raise StateDamaged(
                 f"{source} is not a sound backup ({error.what}). Nothing was restored"
             ) from None
+        Charges(draft).doubt(now or datetime.now(UTC))
         with state.errors(), closing(sqlite3.connect(draft.path)) as connection:
             settings = settings_path(state.directory)
             kept = connection.execute(

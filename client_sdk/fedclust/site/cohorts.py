@@ -27,6 +27,7 @@ from fedclust.protection.recognition import (
 )
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.schema.times import write_time
+from fedclust.site.allowance import Allowance, allowance_of, created_with
 from fedclust.site.cohort_content import decode_cohort, encode_cohort
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState, seal
@@ -132,6 +133,7 @@ class CohortStore:
         table: str | None = None,
         separate: str | None = None,
         other_persons: str | None = None,
+        no_person_in_another_table: bool = False,
         any_persons: bool = False,
         permanent_ids: bool = False,
     ) -> Draft:
@@ -151,6 +153,8 @@ class CohortStore:
             The approval of groups apart from those that the persons have; entered in the ledger.
         other_persons : str, optional
             Who approves that persons take part who are not known; entered in the ledger.
+        no_person_in_another_table : bool
+            Whether the same approval states this of a new table, which then has points of its own.
         any_persons : bool
             Whether it was approved before.
         permanent_ids : bool
@@ -198,7 +202,14 @@ class CohortStore:
         approvals = {"separate_groups": separate, "other_persons": other_persons}
         facts = asdict(change) | {"missing": recognition.missing}
         facts |= {name: text for name, text in approvals.items() if text}
+        if before is None:
+            if no_person_in_another_table:
+                facts["no_person_in_another_table"] = True
+            else:
+                facts |= created_with({name: each.history for name, each in records.items()})
         record = (before or CohortRecord(cohort, ())).after(cohort, what, now, **facts)
+        with cohort_refusals():
+            _refuse_outcomes(record, before, source)
         return Draft(record, change, recognition, seen)
 
     def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
@@ -224,8 +235,9 @@ class CohortStore:
             if kept is None or kept.history != draft.record.history:
                 for name, record in records.items():
                     unseen = len(record.history) != draft.seen.get(name)
-                    # Another site on this account may have formed groups of other persons.
-                    if unseen and (record.cohort.find(cohort.keys) >= 0).any():
+                    # Another site on this account may have formed groups of other persons; a new
+                    # table names all those that share its points.
+                    if unseen and (kept is None or (record.cohort.find(cohort.keys) >= 0).any()):
                         raise Overtaken
                 self._store(draft.record)
         return draft.record.cohort
@@ -272,6 +284,18 @@ class CohortStore:
             ).fetchall()
             return {name: self._read(name, content) for name, content in found}
 
+    def histories(self) -> dict[str, tuple[Mapping[str, Any], ...]]:
+        """Return the changes of every table by its id; :meth:`records` also reads the groups."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for line in self._ledger.events():
+            if line["event"] == "cohort":
+                found.setdefault(line["table"], []).append(_change_of(line))
+        return {name: tuple(lines) for name, lines in found.items()}
+
+    def add_change(self, record: CohortRecord, what: str, now: datetime, **facts: Any) -> None:
+        """Store a change of a table that leaves its groups as they are."""
+        self._store(record.after(record.cohort, what, now, **facts))
+
     def heads(self, table_id: str, *, every: bool = False) -> TableHeads:
         """Return the heads of a table as it is stored now; see :func:`table_heads`."""
         return table_heads(self._history(table_id), every=every)
@@ -291,10 +315,7 @@ class CohortStore:
         return CohortRecord(cohort, history)
 
     def _history(self, name: str) -> tuple[Mapping[str, Any], ...]:
-        return tuple(
-            {key: value for key, value in line.items() if key not in ("line", "previous")}
-            for line in self._ledger.read(table_id=name)
-        )
+        return tuple(_change_of(line) for line in self._ledger.read(table_id=name))
 
     def _store(self, record: CohortRecord) -> None:
         """Store a record with its last change."""
@@ -316,6 +337,11 @@ class CohortStore:
                 "lists them"
             )
         return found
+
+
+def _change_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a line of the ledger as the change that a head covers."""
+    return {key: value for key, value in line.items() if key not in ("line", "previous")}
 
 
 @contextmanager
@@ -340,6 +366,26 @@ def _refuse_held(cohort: Cohort, records: Mapping[str, CohortRecord]) -> None:
             continue
         if (record.cohort.find(newcomers) >= 0).any():
             raise two_cohorts(cohort, record.cohort)
+
+
+def outcomes_only(cohort: Cohort, allowance: Allowance) -> frozenset[str]:
+    """Return the columns that were only ever outcomes, and may be no features."""
+    return allowance.outcome_columns - allowance.released_roles - set(cohort.rules())
+
+
+def _refuse_outcomes(
+    record: CohortRecord, before: CohortRecord | None, source: PersonSource
+) -> None:
+    """Refuse to release a column that was only ever an outcome: groups would publish it."""
+    known = before.cohort if before else Cohort.empty("", record.cohort.p)
+    asked = {source.later.get(name, name) for name in source.rules}
+    for name in sorted(outcomes_only(known, allowance_of(record.history)) & asked):
+        raise CohortRefused(
+            "outcome-role",
+            f"column {name!r} was an outcome of these persons, which is counted with noise. As a "
+            "feature, its values would be released by the groups. If that is wanted, its data "
+            f'steward says so: fedclust allowance role {name} --approved-by "NAME"',
+        )
 
 
 def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, CohortRecord]) -> None:

@@ -7,19 +7,25 @@ the coordinator will, before anything is written or sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from fedclust import engine
+from fedclust.data.outcome_rows import OutcomeBlock, label_persons, taking_part
 from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
-from fedclust.engine import Plan
+from fedclust.engine import Plan, outcomes
 from fedclust.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
+from fedclust.numeric.array_types import IntArray
+from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.schema.errors import RuleViolation, broken_task_rule
+from fedclust.schema.feature import Outcome
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
+from fedclust.schema.result import Result
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire import codec
 from fedclust.wire.models import SessionInfo, TaskDocument
@@ -98,8 +104,7 @@ def require_packages(plan: Plan) -> None:
 def count_usable(plan: Plan, data: Points) -> int:
     """Return how many persons of a site take part; raises as :func:`require_packages`."""
     require_packages(plan)
-    dropped = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
-    return int(data.sizes[~dropped].sum())
+    return int(data.sizes[taking_part(plan, data)].sum())
 
 
 def compute_answer(
@@ -109,8 +114,11 @@ def compute_answer(
     document: TaskDocument,
     memory: Memory,
     media: str,
+    count: outcomes.Count | None = None,
 ) -> ComputedAnswer:
     """Compute the answer to an accepted task; the engine checks it.
+
+    ``count`` counts outcomes; without it the site answers no question about them.
 
     Raises
     ------
@@ -132,6 +140,7 @@ def compute_answer(
             size_band=band,
             memory=memory,
             mask=request.mask,
+            count=count,
         )
     except RuleViolation as error:
         rule = broken_task_rule(error)
@@ -139,7 +148,54 @@ def compute_answer(
             raise TaskRefused(request.session, rule, error.message) from None
         raise DisclosureError(error.rule, error.message) from None
     body = write_submission(task.phase, document.digest, payload, media)
-    return ComputedAnswer(task.phase, body, *summary(payload), after)
+    fields, smallest = summary(payload)
+    if task.phase == outcomes.NAME and not request.protection_none:
+        # Counts with noise are no numbers of persons.
+        smallest = None
+    return ComputedAnswer(task.phase, body, fields, smallest, after)
+
+
+def count_persons(
+    request: ConsentRequest, persons: Callable[[], Iterator[OutcomeBlock]]
+) -> outcomes.Count:
+    """Return what counts the outcomes of a site's persons: each call draws noise."""
+
+    def count(model: Result, memory: Memory) -> outcomes.OutcomesPayload:
+        clusters, cells = label_persons(
+            request.plan, model, persons(), memory, request.site, request.mask
+        )
+
+        def table(place: int, outcome: Outcome) -> IntArray:
+            variance = Fraction(0) if request.protection_none else outcome.variance
+            k, n_cells = len(model.centroids), len(outcome.cells)
+            return count_outcomes(clusters, cells[:, place], k, n_cells, variance)
+
+        return _tables(request, table)
+
+    return count
+
+
+def count_nobody(request: ConsentRequest) -> outcomes.Count:
+    """Return what gives tables of the right shapes, and neither reads rows nor draws noise."""
+
+    def count(model: Result, memory: Memory) -> outcomes.OutcomesPayload:
+        del memory
+        k = len(model.centroids)
+        return _tables(request, lambda _, outcome: np.zeros((k + 1, len(outcome.cells)), np.int64))
+
+    return count
+
+
+def _tables(
+    request: ConsentRequest, table: Callable[[int, Outcome], IntArray]
+) -> outcomes.OutcomesPayload:
+    """Return the table of each outcome that the site answers."""
+    return outcomes.OutcomesPayload(
+        cells=tuple(
+            table(place, outcome) if outcome.name in request.features else None
+            for place, outcome in enumerate(request.plan.outcomes)
+        )
+    )
 
 
 def summary(payload: Any) -> tuple[dict[str, str], int | None]:

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from fedclust import engine
 from fedclust.protection.figures import TableFigures
+from fedclust.protection.privacy_loss import noise_sd, right_guesses
 from fedclust.protection.recognition import Recognition
 from fedclust.report.session_terms import COORDINATOR_LEARNS, SessionTerms
 from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
+from fedclust.site.allowance import Balance, Question, charge_key
 from fedclust.site.data_terms import DataTerms
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import Consents
@@ -58,6 +60,14 @@ class ConsentRequest(SessionTerms):
         The approval of groups apart from those that these persons have.
     other_persons : str or None
         Who approves that persons take part whom the site's tables do not know.
+    table_id : str or None
+        The table that answers the question.
+    question : Question or None
+        What is asked of the points for outcomes; None if nothing is.
+    balance : Balance or None
+        The points for it.
+    also_features : tuple of str
+        Outcomes whose columns the site's table releases too.
     """
 
     persons: int
@@ -71,6 +81,10 @@ class ConsentRequest(SessionTerms):
     warnings: tuple[str, ...] = ()
     separate_groups: str | None = None
     other_persons: str | None = None
+    table_id: str | None = None
+    question: Question | None = None
+    balance: Balance | None = None
+    also_features: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         lines = [cut(f"{heading:<11} {line}", COLUMNS) for heading, line in self.text()]
@@ -86,6 +100,44 @@ class ConsentRequest(SessionTerms):
     def mask(self) -> NDArray[np.bool_]:
         """Which of the session's features (d,) the site has."""
         return engine.has_features(self.plan, self.features)
+
+    @property
+    def persons_guess(self) -> int | None:
+        """About how many persons all sites have, if each has as many as this one."""
+        return self.persons * len(self.definition.sites)
+
+    @property
+    def charge_key(self) -> str:
+        """What identifies the session's charge in the chain of the table."""
+        return charge_key(self.coordinator, self.site, self.session, self.definition_sha256)
+
+    @property
+    def charged(self) -> tuple[str, Question] | None:
+        """The table and the question that joining charges; None if it charges nothing."""
+        if self.table_id is None or self.question is None or self.points_short:
+            return None
+        return self.table_id, self.question
+
+    @property
+    def points(self) -> int:
+        """What the session asks of the points for outcomes."""
+        return self.question.points if self.question else 0
+
+    @property
+    def points_left(self) -> int | None:
+        """Points before this session; None if it asks none."""
+        return self.balance.left if self.balance else None
+
+    @property
+    def points_short(self) -> bool:
+        """Whether the site answers no outcomes, because too few points are left."""
+        return self.balance is not None and not self.balance.covers
+
+    @property
+    def exact_outcomes(self) -> tuple[str, ...]:
+        """Outcomes that leave exactly, with the rows of a session without protection."""
+        held = (each.name for each in self.plan.outcomes if each.name in self.features)
+        return tuple(held) if self.protection_none else ()
 
     @property
     def consents(self) -> Consents:
@@ -151,6 +203,42 @@ class ConsentRequest(SessionTerms):
                 f"{', '.join(listed[:_MOST_COLUMNS])}{rest}."
             )
 
+    def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
+        for heading, line in super()._lines(full=full):
+            if heading == "protection":
+                for place, said in enumerate(self._points_lines()):
+                    yield "points" if place == 0 else "", said
+            yield heading, line
+
+    def _points_lines(self) -> Iterator[str]:
+        """Yield what the session's outcomes cost, and what that means."""
+        if self.exact_outcomes:
+            yield (
+                f"{', '.join(self.exact_outcomes)}: counted exactly. Exact counts end the promise "
+                "of the allowance for these persons: whoever knows everything else learns one "
+                "patient's outcome from them."
+            )
+        if self.question is None or self.balance is None:
+            return
+        if self.points_short:
+            yield (
+                f"Points short: {named(self.question)} would use {self.points} points, and "
+                f"{self.balance.left} of {self.balance.limit} are left. This site answers no "
+                "outcomes in this session, everybody sees that, and the clustering continues. "
+                "fedclust allowance show says what used them."
+            )
+            return
+        yield question_text(self.question, self.balance)
+        for name in self.also_features:
+            yield (
+                f"{name}: this column is also a feature, so the {guess(self.balance.limit)} of 100 "
+                "does not hold for it."
+            )
+        yield (
+            "Persons who join this table later share its points; more are opened only by "
+            "fedclust allowance raise."
+        )
+
     def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
         persons = f"{self.persons} persons (joining declares {self.size_band})"
         yield "this site", f"{self.site}, {persons} of {self.data.text}"
@@ -180,6 +268,9 @@ class ConsentRequest(SessionTerms):
             "reading_sha256": self.data.digest,
             "separate_groups": self.separate_groups,
             "other_persons": self.other_persons,
+            "points": self.points or None,
+            "points_short": self.points_short or None,
+            "exact_outcomes": bool(self.exact_outcomes) or None,
             **self.consents.model_dump(mode="json"),
         }
 
@@ -187,3 +278,28 @@ class ConsentRequest(SessionTerms):
     def approval_code(self) -> str:
         """The SHA-256 of the terms in canonical form, in hexadecimal digits."""
         return sha256(canonical_json(self.terms))
+
+
+def question_text(question: Question, balance: Balance) -> str:
+    """Return what a question costs, and what its answer lets anybody learn."""
+    sds = dict.fromkeys(f"{noise_sd(points):.2g}" for points in question.outcomes.values())
+    several = len(question.outcomes) > 1
+    return (
+        f"Counts of {named(question)} by final cluster, computed from your rows, each with random "
+        f"noise (sd {', '.join(sds)}). Uses {question.points} of your {balance.limit} points; "
+        f"{balance.left - question.points} are left. Whoever knows everything else, and asks for "
+        f"all {balance.limit}, guesses one patient's yes/no outcome right {guess(balance.limit)} "
+        f"times in 100 instead of 50; {'these questions' if several else 'this question'} alone: "
+        f"{guess(question.points)}. Afterwards no question about these patients is answered. This "
+        "does not cover a family or group with the same outcome."
+    )
+
+
+def named(question: Question) -> str:
+    """Return the names of a question's outcomes."""
+    return ", ".join(f"`{name}`" for name in question.outcomes)
+
+
+def guess(points: int) -> int:
+    """Return how many of 100 yes/no outcomes are guessed right with so many points."""
+    return round(100 * right_guesses(points))

@@ -19,12 +19,22 @@ from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
 from fedclust.schema.display import Listing
+from fedclust.schema.states import ENDED
+from fedclust.site.allowance import Charge
 from fedclust.site.approvals import Approvals, Review
+from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore, Overtaken
 from fedclust.site.compute import accepted_plan
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, has_joined
-from fedclust.site.prepare import RowOptions, SiteRows, consent_request, declare, prepare
+from fedclust.site.prepare import (
+    RowOptions,
+    SiteRows,
+    consent_request,
+    declare,
+    prepare,
+    with_points,
+)
 from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
 from fedclust.site.result import SiteResult
 from fedclust.site.review import write_review
@@ -224,6 +234,7 @@ class Site:
         UsageError
             There is none, or the session has another definition since.
         """
+        self._look_after()
         pinned = self._client.session(session).definition_sha256
         return self.approvals.last_review(self.url, self.name, session, pinned)
 
@@ -265,6 +276,9 @@ class Site:
         other_persons : str, optional
             Who approves that persons take part whom no table of this site knows. It is entered in
             the ledger, and need not be repeated to resume.
+        no_person_in_another_table : bool
+            With ``other_persons``: the same approval states that none of them is in another table
+            of this site, under any id. Their table then has points for outcomes of its own.
         later : str, optional
             The rows are later measurements: the site releases each column under its name with this
             suffix, such as ``"_2027"``.
@@ -335,6 +349,7 @@ class Site:
         session : str, optional
             Only this one.
         """
+        self._look_after()
         infos = [self._client.session(session)] if session else self._client.sessions()
         decided = self.approvals.decisions(self.url, self.name)
         return Listing(
@@ -349,8 +364,34 @@ class Site:
         session : str
         """
         self._client.leave(session)
+        self._look_after()
+
+    def _look_after(self) -> None:
+        """Give points of ended sessions back, and ask about a state that was restored."""
+        charges = Charges(self.state)
+        for charge in charges.open_charges(self.url):
+            if charge.site == self.name and self._has_ended(charge):
+                charges.give_back(charge.key, self._now(), ended=True)
+        doubted = charges.doubted_at(self.url)
+        if doubted and self.name in doubted:
+            stored = {each.table_id: each for each in self._client.site_tables(self.name)}
+            charges.confirm((self.url, self.name), stored, self._now())
+
+    def _has_ended(self, charge: Charge) -> bool:
+        """Return whether this site can answer no further round of a session."""
+        try:
+            info = self._client.session(charge.session)
+        except errors.NotFound:
+            return True
+        except errors.FedclustError:
+            # What cannot be read now is looked after by a later command.
+            return False
+        own = next((each.state for each in info.sites if each.name == charge.site), None)
+        other = info.definition_sha256 != charge.definition_sha256
+        return other or info.state in ENDED or own in ("left", "excluded", "refused")
 
     def _open(self, session: str, given: SiteRows) -> SessionRun:
+        self._look_after()
         site, info = self.name, self._client.session(session)
         plan, journal = accepted_plan(session, info), self._journal(info)
         joined = None if journal.record is None else journal.record.participation
@@ -376,6 +417,7 @@ class Site:
         request = consent_request(
             self._http.url, site, info, plan, prepared, given, joined, settings
         )
+        request = with_points(request, Charges(self.state), prepared, None if invited else joined)
         participation = declare(request, prepared, given)
         run = SessionRun(self._client, info, request, participation, journal, prepared, rows)
         run.now, run.media = self._now, self._media

@@ -7,20 +7,38 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import errors
-from fedclust.data import LabelRows, Source, Table
+from fedclust.data import DataWarning, LabelRows, Source, Table
 from fedclust.data.id_map import IdMap, read_id_map
-from fedclust.data.person_blocks import SiteColumn, SitePersons
+from fedclust.data.outcome_rows import (
+    OutcomeBlock,
+    outcome_columns,
+    outcomes_of_rows,
+    taking_part,
+    with_outcomes,
+)
+from fedclust.data.person_blocks import PersonBlock, SiteColumn, SitePersons, slice_block
 from fedclust.data.persons import read_persons
-from fedclust.data.site_data import held_features, no_points, site_data, table_points
+from fedclust.data.row_source import BLOCK
+from fedclust.data.site_data import (
+    declared,
+    held_features,
+    no_points,
+    own_columns,
+    point_of_group,
+    site_data,
+    table_points,
+)
 from fedclust.definition import LEAST_GROUP
 from fedclust.engine import VERSION, Plan
 from fedclust.methods.registry import METHODS
@@ -35,10 +53,12 @@ from fedclust.protection.recognition import (
     person_rows,
 )
 from fedclust.protection.size_bands import size_band
-from fedclust.protection.table import TooFewPersons
-from fedclust.schema.feature import Feature
+from fedclust.protection.table import ProtectedTable, TooFewPersons, union_labels, unite_groups
+from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.points import Points
 from fedclust.schema.states import ENDED
+from fedclust.site.allowance import Question, points_of
+from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore, Draft, table_heads
 from fedclust.site.compute import count_usable
 from fedclust.site.consent import ConsentRequest
@@ -57,6 +77,7 @@ class RowOptions(TypedDict, total=False):
     cohort: str | None
     separate_groups: str | None
     other_persons: str | None
+    no_person_in_another_table: bool
     later: str | None
 
 
@@ -75,6 +96,7 @@ class SiteRows:
     cohort: str | None = None
     separate_groups: str | None = None
     other_persons: str | None = None
+    no_person_in_another_table: bool = False
     later: str | None = None
     recognised: bool = False
 
@@ -83,6 +105,12 @@ class SiteRows:
         if later is not None and (not later.isprintable() or not later or later != later.strip()):
             raise errors.UsageError(
                 "later is a suffix of visible characters without spaces at its ends, such as _2027"
+            )
+        apart = self.no_person_in_another_table
+        if apart and (self.other_persons is None or self.separate_groups is not None):
+            raise errors.UsageError(
+                "no_person_in_another_table= (--no-person-in-another-table) goes with "
+                "other_persons= (--other-persons), the approval that states it"
             )
 
     @property
@@ -125,6 +153,12 @@ class Prepared:
         As in :class:`fedclust.data.person_blocks.SitePersons`.
     n_rows, n_persons : int or None
         Of the source; None if unknown.
+    counted : callable
+        Reads the source again, and yields the persons whose outcomes are counted.
+    outcome_columns : dict of str to tuple of str
+        The site's own columns of each outcome that it has.
+    also_features : tuple of str
+        Outcomes whose columns the table releases too.
     """
 
     data: Points
@@ -135,6 +169,9 @@ class Prepared:
     warnings: tuple[str, ...] = ()
     n_rows: int | None = None
     n_persons: int | None = None
+    counted: Callable[[], Iterator[OutcomeBlock]] = field(default=lambda: iter(()), repr=False)
+    outcome_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    also_features: tuple[str, ...] = ()
 
     @property
     def table_id(self) -> str | None:
@@ -153,8 +190,6 @@ class Prepared:
         found = hashlib.sha256(rows.digest().encode())
         if self.draft is not None:
             found.update(_value_bytes(self.data.X) + self.data.sizes.astype("<i8").tobytes())
-            if self.data.outcomes is not None:
-                found.update(_value_bytes(self.data.outcomes))
         return found.hexdigest()
 
 
@@ -180,27 +215,74 @@ def prepare(
     """
     if plan.policy.protection == "none":
         data, features = site_data(plan, given.source, rows, p)
-        return Prepared(data, features, p, n_rows=len(data.X))
+        return Prepared(data, features, p, n_rows=len(data.X), counted=partial(_row_outcomes, rows))
     lacking = plan.policy.missing == "mask"
     try:
-        persons, draft = draft_table(store, given, plan.released, p, now, lacking=lacking)
+        persons, draft = draft_table(
+            store, given, plan.features, p, now, lacking=lacking, outcomes=plan.outcomes
+        )
         cohort = draft.record.cohort
         p_used = max(p, cohort.p)
         names = [each.column for each in persons.readings if each.column is not None]
-        points = table_points(persons, cohort.table(names, p_used, persons.apart))
+        table, part_of = _used_table(cohort, names, p_used)
+        points = table_points(persons, table)
         figures = _measure_closeness(store, cohort, persons, names, given)
     except TooFewPersons:
         return Prepared(no_points(plan), rows.features, p)
+    takes_part = taking_part(plan, points)[point_of_group(table)[part_of]]
+    held = declared(plan, given.source, held_features(plan, persons, points))
+    columns = own_columns(plan, given.source)
+    released = set(cohort.rules())
     return Prepared(
         points,
-        held_features(plan, persons, points),
+        held,
         p_used,
         draft,
         figures,
         (*persons.warnings, *_value_warnings(draft.recognition, p_used)),
         persons.n_rows,
         persons.n_persons,
+        partial(_person_outcomes, store, plan, given, cohort, takes_part),
+        {name: columns[name] for name in held if name in columns},
+        tuple(name for name in held if released.intersection(columns.get(name, ()))),
     )
+
+
+def _used_table(
+    cohort: Cohort, names: Sequence[str], p: int
+) -> tuple[ProtectedTable, NDArray[np.int64]]:
+    """Return the table of some columns, and the row (m,) that each group in use is part of."""
+    table = cohort.table(names)
+    if p <= cohort.p:
+        return table, np.arange(len(table.sizes))
+    return unite_groups(table, p), union_labels(table, p)
+
+
+def _row_outcomes(rows: Table | LabelRows) -> Iterator[OutcomeBlock]:
+    if isinstance(rows, Table) and rows.cells is not None:
+        yield outcomes_of_rows(rows.X, rows.cells)
+
+
+def _person_outcomes(
+    store: CohortStore,
+    plan: Plan,
+    given: SiteRows,
+    cohort: Cohort,
+    takes_part: NDArray[np.bool_],
+) -> Iterator[OutcomeBlock]:
+    """Yield the persons who are in a group of the cohort; ``takes_part`` says it of each group."""
+    reader = _PersonReader(given, plan.features, plan.policy.missing == "mask", plan.outcomes)
+    with warnings.catch_warnings():
+        # Those of these columns were shown when the session was joined.
+        warnings.simplefilter("ignore", DataWarning)
+        persons = reader.read(_pinned_columns(cohort, given.later), [])
+    for ids, whole in _identified(persons, read_id_map(given.id_map)):
+        groups = cohort.table_rows(store.state.secret(), ids)
+        for start in range(0, whole.n, BLOCK):
+            part = slice(start, start + BLOCK)
+            block, known = slice_block(whole, part), groups[part] >= 0
+            takes = takes_part[groups[part][known]]
+            yield OutcomeBlock(persons.matrix(block)[known], takes, block.cells[known])
 
 
 def consent_request(
@@ -218,10 +300,12 @@ def consent_request(
     DisclosureError if the site's settings forbid the session and it has not ended.
     """
     persons = count_usable(plan, prepared.data)
+    answered = [each for each in plan.outcomes if each.name in prepared.features]
+    columns = (column.name for column in outcome_columns(answered))
     terms = data_terms(
         given.source,
-        plan.released,
-        prepared.features,
+        with_outcomes(plan.features, plan.outcomes),
+        tuple(dict.fromkeys((*prepared.features, *columns))),
         person=given.person,
         id_column=given.id_column,
         id_map=given.id_map,
@@ -247,21 +331,64 @@ def consent_request(
         warnings=prepared.warnings,
         separate_groups=_approval("separate_groups", prepared, given, joined),
         other_persons=_approval("other_persons", prepared, given, joined),
+        also_features=prepared.also_features,
     )
     if info.state not in ENDED:
         settings.refuse_smaller_groups(info.name, request.p, exact=request.protection_none)
     return request
 
 
+def with_points(
+    request: ConsentRequest, charges: Charges, prepared: Prepared, joined: Participation | None
+) -> ConsentRequest:
+    """Add what a session asks of the site's points, and whether they are enough.
+
+    Exact rows cost nothing, and fewer than p persons answer nothing. What a site has ``joined``
+    with holds until the session ends.
+    """
+    if prepared.draft is None or request.persons < request.p:
+        return request
+    outcomes = points_of(request.plan.outcomes, prepared.features)
+    columns = {own for name in outcomes for own in prepared.outcome_columns[name]}
+    question = Question(
+        request.coordinator,
+        request.site,
+        request.session,
+        request.definition_sha256,
+        outcomes,
+        tuple(sorted(columns)),
+    )
+    if not question.points:
+        return request
+    record = prepared.draft.record
+    balance = charges.balance(record.cohort.table_id, record.history, question)
+    if joined is not None:
+        balance = dataclasses.replace(balance, covers=not joined.points_short)
+    return dataclasses.replace(
+        request, table_id=record.cohort.table_id, question=question, balance=balance
+    )
+
+
 def _approval(
     name: str, prepared: Prepared, given: SiteRows, joined: Participation | None
 ) -> str | None:
-    """Return an approval; a session that was joined with one keeps that of the ledger."""
+    """Return an approval; a table or a session that began with one keeps that of the ledger.
+
+    A coordinator that knows another table of this site would take a table without its approval for
+    a state that was lost.
+    """
     text: str | None = getattr(given, name)
-    if joined is not None and getattr(joined, name) and prepared.draft is not None:
-        lines = reversed(prepared.draft.record.history)
-        text = next((line[name] for line in lines if name in line), text)
-    return text
+    if prepared.draft is None:
+        return text
+    history = prepared.draft.record.history
+    known = history if joined is not None and getattr(joined, name) else history[:1]
+    return next((line[name] for line in reversed(known) if name in line), text)
+
+
+def _stands_alone(prepared: Prepared) -> bool:
+    """Return whether a table was approved that this session's persons alone are in."""
+    first = prepared.draft.record.history[0] if prepared.draft else {}
+    return bool(first.get("no_person_in_another_table"))
 
 
 def declare(request: ConsentRequest, prepared: Prepared, given: SiteRows) -> Participation:
@@ -276,6 +403,8 @@ def declare(request: ConsentRequest, prepared: Prepared, given: SiteRows) -> Par
         heads=None if prepared.draft is None else table_heads(prepared.draft.record.history),
         separate_groups=request.separate_groups is not None,
         other_persons=request.other_persons is not None,
+        no_person_in_another_table=_stands_alone(prepared),
+        points_short=request.points_short,
         sdk_version=importlib.metadata.version("fedclust"),
         methods={name: (method.version,) for name, method in METHODS.items()},
         engine=(VERSION,),
@@ -294,18 +423,20 @@ def draft_table(
     *,
     lacking: bool = False,
     fences: bool = True,
+    outcomes: Sequence[Outcome] = (),
 ) -> tuple[SitePersons, Draft]:
     """Read a source, and bring the cohort of its persons up to date.
 
     Columns are read as they were when they were released first. All released columns are read, so
-    that other persons under the known ids are noticed.
+    that other persons under the known ids are noticed. ``outcomes`` will be counted; the table does
+    not depend on them.
 
     Raises
     ------
     DataError, StateError, TooFewPersons
     """
     old_ids = read_id_map(given.id_map)
-    reader = _PersonReader(given, features, lacking)
+    reader = _PersonReader(given, features, lacking, outcomes)
     wanted = persons = reader.read({}, [])
     cohort = None
     if not given.separate_groups:
@@ -325,8 +456,8 @@ def draft_table(
         {column.name: _rule(column) for column in persons.columns},
         persons.sample,
         persons.n_persons,
-        persons.apart,
         later,
+        bool(outcomes),
     )
     draft = store.draft(
         source,
@@ -337,6 +468,7 @@ def draft_table(
         table=given.cohort,
         separate=given.separate_groups,
         other_persons=given.other_persons,
+        no_person_in_another_table=given.no_person_in_another_table,
         any_persons=given.recognised,
         permanent_ids=read_settings(store.state.directory).ids == "permanent",
     )
@@ -373,6 +505,7 @@ class _PersonReader:
     given: SiteRows
     features: Sequence[Feature]
     lacking: bool
+    outcomes: Sequence[Outcome] = ()
 
     def read(self, pinned: Mapping[str, SiteColumn], further: Sequence[Feature]) -> SitePersons:
         """Read the session's columns and ``further`` ones, ``pinned`` ones as before."""
@@ -383,6 +516,7 @@ class _PersonReader:
             id_column=self.given.id_column,
             lacking=self.lacking or bool(further),
             pinned=pinned,
+            outcomes=self.outcomes,
         )
 
     def read_released(self, released: Mapping[str, SiteColumn], wanted: SitePersons) -> SitePersons:
@@ -403,13 +537,20 @@ def _person_blocks(persons: SitePersons, old_ids: Mapping[str, str]) -> PersonBl
     """Return the persons under the ids that they had first, or under the numbers of their rows."""
 
     def blocks() -> Iterator[tuple[Sequence[str], Sequence[SourceColumn]]]:
-        first = 1
-        for block in persons.blocks():
-            ids = block.keys or row_ids(first, block.n)
-            yield [old_ids.get(each, each) for each in ids], block.sources
-            first += block.n
+        for ids, block in _identified(persons, old_ids):
+            yield ids, block.sources
 
     return blocks
+
+
+def _identified(
+    persons: SitePersons, old_ids: Mapping[str, str]
+) -> Iterator[tuple[list[str], PersonBlock]]:
+    first = 1
+    for block in persons.blocks():
+        ids = block.keys or row_ids(first, block.n)
+        yield [old_ids.get(each, each) for each in ids], block
+        first += block.n
 
 
 def _rule(column: SiteColumn) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedclust.live_line import SLOW_S, SlowWork, duration, rows_read
 from fedclust.schema.display import COLUMNS, cut, html_fields, short_repr
 from fedclust.site.approvals import Decision
+from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, WrittenAnswer
 from fedclust.wire.models import SessionEntry, TaskResponse
 from fedclust.wire.submissions import BINARY
@@ -58,8 +60,9 @@ def waiting(task: TaskResponse) -> Progress:
 class Preview:
     """The next submission, byte for byte, before it is sent.
 
-    ``body`` is None if there is nothing to send now; ``note`` says why, or on what the bytes still
-    depend. The ledger will record ``fields`` and ``smallest_count``.
+    ``body`` is None if there is nothing to send now, or if noise is still to be drawn; ``note``
+    says why, or on what the bytes still depend. The ledger will record ``fields`` and
+    ``smallest_count``.
     """
 
     session: str
@@ -137,6 +140,19 @@ def as_preview(answer: WrittenAnswer, note: str = "") -> Preview:
         smallest_count=answer.smallest_count,
         note=note,
     )
+
+
+def without_counts(answer: WrittenAnswer, request: ConsentRequest) -> Preview:
+    """Return the form of an answer about outcomes: its counts are drawn when the round is answered.
+
+    ``answer`` has the shapes of the counts, and none of them.
+    """
+    note = "the counts are exact: each row is one person"
+    if not request.protection_none:
+        answered = [each for each in request.plan.outcomes if each.name in request.features]
+        sds = [f"{each.name} {math.sqrt(each.variance):.3g}" for each in answered]
+        note = f"random noise is drawn once, when the round is answered: sd of {', '.join(sds)}"
+    return replace(as_preview(answer, note), body=None, smallest_count=None)
 
 
 class ProgressText:

@@ -46,6 +46,9 @@ _TERMS = {
     "reading_sha256": "how its columns are read, SHA-256",
     "separate_groups": "approval of a second grouping of persons who have groups",
     "other_persons": "approval of persons who are not known",
+    "points": "points for outcomes",
+    "points_short": "too few points",
+    "exact_outcomes": "outcomes",
     "two_sites_with": "express consent to a session of two sites, with",
     "protection_none": "express consent",
 }
@@ -54,6 +57,10 @@ _YES_NO = {
     ("persons_declared", False): "Each row counts as a person.",
     ("fences", True): "A value beyond a fence counts as the fence.",
     ("fences", False): "The groups were formed without fences.",
+    ("points_short", True): "This site answers no outcomes in this session.",
+    ("exact_outcomes", True): (
+        "They are counted exactly, which ends the promise of the allowance for these persons."
+    ),
     ("protection_none", True): "This session works on exact rows, without protection.",
 }
 #: Words of the page, the pattern by which they are found, and what they mean, in one sentence.
@@ -96,6 +103,14 @@ _WORDS = (
         "not released",
         r"not released",
         "A group does not release a column if one of its persons has no value in it.",
+    ),
+    (
+        "point",
+        r"points?",
+        (
+            "A site gives each set of persons a number of points for ever. Each question about "
+            "their outcomes uses some, and has the less noise the more it uses."
+        ),
     ),
     (
         "protected table",

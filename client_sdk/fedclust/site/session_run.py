@@ -2,7 +2,8 @@
 
 What makes a round safe is the order in which it is answered: the task's digest is recomputed, the
 answer computed and checked, its bytes and the memory stored (``journal``), then sent, then its
-outcome stored with its line in the ledger. After a crash, the next run sends the stored bytes.
+receipt or refusal stored with its line in the ledger. After a crash, the next run sends the stored
+bytes. Counts of outcomes are stored as soon as their noise is drawn, before anybody sees them.
 """
 
 from __future__ import annotations
@@ -18,15 +19,23 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
+from fedclust.engine import outcomes
 from fedclust.schema.states import ENDED
 from fedclust.site.approvals import Approvals
+from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
-from fedclust.site.compute import compute_answer, first_task, refuse_foreign
+from fedclust.site.compute import (
+    compute_answer,
+    count_nobody,
+    count_persons,
+    first_task,
+    refuse_foreign,
+)
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Prepared
-from fedclust.site.progress import Preview, Progress, as_preview, waiting
+from fedclust.site.progress import Preview, Progress, as_preview, waiting, without_counts
 from fedclust.site.result import SiteResult
 from fedclust.site.table_events import TableEvents
 from fedclust.site.terminal import decide_consent
@@ -89,7 +98,7 @@ class SessionRun:
         self.session, self.plan = request.session, request.plan
         self.participation, self.journal, self.state = participation, journal, journal.state
         self.ledger, self.approvals = Ledger(self.state), Approvals(self.state)
-        self.store = CohortStore(self.state)
+        self.store, self.charges = CohortStore(self.state), Charges(self.state)
         self.prepared, self.rows, self.data_digest = prepared, rows, prepared.digest(rows)
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.media = BINARY
@@ -120,11 +129,15 @@ class SessionRun:
             self.report(Progress("resumed", self.info.round, note=note))
         for answer in self.journal.unsettled():
             self.approvals.require(self.request)
+            if answer.phase == outcomes.NAME:
+                self.confirm(answer)
             self.send(answer, again=True)
         if self.info.state not in ENDED:
             self.join(consent)
         task, etag = self.client.task(self.session)
         while True:
+            if task is not None and task.status in ("ended", "left"):
+                self.charges.give_back(self.request.charge_key, self.now(), ended=True)
             if task is not None and task.status == "ended":
                 return self.result(task)
             if task is not None and task.status == "left":
@@ -152,7 +165,8 @@ class SessionRun:
             self.refuse_gaps()
         if record is not None:
             joined = record.participation
-            kept = ("heads", "sdk_version", "methods", "engine")
+            kept = ["heads", "sdk_version", "methods", "engine"]
+            kept += [] if invited else ["points_short"]
             same = (
                 wanted.model_copy(update={name: getattr(joined, name) for name in kept}) == joined
             )
@@ -176,14 +190,22 @@ class SessionRun:
                 consented_at=self.now(),
                 participation=wanted,
             )
-        # The groups and their releases are stored before anything of them leaves.
+        # The groups and their releases, and the points, are stored before anything leaves.
         with self.state.write():
             if self.prepared.draft is not None:
                 self.store.keep(self.prepared.draft)
+            if invited and self.request.charged is not None:
+                self.charges.charge(*self.request.charged, self.now())
             if fresh:
                 self.journal.write_record(record)
         # Also where this site has joined before: its store may have been restored since.
-        self.send_join(record.participation)
+        try:
+            self.send_join(record.participation)
+        except errors.CoordinatorError as refused:
+            if invited or isinstance(refused, errors.TableChanged):
+                table_id, key = self.prepared.table_id, self.request.charge_key
+                self.charges.note_refusal(table_id, key, refused, self.now())
+            raise
         if invited or fresh:
             self.report(Progress("joined"))
 
@@ -193,7 +215,9 @@ class SessionRun:
         Another process of this site may store a change and join with it at the same time: then the
         heads that were sent are behind, and those of the state are sent.
         """
-        table_id, heads, every = self.prepared.table_id, self.participation.heads, False
+        table_id, every = self.prepared.table_id, False
+        # After the charge, if there is one.
+        heads = None if table_id is None else self.store.heads(table_id)
         request = self.request
         events = TableEvents(self.ledger, request.coordinator, request.site, table_id)
         while True:
@@ -274,13 +298,7 @@ class SessionRun:
                 # Rounds in between were closed without this site, or answered from elsewhere.
                 self.refuse_gaps()
             self.report(Progress("computing", number, document.phase))
-            answer = self.compute(number, document)
-            with self.asking():
-                if self.ask is not None and not self.ask(as_preview(answer)):
-                    raise errors.ConsentDeclined(f"round {number} was not sent")
-            # Again: computing and asking take time.
-            self.approvals.require(self.request)
-            self.journal.commit(answer)
+            answer = self.write(number, document)
         elif answer.task_digest != document.digest:
             message = f"round {number} asks something else than what this site answered"
             raise errors.TaskRefused(self.session, "task-answered", message)
@@ -288,11 +306,63 @@ class SessionRun:
             raise errors.TaskRefused(self.session, "task-answered", f"round {number} asks again")
         return self.send(answer, again=number in self.journal.outcomes)
 
-    def compute(self, number: int, document: TaskDocument) -> WrittenAnswer:
+    def write(self, number: int, document: TaskDocument) -> WrittenAnswer:
+        """Compute an answer, ask about it, and store it; ConsentDeclined if it may not be sent."""
+        if document.phase == outcomes.NAME:
+            return self.draw(number, document)
+        answer = self.compute(number, document)
+        self.confirm(answer)
+        # Again: computing and asking take time.
+        self.approvals.require(self.request)
+        self.journal.commit(answer)
+        return answer
+
+    def draw(self, number: int, document: TaskDocument) -> WrittenAnswer:
+        """Count outcomes with noise, store the answer, and ask about it.
+
+        In this order: whoever saw the counts before they are stored could stop, and choose among
+        draws. If the answer is no, the same counts are asked about in the next run.
+        """
+        draws = self.may_draw()
+        count = count_persons(self.request, self.prepared.counted) if draws else None
+        answer = self.compute(number, document, count)
+        self.approvals.require(self.request)
+        with self.state.write():
+            if draws and not self.request.protection_none:
+                self.charges.require(self.prepared.table_id or "", self.request.charge_key)
+            self.journal.commit(answer)
+        self.confirm(answer)
+        self.approvals.require(self.request)
+        return answer
+
+    def may_draw(self) -> bool:
+        """Return whether this site answers about outcomes: it joined to, and the points are open.
+
+        They are not open if the state was restored since: the noise may have been drawn before.
+        """
+        record = self.journal.record
+        names = {outcome.name for outcome in self.plan.outcomes}
+        if record is None or record.participation.points_short:
+            return False
+        if not names.intersection(record.participation.features):
+            return False
+        return self.request.protection_none or not self.charges.refusal(
+            self.prepared.table_id or "", self.request.charge_key
+        )
+
+    def confirm(self, answer: WrittenAnswer) -> None:
+        """Ask whether an answer may be sent, if somebody is to be asked; ConsentDeclined if not."""
+        with self.asking():
+            if self.ask is not None and not self.ask(as_preview(answer)):
+                raise errors.ConsentDeclined(f"round {answer.round} was not sent")
+
+    def compute(
+        self, number: int, document: TaskDocument, count: outcomes.Count | None = None
+    ) -> WrittenAnswer:
         """Compute and check an answer; nothing is written or sent."""
         memory = self.journal.memory
         computed = compute_answer(
-            self.request, self.prepared.data, number, document, memory, self.media
+            self.request, self.prepared.data, number, document, memory, self.media, count
         )
         return WrittenAnswer(
             coordinator=self.request.coordinator,
@@ -346,6 +416,8 @@ class SessionRun:
             known = self.journal.answers.get(task.round)
             if known is not None:
                 return as_preview(known, "sent before; the coordinator asks for it again")
+            if task.task.phase == outcomes.NAME:
+                return self.preview_outcomes(task.round, task.task)
             return as_preview(self.compute(task.round, task.task))
         if task.session_state != "recruiting":
             note = "nothing to answer now: the round waits for other sites"
@@ -356,6 +428,13 @@ class SessionRun:
         document = first_task(self.request, roster)
         answer = self.compute(1, document)
         return as_preview(answer, "if all the sites invited so far take part")
+
+    def preview_outcomes(self, number: int, document: TaskDocument) -> Preview:
+        """Return the shapes of the counts that would be sent: their noise is drawn only once."""
+        if not self.may_draw():
+            return as_preview(self.compute(number, document))
+        answer = self.compute(number, document, count_nobody(self.request))
+        return without_counts(answer, self.request)
 
 
 def _acknowledges(receipt: Receipt, answer: WrittenAnswer) -> bool:

@@ -18,7 +18,7 @@ from pydantic import (
 
 from fedclust.schema import states
 from fedclust.schema.errors import TaskRule
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Declared
 from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
@@ -192,8 +192,10 @@ class SessionCreate(Model):
         The method, such as ``fkm``.
     config : dict
         The method's options; see the page of the method.
-    features : tuple of Feature
-        What every site is asked for, in this order.
+    features : tuple of Feature or Outcome
+        What every site is asked for, in this order: columns to cluster by, and outcomes.
+    outcomes_k : int, "recommended" or None
+        With several numbers of clusters: the one that outcomes are counted at.
     sites : tuple of str
         The sites to invite, which the operator has registered.
     seed : int or None
@@ -214,15 +216,17 @@ class SessionCreate(Model):
     algorithm: Line
     config: dict[str, Any]
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
-    features: Annotated[tuple[Feature, ...], Field(min_length=1, max_length=10_000)]
+    features: Annotated[tuple[Declared, ...], Field(min_length=1, max_length=10_000)]
     sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
+    outcomes_k: Annotated[int, Field(ge=1)] | Literal["recommended"] | None = None
     start: Literal["when_all_joined", "manual"] = "when_all_joined"
     policy: Policy = Policy()
 
     @model_serializer(mode="wrap")
-    def _without_no_study(self, write: Any) -> dict[str, Any]:
-        # A session without a study keeps the canonical form and the hash of one that knows none.
-        return {k: v for k, v in write(self).items() if (k, v) != ("study", None)}
+    def _without_absent(self, write: Any) -> dict[str, Any]:
+        # A session without these keeps the canonical form and the hash of one that knows neither.
+        absent = (("study", None), ("outcomes_k", None))
+        return {k: v for k, v in write(self).items() if (k, v) not in absent}
 
 
 class Definition(SessionCreate):
@@ -251,7 +255,8 @@ def _read_if_known(value: Any) -> Any:
 class SitePresence(Model):
     """What others see of a site: its name, and whether it takes part and has answered.
 
-    ``refused_task`` is the rule that a task broke, if the site refused it.
+    ``refused_task`` is the rule that a task broke, if the site refused it. ``points_short`` is
+    whether the site answers no outcomes, because its allowance has too few points.
     """
 
     name: Slug
@@ -259,6 +264,7 @@ class SitePresence(Model):
     answered: bool | None = None
     late: bool | None = None
     refused_task: str | None = None
+    points_short: bool = False
 
 
 class SessionEntry(Model):
@@ -340,6 +346,10 @@ class Participation(Model):
         Whether the site knowingly joins with another table of the same persons.
     other_persons : bool
         Whether it was approved that persons take part whom the site's tables do not know.
+    no_person_in_another_table : bool
+        Whether the same approval states this of a new table, which then has points of its own.
+    points_short : bool
+        Whether the site answers no outcomes, because its allowance has too few points.
     methods : dict of method to tuple of int
         The versions of each method that the SDK supports.
     engine : tuple of int
@@ -355,6 +365,8 @@ class Participation(Model):
     heads: TableHeads | None = None
     separate_groups: bool = False
     other_persons: bool = False
+    no_person_in_another_table: bool = False
+    points_short: bool = False
     sdk_version: Line
     methods: dict[str, tuple[int, ...]]
     engine: tuple[int, ...]
@@ -510,7 +522,7 @@ class ResultDocument(Model):
 
     session: Slug
     completed_at: Timestamp
-    features: tuple[Feature, ...]
+    features: tuple[Declared, ...]
     result: dict[str, Tree]
     provenance: Provenance
 

@@ -118,7 +118,7 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "operator.read": frozenset({Role.OPERATOR}),
     "token.issue": frozenset({Role.OPERATOR}),
     "token.revoke": frozenset({Role.OPERATOR}),
-    "table.read": frozenset({Role.OPERATOR}),
+    "table.read": frozenset({Role.OPERATOR, Role.SITE}),
     "table.accept": frozenset({Role.OPERATOR}),
     "session.create": frozenset({Role.OPERATOR, Role.ANALYST}),
     "session.read": frozenset(Role),
@@ -177,6 +177,11 @@ def sees_whole_study(actor: Actor) -> bool:
 def reads_result(own: Participation | None) -> bool:
     """Everybody who sees a session reads its result, except an excluded site."""
     return own is None or own.state is not ParticipationState.EXCLUDED
+
+
+def sees_tables(actor: Actor, site: str) -> bool:
+    """Operators see the protected tables of every site, a site its own."""
+    return actor.role is Role.OPERATOR or actor.name == site
 
 
 def sees_tokens(actor: Actor) -> bool:

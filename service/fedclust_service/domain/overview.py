@@ -56,6 +56,7 @@ class Presence:
     site: str
     state: ParticipationState
     refused_task: str | None
+    points_short: bool
     asked: bool
     answered: bool
 

@@ -107,7 +107,8 @@ class Participation:
     ``refused_task`` is the rule that a task broke which the site refused: one of `TASK_RULES`.
     ``table_id`` names the protected table that it answers from. ``separate_groups`` is set if the
     site accepted that this is another table of the same persons, ``other_persons`` if it approved
-    persons whom its tables did not know.
+    persons whom its tables did not know. ``points_short`` is set if it answers no outcomes, because
+    its allowance has too few points.
     """
 
     session_id: int
@@ -123,6 +124,7 @@ class Participation:
     table_id: str | None = None
     separate_groups: bool = False
     other_persons: bool = False
+    points_short: bool = False
     sdk_version: str | None = None
     joined_at: datetime | None = None
     left_at: datetime | None = None

@@ -66,7 +66,8 @@ class Job:
     """A round to aggregate, without its answers.
 
     ``definition`` is frozen, ``state`` the engine's, encoded. ``roster`` are the sites that take
-    part now, sorted; ``masks`` has for each site the features (d,) that it has.
+    part now, sorted; ``masks`` has for each site the features (d,) that it has; ``silent`` are the
+    sites that joined without enough points to answer about outcomes.
     """
 
     session: str
@@ -76,6 +77,7 @@ class Job:
     state: bytes | None
     roster: tuple[str, ...]
     masks: Mapping[str, NDArray[np.bool_]]
+    silent: tuple[str, ...]
 
 
 class StoredAnswer(NamedTuple):
@@ -121,7 +123,7 @@ def _step(plan: Plan, job: Job, answers: Iterable[StoredAnswer]) -> Next | Done:
         Contribution(each.site, payload_from_bytes(phase, each.payload), each.p) for each in answers
     ]
     state = codec.decode_model(EngineState, job.state)
-    return engine.advance(plan, state, contributions, job.roster, job.masks)
+    return engine.advance(plan, state, contributions, job.roster, job.masks, job.silent)
 
 
 def _ready(plan: Plan, job: Job, step: Next | Done) -> Opening | Finished:

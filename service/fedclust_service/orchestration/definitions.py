@@ -79,6 +79,11 @@ def masks_of(plan: Plan, participations: Iterable[Participation]) -> dict[str, N
     }
 
 
+def silent_sites(participations: Iterable[Participation]) -> tuple[str, ...]:
+    """Return the sites that joined without enough points to answer about outcomes, sorted."""
+    return tuple(sorted(each.site for each in participations if each.points_short))
+
+
 def smallest_p(session_p: int, own: Participation) -> int:
     """Return the p that holds for a site: the larger of the session's and its own."""
     return max(session_p, own.min_group_size or 0)

@@ -82,6 +82,8 @@ def join(
             table=body.table_id,
             separate_groups=body.separate_groups,
             other_persons=body.other_persons,
+            no_person_in_another_table=body.no_person_in_another_table,
+            points_short=body.points_short,
         )
         start_if_complete(uow, found, actor, start)
         return _participation_info(found, joined), not late
@@ -101,6 +103,7 @@ def _declared(body: JoinRequest) -> dict[str, Any]:
         "features": body.features,
         "min_group_size": body.min_group_size,
         "size_band": body.size_band,
+        "points_short": body.points_short,
     }
 
 

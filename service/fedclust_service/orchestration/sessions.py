@@ -462,6 +462,7 @@ def session_entry(session: Session, known: Attendance, now: datetime) -> Session
                 answered=each.answered if each.asked or each.answered else None,
                 late=past and not each.answered if each.asked or each.answered else None,
                 refused_task=each.refused_task,
+                points_short=each.points_short,
             )
             for each in known.sites
         ),

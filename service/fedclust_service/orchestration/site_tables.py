@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedclust.wire.models import Page, SiteTableInfo, TableAcceptance
 from fedclust.wire.models import Participation as JoinRequest
-from fedclust_service.domain.access import Actor, Role, require
+from fedclust_service.domain.access import Actor, Role, absent, require, sees_tables
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -104,14 +104,16 @@ def _audit_refusal(
     uow.audit(actor, "site.table_refused", session, **details)
 
 
-# --- for operators --------------------------------------------------------------------------------
+# --- what was accepted ----------------------------------------------------------------------------
 
 
 def list_tables(
     co: Coordinator, actor: Actor, site: str, limit: int = 50, cursor: str | None = None
 ) -> Page:
-    """List what was accepted last of each table of a site, by the tables' ids (operators)."""
+    """List what was accepted last of each table of a site, by ids (operators, the site itself)."""
     require(actor, "table.read")
+    if not sees_tables(actor, site):
+        raise absent("site")
     size = page_size(limit)
     after = read_cursor(cursor, name_in_list)
 

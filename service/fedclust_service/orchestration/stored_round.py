@@ -13,7 +13,7 @@ from fedclust_service.domain.session import Session
 from fedclust_service.domain.submission import Submission
 from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import Job, StoredAnswer
-from fedclust_service.orchestration.definitions import masks_of, smallest_p
+from fedclust_service.orchestration.definitions import masks_of, silent_sites, smallest_p
 from fedclust_service.orchestration.round_lifecycle import check_tasks
 from fedclust_service.store import DataDamaged, Store, Tx
 
@@ -62,6 +62,7 @@ def load_round(
         state=None if state is None else state.state,
         roster=joined_sites(participations),
         masks=masks_of(plan, participations),
+        silent=silent_sites(participations),
     )
     smallest = plan.policy.min_group_size
     ps = {each.site: smallest_p(smallest, each) for each in participations}

@@ -62,12 +62,15 @@ def _latest_rounds() -> Select[*tuple[Any, ...]]:
     )
 
 
-def _who_is_there() -> Select[int, str, str, str | None, bool, str]:
+def _who_is_there() -> Select[int, str, str, str | None, bool, bool, str]:
     p, r = tables.participations, tables.rounds
     a, s = tables.addressees, tables.submissions
     # The rounds are named in each join: PostgreSQL would read whole tables instead of an index.
     return (
-        select(p.c.session_id, p.c.site, p.c.state, p.c.refused_task, a.c.released, s.c.site)
+        select(
+            *(p.c.session_id, p.c.site, p.c.state, p.c.refused_task, p.c.points_short),
+            *(a.c.released, s.c.site),
+        )
         .outerjoin(r, (r.c.session_id == p.c.session_id) & r.c.id.in_(_ROUNDS))
         .outerjoin(a, a.c.round_id.in_(_ROUNDS) & (a.c.round_id == r.c.id) & (a.c.site == p.c.site))
         .outerjoin(s, s.c.round_id.in_(_ROUNDS) & (s.c.round_id == r.c.id) & (s.c.site == p.c.site))
@@ -119,10 +122,9 @@ class OverviewQueries(Repository):
         latest = [each.id for each in rounds.values()]
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
         for row in self._all(_PRESENT, ids=ids, rounds=latest):
-            session, site, state, refused, released, answer = row
-            there = Presence(
-                site, ParticipationState(state), refused, released is False, answer is not None
-            )
+            session, site, state, refused, short, released, answer = row
+            asked, answered = released is False, answer is not None
+            there = Presence(site, ParticipationState(state), refused, short, asked, answered)
             sites[session].append(there)
         return {each: Attendance(rounds.get(each), tuple(sites[each])) for each in ids}
 

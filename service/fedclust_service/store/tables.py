@@ -39,7 +39,7 @@ from fedclust_service.domain.notification import Channel, DeliveryState, Notific
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0012"
+SCHEMA_REVISION = "0013"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -277,6 +277,7 @@ class ParticipationRow(Row, table=True):
     separate_groups: bool = Field(sa_column_kwargs={"server_default": false()})
     refused_task: str | None = Field(sa_type=Word)
     other_persons: bool = Field(sa_column_kwargs={"server_default": false()})
+    points_short: bool = Field(sa_column_kwargs={"server_default": false()})
 
 
 class SiteTableRow(Row, table=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,8 +55,8 @@ def check(body: bytes) -> Definition:
 
 def typed(form: SessionForm, **more: str) -> list[tuple[str, str]]:
     """Return what a browser posts: every input that the form shows."""
-    shown = [*form.about, *form.shown_options, *form.running]
-    shown += [*form.policy.fields, *(each for row in form.feature_rows for each in row.fields)]
+    shown = [*form.about, *form.shown_options, *form.running, *form.counting]
+    shown += [*form.policy.fields, *(each for row in form.all_rows for each in row.fields)]
     texts = {each.pointer: form.text(each) for each in shown}
     texts |= {"/" + name.replace("__", "/"): text for name, text in more.items()}
     posted = [("shown_method", form.method), ("/algorithm", form.method), *texts.items()]
@@ -200,7 +201,7 @@ def test_a_form_holds_so_many_features_however_many_are_given() -> None:
 
 def test_a_study_gives_what_the_form_leaves_alone() -> None:
     form = new_form(None, STUDY)
-    assert (form.method, form.taken, form.rows) == ("kfed", ("age", "chol"), ())
+    assert (form.method, form.taken, form.rows) == ("kfed", ("feature:age", "feature:chol"), ())
     shown = {each.name: form.text(each) for each in (*form.about, *form.shown_options)}
     assert (shown["title"], shown["refine"]) == ("Hearts", "2")
     form = read_form(typed(form, name="heart", config__n_clusters="3"), STUDY)
@@ -212,7 +213,7 @@ def test_a_study_gives_what_the_form_leaves_alone() -> None:
     assert cleared.body["title"] == ""
     assert cleared.body["policy"] == {"quorum": None}
     assert cleared.body["config"] == {"refine": 0, "n_clusters": 3}
-    fewer = [each for each in typed(form) if each != ("study_feature", "age")]
+    fewer = [each for each in typed(form) if each != ("study_feature", "feature:age")]
     assert read_form(fewer, STUDY).body["features"] == [{"name": "chol"}]
     # The options of a study are those of its own method.
     other = read_form([("/algorithm", "fkm"), ("/config/n_clusters", "2")], STUDY)
@@ -244,3 +245,91 @@ def test_nothing_that_is_posted_raises() -> None:
         form, definition = read_form(posted, None).checked(check)
         assert definition is None
         assert form.errors or form.general
+
+
+OUTCOMES: list[dict[str, Any]] = [
+    {"name": "died", "kind": "binary", "role": "outcome"},
+    {"name": "ward", "kind": "categorical", "levels": ["icu", "home"], "role": "outcome"},
+    {
+        "name": "stay",
+        "kind": "ordered",
+        "unit": "days",
+        "edges": [3, 7.5],
+        "values": [1.5, 5, 10],
+        "points": 50,
+        "role": "outcome",
+    },
+    {
+        "name": "relapse",
+        "kind": "time",
+        "edges": [6, 12, 24, 36],
+        "event": "relapsed",
+        "role": "outcome",
+    },
+]
+
+
+def test_a_form_makes_outcomes_of_every_kind_and_shows_them_again() -> None:
+    body = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": "fkm",
+        "config": {"n_clusters": [2, 3]},
+        "outcomes_k": 3,
+        "features": [{"name": "age"}, {"name": "died", "kind": "binary"}, *OUTCOMES],
+        "sites": list(SITES),
+    }
+    form = form_of(body, None)
+    assert (len(form.rows), len(form.outcomes), form.notes) == (2, 4, ())
+    form, definition = read_form(typed(form), None).checked(check)
+    assert (form.errors, form.general) == ({}, ())
+    assert definition is not None
+    wanted = freeze(SessionCreate.model_validate_json(json.dumps(body)), seed=1)
+    assert canonical(definition) == canonical(wanted)
+    # From the session, as somebody copies it.
+    again = form_of(inherit(definition, {"name": "heart"})[0], None)
+    assert canonical(check(again.json.encode())) == canonical(wanted)
+    recommended = read_form(typed(again, outcomes_k="recommended"), None)
+    assert recommended.body["outcomes_k"] == "recommended"
+
+
+def test_the_messages_about_an_outcome_stand_at_its_inputs() -> None:
+    form = new_form("fkm").add_row({"name": "age"})
+    form = form.add_row({"name": "stay", "kind": "ordered", "edges": "7, 3"}, table="/outcomes")
+    form = form.add_row({"name": "relapse", "kind": "time"}, table="/outcomes")
+    posted = typed(form, name="heart", purpose=PURPOSE, config__n_clusters="2, 3")
+    form, _ = read_form(posted, None).checked(check)
+    assert set(form.errors) == {
+        *("/outcomes/0/edges", "/outcomes/1/edges", "/outcomes/1/event"),
+    }
+    assert ("f-outcomes-1-event", "Outcome relapse") in [each[:2] for each in form.summary]
+    form = read_form([*posted, ("/outcomes_k", "4")], None)
+    form = form.remove_row(0, table="/outcomes").remove_row(1, table="/outcomes")
+    form = form.add_row({"name": "died", "kind": "binary"}, table="/outcomes")
+    assert set(form.checked(check)[0].errors) == {"/outcomes_k"}
+
+
+def test_rows_of_outcomes_are_removed_with_their_guess() -> None:
+    form = new_form("fkm").add_row({"name": "died", "kind": "binary"}, table="/outcomes")
+    guessed = {"/guess/outcomes/0": "12 %", "/guess/persons": "800"}
+    form = replace(form, texts={**form.texts, **guessed})
+    assert (form.guessed_shares, form.guessed_persons) == ({"died": 0.12}, 800)
+    assert "guess" not in form.json
+    form = form.remove_row(0, table="/outcomes").add_row(table="/outcomes")
+    assert (form.outcomes, form.guessed_shares) == ((0,), {})
+    for text in ("", "many", "0", "150", "-3"):
+        assert replace(form, texts={"/guess/outcomes/0": text}).guessed_shares == {}
+        assert replace(form, texts={"/guess/persons": "-1"}).guessed_persons is None
+
+
+def test_a_study_gives_a_column_as_feature_and_as_outcome() -> None:
+    both = ({"name": "died", "kind": "binary"}, OUTCOMES[0])
+    body = {**STUDY.model_dump(mode="json"), "features": both}
+    study = StudyInfo.model_validate_json(json.dumps(body))
+    form = new_form(None, study)
+    assert form.taken == ("feature:died", "outcome:died")
+    assert "features" not in form.body
+    fewer = replace(form, taken=("feature:died",))
+    assert fewer.body["features"] == [{"name": "died", "kind": "binary"}]
+    shown = form_of({"features": [OUTCOMES[0]]}, study)
+    assert (shown.taken, shown.outcomes) == (("outcome:died",), ())

@@ -152,12 +152,38 @@ def test_rows_and_names_come_and_go_without_scripts(place: Place) -> None:
     assert names == ["age", ""]
 
 
+def test_outcomes_come_and_go_and_say_whether_they_are_worth_their_points(place: Place) -> None:
+    page = place.post(place.form().changed(("add_outcome", "1")))
+    died = {"outcomes__0__name": "died", "outcomes__0__kind": "binary"}
+    guess = {"guess__outcomes__0": "10", "guess__persons": "600"}
+    page = place.post(filled(page, "deaths", **died, **guess))
+    said = " ".join("".join(page.texts).split())
+    assert "Worth asking?" in said
+    assert "Together: 10 points of the allowance of each site (died 10)." in said
+    # 600 persons in 3 clusters: 20 deaths in each are likely, and 44 are needed.
+    assert "died: too few points." in said
+    assert "47 points would be enough." in said
+    assert page.value("/guess/outcomes/0") == "10"
+    assert "guess" not in page.html.split("<code>{")[1].split("</code>")[0]
+    assert "died (outcome, yes/no, 10 points)" in said, "what each site will read"
+    sent = filled(page, "deaths", ("create", "1"), **died, **guess)
+    place.post(sent, status=303)
+    shown = place.readers["ada"].open("/ui/sessions/deaths")
+    assert "died (outcome, yes/no, 10 points)" in shown
+    assert "The session asks 10 points of the allowance of each site (died 10)." in shown
+    again = place.form("?from=deaths")
+    assert (again.value("/outcomes/0/name"), again.value("/outcomes/0/kind")) == ("died", "binary")
+    page = place.post(page.changed(("remove_outcome:0", "1")))
+    assert not [name for name, _ in page.fields if "outcomes/" in name]
+
+
 def test_every_input_has_its_label_and_ids_are_unique(place: Place) -> None:
-    page = place.form("?method=kfed")
+    page = place.post(place.form("?method=kfed").changed(("add_outcome", "1")))
     assert len(set(page.ids)) == len(page.ids)
     inputs = [each for each in page.ids if each.startswith("f-") and each[-5:] not in _PARTS]
     lacking = {each for each in inputs if each not in page.labelled}
     groups = {"f-config", "f-features", "f-features-0", "f-policy", "f-sites"}
+    groups |= {"f-outcomes", "f-outcomes-0"}
     assert lacking == groups, "sections and groups have a heading"
 
 

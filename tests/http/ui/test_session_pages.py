@@ -198,6 +198,18 @@ def test_a_refused_task_is_shown_with_its_reason(place: Place) -> None:
     assert "SECRET" not in wrong.text
 
 
+def test_sites_whose_points_are_short_are_named(place: Place) -> None:
+    features = [{"name": "age"}, {"name": "chol"}]
+    died = {"name": "died", "kind": "binary", "role": "outcome", "points": 25}
+    place.api.define("ada", "deaths", SITES, features=[*features, died])
+    place.api.join("north", "deaths", features=["age", "chol", "died"], points_short=True)
+    place.api.join("south", "deaths", features=["age", "chol", "died"])
+    for reader in ("ada", "north", "south"):
+        shown = place.open(reader, "/deaths")
+        assert shown.count("refused: points short") == 1
+        assert "The session asks 25 points of the allowance of each site (died 25)." in shown
+
+
 def test_inviting_cancelling_and_deleting(place: Place) -> None:
     place.api.define("ada", "short", SITES)
     assert 'value="east"' in place.open("ada", "/short/invite")

@@ -103,3 +103,20 @@ def test_only_a_study_without_sessions_is_deleted(api: ApiCaller, readers: Reade
     assert "its name can be used again" in ada.open("/ui/studies/empty/delete")
     post(ada, "/ui/studies/empty/delete", [], 303)
     ada.open("/ui/studies/empty", status=404)
+
+
+def test_a_study_shows_the_points_of_its_outcomes(api: ApiCaller, readers: Readers) -> None:
+    died = {"name": "died", "kind": "binary", "role": "outcome", "points": 25}
+    body = {
+        "name": "deaths",
+        "purpose": PURPOSE,
+        "sites": SITES,
+        "features": [{"name": "age"}, {"name": "died", "kind": "binary"}, died],
+    }
+    assert api.request("POST", "/v1/studies", "ada", json=body).status_code == 201
+    page = readers["ada"].open("/ui/studies/deaths")
+    assert "A session that counts every outcome asks 25 points" in page
+    assert "Choose K first, and ask once" in page
+    form = PageForm(readers["ada"].open("/ui/new-session?study=deaths"))
+    taken = [text for name, text in form.fields if name == "study_feature"]
+    assert taken == ["feature:age", "feature:died", "outcome:died"]

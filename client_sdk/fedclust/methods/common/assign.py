@@ -5,6 +5,8 @@ Rows come in own units, the units of the site's data; distances are in the scale
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +36,16 @@ def refuse_infinite(X: FloatArray, names: tuple[str, ...] = ()) -> None:
         raise RuleViolation(
             "finite", f"infinite values ({found}): replace them or mark them as missing"
         )
+
+
+def check_mapping(clusters: Sized, n: int) -> None:
+    """Raise RuleViolation unless a result has one cluster for each of ``n`` cells or centres.
+
+    Whatever the rows are: otherwise a refusal would say that a row is near the last of them.
+    """
+    if len(clusters) != n:
+        message = "one cluster is needed for each cell of the site"
+        raise RuleViolation("mapping", message, "/mapping")
 
 
 def _impute(result: Result, X: FloatArray) -> FloatArray:

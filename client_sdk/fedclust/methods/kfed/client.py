@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import label_by_centroid, scale_rows
+from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_restarts
@@ -66,6 +66,7 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     if cells is None or not result.mapping:
         return labels
     (clusters,) = result.mapping.values()
+    check_mapping(clusters, len(cells))
     complete = labels >= 0
     own = nearest_centroid(scale_rows(result, X)[complete], cells)
     labels[complete] = np.array(clusters, dtype=np.int64)[own]

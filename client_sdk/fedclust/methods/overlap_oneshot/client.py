@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.assign import label_by_centroid
+from fedclust.methods.common.assign import check_mapping, label_by_centroid
 from fedclust.methods.common.own_features import (
     expand_to_all_columns,
     local_cells,
@@ -59,6 +59,7 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     if own is None or not result.mapping:
         return label_by_centroid(result, X)
     (clusters,) = result.mapping.values()
+    check_mapping(clusters, len(own["means"]))
     mask = None if result.mask is None else np.tile(own["mask"], (len(clusters), 1))
     local = result.model_copy(update={"centroids": own["means"], "mask": mask})
     cells = label_by_centroid(local, X)

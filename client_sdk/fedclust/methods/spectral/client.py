@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.assign import label_by_centroid, scale_rows
+from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.methods.spectral.config import EigenConfig, ProcrustesConfig, Variants
@@ -203,4 +203,5 @@ def _label_by_eigenvectors(result: Result, scaled: FloatArray, own: Memory) -> I
     places = np.array([vertices.get(row.tobytes(), -1) for row in scaled + 0.0], dtype=np.int64)
     vectors[places >= 0] = basis.vectors[places[places >= 0]]
     extra = result.extra
+    check_mapping(extra["clusters"], len(extra["centres"]))
     return np.asarray(extra["clusters"][nearest_centroid(vectors @ own["turn"], extra["centres"])])

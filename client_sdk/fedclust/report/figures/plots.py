@@ -10,6 +10,7 @@ from fedclust.report.facts import Facts
 from fedclust.report.figures.curves import draw_bounds, draw_choice, draw_convergence
 from fedclust.report.figures.flow import draw_own_clusters, draw_sweep_flow
 from fedclust.report.figures.map import draw_map, has_map
+from fedclust.report.figures.outcomes import draw_forest, draw_survival
 from fedclust.report.figures.pairs import draw_pairs
 from fedclust.report.figures.places import draw_centroids
 from fedclust.report.figures.profile import draw_profile
@@ -30,6 +31,8 @@ _NAMES = (
     "stability",
     "consensus",
     "own_clusters",
+    "forest",
+    "survival",
     "choice",
     "flow",
     "convergence",
@@ -108,6 +111,20 @@ class Plots:
     def own_clusters(self) -> Figure:
         """Draw for each site how its own clusters divide among the common ones."""
         return draw_own_clusters(self._facts)
+
+    def forest(self, outcome: str | None = None) -> Figure:
+        """Draw each cluster's effect on outcomes against the largest, over all sites and by site.
+
+        A site's own effect is drawn where noise does not hide it. ``outcome``: one of them.
+        """
+        return draw_forest(self._facts, outcome)
+
+    def survival(self, outcome: str | None = None) -> Figure:
+        """Draw the share without the event by time and cluster, with numbers at risk.
+
+        ``outcome``: one of several times to event.
+        """
+        return draw_survival(self._facts, outcome)
 
     def flow(self) -> Figure:
         """Draw how persons divide from one number of clusters to the next."""

@@ -1,4 +1,4 @@
-"""Operators read what was accepted of a site's protected tables, and accept another chain."""
+"""What was accepted of a site's protected tables; operators accept another chain."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
     "",
     operation_id="list_site_tables",
     summary="List a site's protected tables",
-    description="Operators. Number and head of the change that was accepted last, by the tables' "
-    "ids.",
+    description="Operators, and the site itself: a site whose state was restored sees whether it "
+    "lacks a change. Number and head of the change that was accepted last, by the tables' ids.",
     **described(
         {200: ("A page of tables.", page_of(SiteTableInfo))}, "forbidden", "not-found", "invalid"
     ),

@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 
 from fedclust.methods.registry import METHODS
 from fedclust.report.session_terms import feature_text
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, Outcome
+from fedclust.schema.model import Model
 from fedclust.schema.policy import Policy
 from fedclust.study import StudyInfo
 from fedclust.wire.models import SessionCreate
@@ -34,7 +35,7 @@ from fedclust_service.http.ui.form_field import (
 from fedclust_service.http.ui.schema_fields import model_field, options_field
 
 T = TypeVar("T")
-#: Rows of features in one form; a page with more is slow to fill in.
+#: Rows of features, and of outcomes, in one form; a page with more is slow to fill in.
 MOST_ROWS = 500
 _ABOUT = ("name", "title", "purpose", "contact", "approval", "expires")
 _RUNNING = ("start", "seed")
@@ -46,8 +47,23 @@ _STAND_INS: Mapping[str, Any] = {
 }
 _APART = ("/purpose", "/config", "/features/")
 _NONE_CHOSEN = {"/features": "add at least one feature", "/sites": "invite at least one site"}
-#: The order of the columns of a table of features.
-_COLUMNS = ("name", "role", "kind", "unit", "levels", "lower", "upper", "transform", "weight")
+#: What the form asks for in rows: the model of a row, its name, and the order of its columns.
+_TABLES: Mapping[str, tuple[type[Model], str, tuple[str, ...]]] = {
+    "/features": (
+        Feature,
+        "Feature",
+        ("name", "kind", "unit", "levels", "lower", "upper", "transform", "weight"),
+    ),
+    "/outcomes": (
+        Outcome,
+        "Outcome",
+        ("name", "kind", "unit", "levels", "edges", "values", "event", "points"),
+    ),
+}
+#: Guesses that help to decide what to ask; no part of the definition.
+GUESSED_PERSONS = FormField(
+    "/guess/persons", "Persons at all sites, about", "integer", help="It stays on this page."
+)
 
 
 @functools.lru_cache(maxsize=64)
@@ -66,19 +82,30 @@ def _policy() -> FormField:
     return model_field(Policy, "/policy", "Policy")
 
 
-@functools.lru_cache(maxsize=1)
-def _first_row() -> FormField:
-    group = model_field(Feature, "/features/0", "Feature 1")
+@functools.lru_cache(maxsize=len(_TABLES))
+def _first_row(table: str) -> FormField:
+    model, noun, names = _TABLES[table]
+    group = model_field(model, f"{table}/0", noun)
     columns = {each.name: each for each in group.fields}
-    return replace(group, fields=tuple(columns[name] for name in _COLUMNS))
+    return replace(group, fields=tuple(columns[name] for name in names))
 
 
 @functools.lru_cache(maxsize=2 * MOST_ROWS)
-def row_field(number: int) -> FormField:
-    """Return the inputs of a row of the table of features."""
-    place = f"/features/{number}"
-    fields = (replace(each, pointer=f"{place}/{each.name}") for each in _first_row().fields)
-    return replace(_first_row(), pointer=place, label=f"Feature {number + 1}", fields=tuple(fields))
+def row_field(number: int, table: str = "/features") -> FormField:
+    """Return the inputs of a row of the table of features, or of that of outcomes."""
+    place, first = f"{table}/{number}", _first_row(table)
+    fields = tuple(replace(each, pointer=f"{place}/{each.name}") for each in first.fields)
+    return replace(first, pointer=place, label=f"{first.label} {number + 1}", fields=fields)
+
+
+def guess_field(row: FormField) -> FormField:
+    """Return the input for the analyst's guess of an outcome's share."""
+    return FormField(
+        f"/guess{row.pointer}",
+        "Guess, %",
+        "number",
+        help="About how many of 100 persons have the event. It stays on this page.",
+    )
 
 
 @dataclass(frozen=True)
@@ -93,12 +120,12 @@ class SessionForm:
         Gives sites, features and defaults.
     texts : mapping of str to str
         What was typed, by the pointer of the input. Inputs that are not here show their default.
-    rows : tuple of int
-        The numbers of the rows of features, in their order.
+    rows, outcomes : tuple of int
+        The numbers of the rows of features, and of outcomes, in their order.
     sites : tuple of str
         Those chosen, unless a study gives them.
     taken : tuple of str
-        The features of the study that the session takes.
+        The keys of the features and outcomes of the study that the session takes.
     notes : tuple of str
         What happened to what was typed or copied.
     errors : mapping of str to tuple of str
@@ -111,6 +138,7 @@ class SessionForm:
     study: StudyInfo | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[int, ...] = ()
+    outcomes: tuple[int, ...] = ()
     sites: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -158,6 +186,38 @@ class SessionForm:
         return tuple(row_field(number) for number in self.rows)
 
     @property
+    def outcome_rows(self) -> tuple[FormField, ...]:
+        """A group of inputs for each row of the table of outcomes."""
+        return tuple(row_field(number, "/outcomes") for number in self.outcomes)
+
+    @property
+    def all_rows(self) -> tuple[FormField, ...]:
+        """The rows of both tables."""
+        return (*self.feature_rows, *self.outcome_rows)
+
+    @property
+    def counting(self) -> tuple[FormField, ...]:
+        """The number of clusters that outcomes are counted at."""
+        return self._session_fields(("outcomes_k",))
+
+    @property
+    def guessed_persons(self) -> int | None:
+        """The analyst's guess of the persons at all sites."""
+        found = GUESSED_PERSONS.value(self.text(GUESSED_PERSONS))
+        return found if isinstance(found, int) and found > 0 else None
+
+    @property
+    def guessed_shares(self) -> dict[str, float]:
+        """The analyst's guess of the share of each outcome, by its name."""
+        shares = {}
+        for row in self.outcome_rows:
+            field = guess_field(row)
+            found = field.value(self.text(field).strip().removesuffix("%"))
+            if isinstance(found, int | float) and 0 < found < 100:
+                shares[self.text(row.fields[0]).strip()] = found / 100
+        return shares
+
+    @property
     def hidden(self) -> tuple[tuple[str, str], ...]:
         """Names and texts to keep in the page unseen: options of other methods and variants."""
         seen = {each.pointer for each in self.shown_options}
@@ -192,7 +252,7 @@ class SessionForm:
         return self.errors.get(pointer, ())
 
     def row_messages(self, row: FormField) -> tuple[str, ...]:
-        """Return the messages about a row of features and its inputs."""
+        """Return the messages about a row and its inputs."""
         found = [
             f"{each.label.lower()}: {text}"
             for each in row.fields
@@ -205,10 +265,12 @@ class SessionForm:
         """The id, the label and the messages of every input that has messages."""
         rows = [
             (each, self._row_label(place, row))
-            for place, row in enumerate(self.feature_rows, 1)
+            for rows in (self.feature_rows, self.outcome_rows)
+            for place, row in enumerate(rows, 1)
             for each in (row, *row.fields)
         ]
-        before, after = (*self.about, *self.shown_options), (*self.policy_inputs, *self.running)
+        before = (*self.about, *self.shown_options)
+        after = (*self.counting, *self.policy_inputs, *self.running)
         # In the order of the page.
         labels = {each.pointer: each.label for each in before}
         labels |= {"/features": "Features", **{each.pointer: label for each, label in rows}}
@@ -228,10 +290,19 @@ class SessionForm:
     def _row_label(self, place: int, row: FormField) -> str:
         """Return what a row is called: by its name or place, as its number has gaps."""
         name = next(self.text(each).strip() for each in row.fields if each.name == "name")
-        return f"Feature {name}" if name else f"Feature {place}"
+        noun = row.label.partition(" ")[0]
+        return f"{noun} {name}" if name else f"{noun} {place}"
 
-    def feature_text(self, feature: Feature) -> str:
-        """Return a feature as the consent screen shows it."""
+    def key(self, feature: Feature | Outcome) -> str:
+        """Return what names a feature or outcome of the study among those that are taken."""
+        return key_of(feature.role, feature.name)
+
+    def guess(self, row: FormField) -> FormField:
+        """Return the input for a guess of an outcome's share."""
+        return guess_field(row)
+
+    def feature_text(self, feature: Feature | Outcome) -> str:
+        """Return a feature or outcome as the consent screen shows it."""
         return feature_text(feature)
 
     def _session_fields(self, names: Sequence[str]) -> tuple[FormField, ...]:
@@ -267,12 +338,11 @@ class SessionForm:
         config = take(self.options, self.texts)
         found["config"] = {} if config is UNSET and study is None else config
         features = [feature for _, feature in self._features]
-        if (
-            study is None
-            or not study.features
-            or [each.name for each in study.features] != [each.get("name") for each in features]
-        ):
+        named = [key_of(each.get("role", "feature"), each.get("name")) for each in features]
+        if study is None or not study.features or list(all_features(study)) != named:
             found["features"] = features
+        for each in self.counting:
+            found[each.name] = take(each, self.texts)
         if study is None:
             found["sites"] = sorted(self.sites)
         found["policy"] = take(self.policy, self.texts)
@@ -281,18 +351,19 @@ class SessionForm:
         return {name: value for name, value in found.items() if value is not UNSET}
 
     @functools.cached_property
-    def _features(self) -> tuple[tuple[int | None, dict[str, Any]], ...]:
-        """The features, each with the number of its row; None for those of the study."""
+    def _features(self) -> tuple[tuple[str | None, dict[str, Any]], ...]:
+        """Features and outcomes, each with the pointer of its row; None for those of the study."""
         known = () if self.study is None else self.study.features or ()
-        given: list[tuple[int | None, dict[str, Any]]] = [
+        given: list[tuple[str | None, dict[str, Any]]] = [
             (None, each.model_dump(mode="json", exclude_defaults=True))
             for each in known
-            if each.name in self.taken
+            if self.key(each) in self.taken
         ]
-        for row in self.feature_rows:
-            feature = take(row, self.texts)
-            if feature is not UNSET:
-                given.append((int(row.pointer.rpartition("/")[2]), feature))
+        for row in self.all_rows:
+            declared = take(row, self.texts)
+            if declared is not UNSET:
+                role = {"role": "outcome"} if row.pointer.startswith("/outcomes") else {}
+                given.append((row.pointer, {**declared, **role}))
         return tuple(given)
 
     @property
@@ -333,9 +404,9 @@ class SessionForm:
         if not refusal.errors:
             return replace(self, general=(refusal.detail,))
         known = {each.pointer for each in (*self.about, *self.running, *self.shown_options)}
-        known |= {each.pointer for each in self.policy_inputs}
+        known |= {each.pointer for each in (*self.policy_inputs, *self.counting)}
         known |= {"/sites", "/features", "/config", "/policy", "/algorithm"}
-        for row in self.feature_rows:
+        for row in self.all_rows:
             known |= {row.pointer, *(each.pointer for each in row.fields)}
         errors: dict[str, tuple[str, ...]] = {}
         general: tuple[str, ...] = ()
@@ -371,7 +442,7 @@ class SessionForm:
             row, feature = self._features[index]
             if row is None:
                 return "/features", f"{feature['name']}: {error.message}"
-            return "/".join(["/features", str(row), *filter(None, rest[1:])]), error.message
+            return "/".join([row, *filter(None, rest[1:])]), error.message
         return error.pointer, error.message
 
     def _default(self, pointer: str) -> bool:
@@ -412,33 +483,40 @@ class SessionForm:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def add_row(self, texts: Mapping[str, str] | None = None) -> Self:
-        """Return the form with one more row of features, which shows these texts by column."""
-        if len(self.rows) >= MOST_ROWS:
+    def add_row(self, texts: Mapping[str, str] | None = None, *, table: str = "/features") -> Self:
+        """Return the form with one more row of a table, which shows these texts by column."""
+        numbers = self._numbers(table)
+        if len(numbers) >= MOST_ROWS:
             note = (
-                f"A form holds {MOST_ROWS} features. Write more into the JSON, for "
+                f"A form holds {MOST_ROWS} {table[1:]}. Write more into the JSON, for "
                 "`fedclust session create --file`."
             )
             return replace(self, notes=tuple(dict.fromkeys([*self.notes, note])))
-        number = max(self.rows, default=-1) + 1
-        added = {f"/features/{number}/{name}": text for name, text in (texts or {}).items()}
-        return replace(self, rows=(*self.rows, number), texts={**self.texts, **added})
+        number = max(numbers, default=-1) + 1
+        added = {f"{table}/{number}/{name}": text for name, text in (texts or {}).items()}
+        return self._with_rows(table, (*numbers, number), {**self.texts, **added})
 
-    def remove_row(self, number: int) -> Self:
-        """Return the form without a row of features."""
-        start = f"/features/{number}/"
-        return replace(
-            self,
-            rows=tuple(row for row in self.rows if row != number),
-            texts={name: text for name, text in self.texts.items() if not name.startswith(start)},
-        )
+    def remove_row(self, number: int, *, table: str = "/features") -> Self:
+        """Return the form without a row of a table."""
+        start = (f"{table}/{number}/", f"/guess{table}/{number}")
+        kept = tuple(row for row in self._numbers(table) if row != number)
+        texts = {name: text for name, text in self.texts.items() if not name.startswith(start)}
+        return self._with_rows(table, kept, texts)
+
+    def _numbers(self, table: str) -> tuple[int, ...]:
+        return self.outcomes if table == "/outcomes" else self.rows
+
+    def _with_rows(self, table: str, numbers: tuple[int, ...], texts: Mapping[str, str]) -> Self:
+        if table == "/outcomes":
+            return replace(self, outcomes=numbers, texts=texts)
+        return replace(self, rows=numbers, texts=texts)
 
     def add_names(self, line: str) -> Self:
         """Return the form with a row for each name in the first line of a CSV file."""
         first = next((each for each in line.lstrip("\ufeff").splitlines() if each.strip()), "")
         separator = max(",;\t", key=first.count)
         names = split_words(first, separator)
-        known = {feature.get("name") for _, feature in self._features}
+        known = {each.get("name") for _, each in self._features if "role" not in each}
         new = [name for name in dict.fromkeys(names) if name not in known]
         form = self._without_empty_rows()
         # One more than fit: adding it says so.
@@ -464,8 +542,13 @@ def options_in_study(method: str, study: StudyInfo | None) -> FormField:
 
 
 def all_features(study: StudyInfo | None) -> tuple[str, ...]:
-    """Return the names of a study's features."""
-    return () if study is None else tuple(each.name for each in study.features or ())
+    """Return the keys of a study's features and outcomes."""
+    return () if study is None else tuple(key_of(e.role, e.name) for e in study.features or ())
+
+
+def key_of(role: object, name: object) -> str:
+    """Return what names a feature or an outcome: one column may be both."""
+    return f"{role}:{name}"
 
 
 def _json(value: Any) -> str:

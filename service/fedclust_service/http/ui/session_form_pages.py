@@ -13,6 +13,7 @@ from fedclust.errors import UsageError
 from fedclust.json_text import read_json
 from fedclust.methods.registry import METHODS
 from fedclust.report.session_terms import SessionTerms
+from fedclust.report.worth_asking import asked_of_sites, worth_lines
 from fedclust.session_request import dropped_text, inherit
 from fedclust.study import SessionRequest, StudyInfo
 from fedclust.wire.codec import sha256
@@ -24,7 +25,7 @@ from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
 from fedclust_service.http.ui.form_field import SHOWN
 from fedclust_service.http.ui.page_request import PageRequest, get, post
-from fedclust_service.http.ui.session_form import SessionForm
+from fedclust_service.http.ui.session_form import GUESSED_PERSONS, SessionForm
 from fedclust_service.http.ui.session_form_sources import (
     after_button,
     form_of,
@@ -179,8 +180,15 @@ def _values(page: PageRequest, form: SessionForm, definition: Definition | None)
         "complete": definition is not None,
         "open": form.open,
         "wrong": len(form.while_typing().errors) + len(form.general),
+        "worth": () if definition is None else _worth(form, definition),
         "consent": () if definition is None else _consent(page, definition),
     }
+
+
+def _worth(form: SessionForm, definition: Definition) -> tuple[str, ...]:
+    """Return what the outcomes cost, and whether they are worth it by the analyst's guesses."""
+    lines = worth_lines(definition, persons=form.guessed_persons, shares=form.guessed_shares)
+    return (f"Together: {asked_of_sites(definition)}.", *lines) if lines else ()
 
 
 def _consent(page: PageRequest, definition: Definition) -> list[tuple[str, tuple[str, ...]]]:
@@ -213,6 +221,7 @@ def _show(page: PageRequest, form: SessionForm, *, status: int = 200) -> Respons
         refused=status != 200,
         methods=[METHODS[name] for name in METHODS],
         sites=registered,
+        persons_field=GUESSED_PERSONS,
         further=[name for name in form.sites if name not in names],
     )
 

@@ -14,15 +14,16 @@ from fedclust_service.http.ui.session_form import (
     MOST_ROWS,
     SessionForm,
     all_features,
+    key_of,
     options_in_study,
     row_field,
     session_fields,
 )
 
 FormT = TypeVar("FormT", bound=SessionForm)
-_REMOVE = re.compile(r"remove_feature:([0-9]{1,6})")
+_REMOVE = re.compile(r"remove_(feature|outcome):([0-9]{1,6})")
 _LEFT_OUT = frozenset({"method_version", "engine_version"})
-_FEATURE_INPUT = re.compile(r"/features/([0-9]{1,6})/(\w+)")
+_ROW_INPUT = re.compile(r"(/features|/outcomes)/([0-9]{1,6})/(\w+)")
 
 
 def new_form(method: str | None, study: StudyInfo | None = None) -> SessionForm:
@@ -42,7 +43,7 @@ def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> Sess
     texts: dict[str, str] = {}
     sites: dict[str, None] = {}
     taken: dict[str, None] = {}
-    rows: dict[int, None] = {}
+    rows: dict[str, dict[int, None]] = {"/features": {}, "/outcomes": {}}
     for name, text in items:
         if name == "/sites":
             sites[text] = None
@@ -50,9 +51,9 @@ def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> Sess
             taken[text] = None
         elif name.startswith(("/", SHOWN)):
             texts[name] = text
-            found = _FEATURE_INPUT.fullmatch(name)
-            if found is not None and len(rows) < MOST_ROWS:
-                rows[int(found[1])] = None
+            found = _ROW_INPUT.fullmatch(name)
+            if found is not None and len(rows[found[1]]) < MOST_ROWS:
+                rows[found[1]][int(found[2])] = None
         elif name == "shown_method":
             texts[SHOWN] = text
     shown, method = texts.pop(SHOWN, ""), texts.pop("/algorithm", "")
@@ -62,7 +63,8 @@ def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> Sess
         method if method in METHODS else new_form(None, study).method,
         study,
         {name: text for name, text in texts.items() if not name.startswith(SHOWN)},
-        tuple(rows),
+        tuple(rows["/features"]),
+        tuple(rows["/outcomes"]),
         tuple(sites),
         tuple(taken),
     )
@@ -72,12 +74,14 @@ def after_button(form: FormT, pressed: Mapping[str, str]) -> FormT | None:
     """Return the form after a button that changes its rows; None if it was another one."""
     if "add_feature" in pressed:
         return form.add_row()
+    if "add_outcome" in pressed:
+        return form.add_row(table="/outcomes")
     if "add_names" in pressed:
         return form.add_names(pressed.get("feature_names", ""))
     for name in pressed:
         found = _REMOVE.fullmatch(name)
         if found is not None:
-            return form.remove_row(int(found[1]))
+            return form.remove_row(int(found[2]), table=f"/{found[1]}s")
     return None
 
 
@@ -88,7 +92,7 @@ def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:
     if body.get("algorithm") not in (None, "", form.method):
         notes.append("This coordinator does not have the method of the definition.")
     texts: dict[str, str] = {}
-    for each in (*form.about, *form.running):
+    for each in (*form.about, *form.counting, *form.running):
         if each.name in body:
             texts |= fill(each, body[each.name])
     texts |= fill(form.options, body.get("config")) | fill(form.policy, body.get("policy"))
@@ -111,22 +115,23 @@ def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:
 
 def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
     """Return the form with these features: those of the study are chosen, others get a row."""
-    known = {} if form.study is None else {each.name: each for each in form.study.features or ()}
-    taken, rest = [], False
-    form = replace(form, rows=())
+    known, taken, rest = all_features(form.study), [], False
+    form = replace(form, rows=(), outcomes=())
     for each in features:
         declared = {"name": each} if isinstance(each, str) else each
         if not isinstance(declared, Mapping):
             continue
-        name = declared.get("name")
-        if isinstance(name, str) and name in known:
-            taken.append(name)
+        key = key_of(declared.get("role", "feature"), declared.get("name"))
+        if key in known:
+            taken.append(key)
             continue
-        if len(form.rows) == MOST_ROWS:
+        table = "/outcomes" if declared.get("role") == "outcome" else "/features"
+        if len(form.rows if table == "/features" else form.outcomes) == MOST_ROWS:
             rest = True
             continue
-        texts = fill(row_field(0), declared)
-        form = form.add_row({pointer.rpartition("/")[2]: text for pointer, text in texts.items()})
+        texts = fill(row_field(0, table), declared)
+        shown = {pointer.rpartition("/")[2]: text for pointer, text in texts.items()}
+        form = form.add_row(shown, table=table)
     form = replace(form, taken=tuple(taken))
     return form.add_row() if rest else form  # one more than fit: adding it says so
 

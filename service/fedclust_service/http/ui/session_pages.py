@@ -9,8 +9,10 @@ from starlette.responses import Response
 
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
+from fedclust.report.session_terms import feature_text
 from fedclust.report.wording import value_text
 from fedclust.schema.errors import TASK_RULES
+from fedclust.schema.feature import clustered
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.session_view import closed_because, listed, load_view
@@ -89,7 +91,8 @@ def _session(page: PageRequest) -> Response:
         view=view,
         newest=newest,
         method=view.info.definition.algorithm if method is None else method.title,
-        features=view.info.definition.features,
+        features=clustered(view.info.definition.features),
+        outcomes=[feature_text(each) for each in view.outcomes],
         value_text=value_text,
         listed=listed,
         closed_because=closed_because,

@@ -13,6 +13,8 @@ from markupsafe import Markup
 from fedclust.methods.registry import METHODS
 from fedclust.report.dissimilarity import dissimilarity_text
 from fedclust.report.drawing import line_chart, short
+from fedclust.report.worth_asking import asked_of_sites
+from fedclust.schema.feature import Outcome, outcomes_of
 from fedclust.schema.policy import Policy
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
@@ -165,6 +167,16 @@ class SessionView:
         definition = self.info.definition
         measured = dissimilarity_text(definition.policy, definition.features)
         return [*policy_in_words(definition.policy, definition.start), measured]
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What is counted by final cluster."""
+        return outcomes_of(self.info.definition.features)
+
+    @property
+    def points(self) -> str | None:
+        """The points that the session asks of each site; None where it asks none."""
+        return asked_of_sites(self.info.definition)
 
     def names(self, *states: str) -> list[str]:
         """Return the sites in these states."""

@@ -38,6 +38,11 @@ class StudyForm(SessionForm):
         """When its sessions start; each has its own seed."""
         return self._session_fields(("start",))
 
+    @property
+    def counting(self) -> tuple[FormField, ...]:
+        """Each session says at which number of clusters outcomes are counted."""
+        return ()
+
     def _session_body(self) -> dict[str, Any]:
         found = super()._session_body()
         defaults = {name: found.pop(name, None) for name in _DEFAULTS}

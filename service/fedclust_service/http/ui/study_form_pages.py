@@ -13,6 +13,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
 from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.session_form import GUESSED_PERSONS
 from fedclust_service.http.ui.session_form_pages import (
     FINAL,
     as_file,
@@ -21,6 +22,7 @@ from fedclust_service.http.ui.session_form_pages import (
 )
 from fedclust_service.http.ui.session_form_sources import after_button, new_form, read_form
 from fedclust_service.http.ui.study_form import StudyForm
+from fedclust_service.http.ui.study_pages import points_of_study
 from fedclust_service.orchestration import studies
 
 _PATH: Final = "/new-study"
@@ -87,6 +89,7 @@ def _values(page: PageRequest, form: StudyForm) -> dict[str, Any]:
         "complete": request is not None,
         "open": form.open,
         "wrong": len(shown.errors) + len(form.general),
+        "worth": () if request is None else points_of_study(request.features),
         "consent": (),
     }
 
@@ -105,6 +108,7 @@ def _show(page: PageRequest, form: StudyForm, *, status: int = 200) -> Response:
         refused=status != 200,
         methods=[METHODS[name] for name in METHODS],
         sites=registered,
+        persons_field=GUESSED_PERSONS,
         further=[name for name in form.sites if name not in names],
     )
 

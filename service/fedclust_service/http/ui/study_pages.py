@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from fedclust.report.session_terms import feature_text
 from fedclust.report.wording import named_values
+from fedclust.report.worth_asking import CHOOSE_FIRST, points_asked
+from fedclust.schema.feature import Feature, Outcome, outcomes_of
 from fedclust.study import StudyInfo
 from fedclust_service.domain.access import Role, require
 from fedclust_service.domain.refusal import Refusal
@@ -40,10 +43,20 @@ def _read(page: PageRequest) -> Response:
         study=study,
         agreed=_agreed(study),
         features=[feature_text(each) for each in study.features or ()],
+        points=points_of_study(study.features or ()),
         sessions=found.items,
         more=study.n_sessions - len(found.items),
         may_manage=page.actor.role is not Role.SITE,
     )
+
+
+def points_of_study(features: Sequence[Feature | Outcome]) -> tuple[str, ...]:
+    """Return what a session with all outcomes of a study asks of each site; () without any."""
+    asked = outcomes_of(features)
+    if not asked:
+        return ()
+    each = f"A session that counts every outcome asks {points_asked(asked)}."
+    return (each, CHOOSE_FIRST)
 
 
 def _agreed(study: StudyInfo) -> list[tuple[str, str]]:

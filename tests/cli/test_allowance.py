@@ -1,0 +1,166 @@
+"""``fedclust allowance``: what it prints, asks and refuses, and what ledger and doctor say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclust.cli import doctor
+from fedclust.cli import main as cli
+from fedclust.schema.feature import Feature
+from fedclust.site.allowance import Question
+from fedclust.site.charges import Charges
+from fedclust.site.cohorts import CohortStore
+from fedclust.site.prepare import SiteRows, draft_table
+from fedclust.site.state import SiteState
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+ROWS = np.random.default_rng(3).normal(size=(60, 2))
+
+
+class Desk:
+    """A site with one table, where ``fedclust`` runs in this process."""
+
+    def __init__(
+        self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        patch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
+        self._patch, self._capsys = patch, capsys
+        self.state = SiteState()
+        self.charges = Charges(self.state)
+        self.out = self.err = ""
+
+    def form(self, first: str = "p", **options: object) -> str:
+        store, ids = CohortStore(self.state), [f"{first}{i}" for i in range(60)]
+        given = SiteRows(ROWS, person=ids, **options)  # type: ignore[arg-type]
+        asked = [Feature(name="x"), Feature(name="y")]
+        return store.keep(draft_table(store, given, asked, 5, NOW)[1]).table_id
+
+    def charge(self, table: str, session: str = "heart", points: int = 10) -> Question:
+        asked = Question(
+            "https://first.example", "me", session, "a" * 64, {"died": points}, ("dead_30",)
+        )
+        self.charges.charge(table, asked, NOW)
+        return asked
+
+    def run(self, *arguments: str) -> int:
+        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        self.out, self.err = self._capsys.readouterr()
+        return int(ended.value.code or 0)
+
+    def shown(self) -> str:
+        assert self.run("allowance", "show") == 0
+        return self.out
+
+
+@pytest.fixture
+def desk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Desk:
+    return Desk(tmp_path, monkeypatch, capsys)
+
+
+def test_a_site_without_a_table_has_nothing_to_show(desk: Desk) -> None:
+    assert desk.shown() == ""
+    assert "no table yet" in desk.err
+    assert desk.run("allowance", "show", "--json") == 0
+    assert json.loads(desk.out) == []
+    assert doctor._allowance(desk.state) == "no table yet"
+
+
+def test_show_says_what_was_spent_and_what_it_teaches(desk: Desk) -> None:
+    table = desk.form()
+    desk.charge(table, "heart", 40)
+    back = desk.charge(table, "lung", 10)
+    desk.charges.give_back(back.key, NOW, ended=True)
+    said = desk.shown()
+    assert f"table {table}, formed 2026-03-01" in said
+    assert "40 of 100 points spent; 60 left" in said
+    assert "right 61 times in 100 with what is spent, 67 with all points, 50 without" in said
+    assert "epsilon 2.29 with what is spent, 3.85 with all points, at delta 1e-05" in said
+    assert "heart at https://first.example: died 40 (open)" in said
+    assert "lung at https://first.example: died 10 (given back)" in said
+    assert "may not be features: dead_30 (fedclust allowance role)" in said
+
+    assert desk.run("allowance", "show", "--json") == 0
+    (facts,) = json.loads(desk.out)
+    assert (facts["limit"], facts["spent"], facts["left"]) == (100, 40, 60)
+    assert [each["state"] for each in facts["charges"]] == ["open", "given back"]
+    assert facts["no_features"] == ["dead_30"]
+
+
+def test_show_names_other_tables_and_doubts(desk: Desk) -> None:
+    table = desk.form()
+    desk.charge(table, "heart", 40)
+    second = desk.form("q", other_persons="board 7")
+    said = desk.shown()
+    assert f"the same points as table {second}" in said
+    assert "40 points were spent before this table was formed" in said
+    desk.charges.doubt(NOW)
+    said = desk.shown()
+    assert "60 points count as spent until confirmed by https://first.example (as me)" in said
+    with pytest.raises(doctor._Notice, match="have to confirm the restored state"):
+        doctor._allowance(desk.state)
+    desk.charges.lose(table, NOW)
+    assert "60 points are lost" in desk.shown()
+    assert "0 left" in desk.out
+
+
+def test_raising_prints_the_new_figure_and_asks(desk: Desk) -> None:
+    table = desk.form()
+    given = ("allowance", "raise", "--table", table[:5], "50", "--approved-by")
+    assert desk.run(*given, "Dr Levi") == 4
+    assert "100 points instead of" not in desk.err
+    assert "150 points instead of 100" in desk.err
+    assert "right 71 times in 100 instead of 67" in desk.err
+    assert "epsilon 4.87 instead of 3.85 at delta 1e-05" in desk.err
+    assert "give --yes" in desk.err
+    assert desk.run(*given, " ", "--yes") == 2
+    assert desk.run(*given, "Dr Levi", "--yes") == 0
+    assert f"table {table}: 150 of 150 points left" in desk.err
+    assert desk.run(*given, "Dr Levi", "--yes", "--json") == 0
+    assert [each["limit"] for each in json.loads(desk.out)] == [200]
+    for wrong in ("0", "1001"):
+        assert desk.run("allowance", "raise", "--table", table, wrong, "--approved-by", "x") == 2
+    assert desk.run("allowance", "raise", "--table", "zz", "5", "--approved-by", "x") == 2
+    assert "fedclust allowance show" in desk.err
+
+
+def test_a_role_is_released_by_name(desk: Desk) -> None:
+    table = desk.form()
+    desk.charge(table)
+    assert desk.run("allowance", "role", "age", "--approved-by", "Dr Levi") == 2
+    assert desk.run("allowance", "role", "dead_30", "--approved-by", "Dr Levi") == 0
+    assert f"dead_30 may be a feature of table {table}" in desk.err
+    assert "may not be features" not in desk.shown()
+
+
+def test_the_ledger_shows_each_act(desk: Desk) -> None:
+    table = desk.form()
+    asked = desk.charge(table)
+    desk.charges.give_back(asked.key, NOW, ended=True)
+    desk.run("allowance", "raise", "--table", table, "50", "--approved-by", "Dr Levi", "--yes")
+    desk.run("allowance", "role", "dead_30", "--approved-by", "Dr Levi")
+    desk.charge(table, "lung")
+    desk.run("allowance", "role", "dead_30", "--approved-by", "Dr Levi")
+    desk.charges.doubt(NOW)
+    assert desk.run("ledger", "show") == 0
+    for text in (
+        "charged: columns dead_30, coordinator https://first.example, outcomes died 10, points 10",
+        "returned: ended True, points 10, session heart",
+        "raised: approved_by Dr Levi, points 50",
+        "role: approved_by Dr Levi, column dead_30",
+        "restored: places coordinator https://first.example site me",
+    ):
+        assert text in desk.out
+    assert asked.key not in desk.out
+    assert desk.run("ledger", "show", "--session", "heart") == 0
+    assert desk.out.count("points 10") == 2
+    assert desk.run("ledger", "verify") == 0

@@ -1,0 +1,95 @@
+"""What commands say of outcomes before any point is spent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclust.cli import main as cli
+from support.consortium import Consortium
+from support.local_coordinator import local_coordinator
+from support.purpose import PURPOSE
+
+SITES = ("north", "south", "west")
+DIED = {"name": "died", "kind": "binary", "role": "outcome"}
+STUDY: dict[str, Any] = {
+    "purpose": PURPOSE,
+    "sites": list(SITES),
+    "features": [{"name": "age"}, {"name": "died", "kind": "binary"}, DIED],
+    "defaults": {"algorithm": "fkm", "config": {"n_clusters": 2}},
+}
+SESSION: dict[str, Any] = {
+    **{key: value for key, value in STUDY.items() if key != "defaults"},
+    **STUDY["defaults"],
+}
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("worth")
+    with local_coordinator(place) as local:
+        there = Consortium.found(local.base_url, local.operator_token, SITES)
+        (place / "token").write_text(there.analyst_token, "utf-8")
+        (place / "token").chmod(0o600)
+        (place / "url").write_text(local.base_url, "utf-8")
+        (place / "heart.json").write_text(json.dumps(SESSION), "utf-8")
+        (place / "study.json").write_text(json.dumps(STUDY), "utf-8")
+        yield place
+
+
+@pytest.fixture
+def run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", (place / "url").read_text("utf-8"))
+    monkeypatch.setenv("FEDCLUST_TOKEN_FILE", "token")
+
+    def fedclust(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["fedclust", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), " ".join((said.out + said.err).split())
+
+    return fedclust
+
+
+def test_a_check_creates_nothing_and_says_whether_to_ask(run: Run) -> None:
+    check = ("session", "create", "heart", "--file", "heart.json", "--check")
+    code, said = run(*check)
+    assert code == 0
+    assert "the definition is complete; nothing was created" in said
+    assert "outcomes ask 10 points of the allowance of each site (died 10)" in said
+    code, said = run(*check, "--persons", "600", "--shares", "died=0.1")
+    assert "died: too few points." in said
+    assert "21 points would be enough." in said
+    assert "Choose K first, and ask once" in said
+    code, said = run(*check, "--json")
+    assert json.loads(said)["definition"]["name"] == "heart"
+    code, said = run("session", "list", "--json")
+    assert json.loads(said) == []
+    code, said = run(*check, "--shares", "died=12")
+    assert (code, "--shares: died=12: give NAME=SHARE" in said) == (2, True)
+    code, said = run(*check, "--clusters", "2,3")
+    assert (code, "outcomes are counted once" in said) == (2, True)
+
+
+def test_a_study_shows_its_points_before_its_first_session(run: Run) -> None:
+    code, said = run("study", "create", "hearts", "--file", "study.json")
+    assert code == 0
+    assert "10 points of the allowance of each site (died 10). Choose K first" in said
+    # The study completes what is checked.
+    code, said = run("session", "create", "one", "--study", "hearts", "--check")
+    assert (code, "outcomes ask 10 points" in said) == (0, True)
+    # A column that is a feature and an outcome is taken as both.
+    named = ("--features", "age,died")
+    code, said = run("session", "create", "one", "--study", "hearts", *named, "--check", "--json")
+    found = json.loads(said)["definition"]["features"]
+    assert [each.get("role", "feature") for each in found] == ["feature", "feature", "outcome"]
+    code, said = run("session", "create", "one", "--study", "hearts", *named)
+    assert "points 10 points of the allowance of each site (died 10)" in said

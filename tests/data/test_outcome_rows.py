@@ -1,0 +1,359 @@
+"""Outcomes of rows and persons: one cell for each person, and no part of the table."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.data import Dataset, DataWarning, load
+from fedclust.data.outcome_rows import cells_of_persons, cells_of_rows, outcome_columns
+from fedclust.data.persons import read_persons
+from fedclust.data.profile import profile
+from fedclust.data.site_data import form_counted, session_rows, site_data
+from fedclust.definition import freeze, plan_of
+from fedclust.engine import Plan
+from fedclust.errors import DataError
+from fedclust.schema.feature import Feature, Outcome
+from fedclust.wire import codec
+from fedclust.wire.models import SessionCreate
+
+DIED = Outcome(name="died", role="outcome", kind="binary")
+WARD = Outcome(name="ward", role="outcome", kind="categorical", levels=("a", "b", "c"))
+STAY = Outcome(name="stay", role="outcome", kind="ordered", edges=(2.0, 5.0), unit="days")
+TIME = Outcome(name="t", role="outcome", kind="time", edges=(1.0, 2.0, 3.0, 4.0), event="died")
+ALL = (DIED, WARD, STAY, TIME)
+FEATURES = (Feature(name="x"), Feature(name="y"))
+NAN = math.nan
+
+
+def rows(seed: int, n: int = 300) -> pd.DataFrame:
+    """Persons of two clusters; a tenth of the first and four tenths of the second die."""
+    rng = np.random.default_rng(seed)
+    sick = rng.integers(0, 2, n)
+    found = pd.DataFrame(
+        {
+            "died": (rng.random(n) < 0.1 + 0.3 * sick).astype(float),
+            "x": rng.normal(size=n) + 6 * sick,
+            "ward": rng.choice(["a", "b", "c", None], n),
+            "y": rng.normal(size=n),
+            "stay": rng.gamma(2.0, 3.0 + sick, n),
+            "t": rng.exponential(3.0, n),
+        }
+    )
+    for name in ("died", "stay", "t"):
+        found.loc[rng.random(n) < 0.1, name] = NAN
+    return found
+
+
+def plan(*outcomes: Outcome, features: Any = FEATURES, **policy: Any) -> Plan:
+    request = {
+        "name": "outcomes",
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 2},
+        "features": [each.model_dump(mode="json") for each in (*features, *outcomes)],
+        "sites": ["a"],
+        "policy": {"min_sites": 1, **policy},
+    }
+    body = SessionCreate.model_validate_json(codec.canonical_json(request))
+    return plan_of(freeze(body, 0, simulated=True))
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def named_cells(outcome: Outcome, *values: list[float]) -> list[str]:
+    columns = (np.array(each, dtype=float) for each in values)
+    return [outcome.cells[cell] for cell in cells_of_rows(outcome, *columns)]
+
+
+def test_an_edge_belongs_to_the_cell_that_begins_there() -> None:
+    assert named_cells(STAY, [-1, 1.999, 2, 4.999, 5, 1e9, NAN]) == [
+        "below 2",
+        "below 2",
+        "2 to 5",
+        "2 to 5",
+        "5 and more",
+        "5 and more",
+        "no value",
+    ]
+    assert named_cells(DIED, [0, 1, NAN]) == ["no", "yes", "no value"]
+    assert named_cells(WARD, [0, 2, NAN]) == ["a", "c", "no value"]
+
+
+def test_an_event_at_an_edge_is_before_it_and_who_leaves_there_after_it() -> None:
+    times = [0.0, 0.5, 1.0, 1.5, 2.0, 4.0, 4.5]
+    assert named_cells(TIME, times, [1] * 7) == [
+        "event 0 to 1",
+        "event 0 to 1",
+        "event 0 to 1",
+        "event 1 to 2",
+        "event 1 to 2",
+        "event 3 to 4",
+        "past 4",
+    ]
+    assert named_cells(TIME, times, [0] * 7) == [
+        "left 0 to 1",
+        "left 0 to 1",
+        "left 1 to 2",
+        "left 1 to 2",
+        "left 2 to 3",
+        "past 4",
+        "past 4",
+    ]
+    assert set(named_cells(TIME, [NAN, NAN, -0.1, -0.1, 1, 1], [0, 1, 0, 1, NAN, 2])) == {
+        "no value"
+    }
+
+
+def test_each_person_is_in_one_cell_for_all_patterns_of_missing_values() -> None:
+    """All persons of up to three rows, each with any value or none."""
+    given: dict[str, list[Any]] = {"x": [0.0], "died": [0.0, 1.0, NAN], "t": [0.5, 9.0, -1.0, NAN]}
+    each_row = list(itertools.product(*given.values()))
+    visits, person = [], 0
+    for n in (1, 2, 3):
+        for chosen in itertools.islice(itertools.product(each_row, repeat=n), 400):
+            visits += [(person, *row) for row in chosen]
+            person += 1
+    frame = pd.DataFrame(visits, columns=["who", *given])
+    for out_of_core in (False, True):
+        source = Dataset(frame, out_of_core=out_of_core)
+        persons = read_persons(source, FEATURES[:1], person="who", outcomes=(DIED, TIME))
+        cells = np.concatenate([block.cells for block in persons.blocks()])
+        assert cells.shape == (person, 2)
+        expected = [
+            (_commonest_death(own.died.tolist()), _last_cell(own.t.tolist(), own.died.tolist()))
+            for _, own in frame.groupby("who")
+        ]
+        assert [(DIED.cells[died], TIME.cells[time]) for died, time in cells.tolist()] == expected
+
+
+def _commonest_death(values: list[float]) -> str:
+    votes = Counter(value for value in values if not math.isnan(value))
+    if not votes:
+        return "no value"
+    return "yes" if votes[1.0] > votes[0.0] else "no"
+
+
+def _last_cell(times: list[float], died: list[float]) -> str:
+    for time, event in reversed(list(zip(times, died, strict=True))):
+        if time >= 0 and not math.isnan(event):
+            return "past 4" if time > 4 else f"{'event' if event else 'left'} 0 to 1"
+    return "no value"
+
+
+def test_the_commonest_cell_of_a_person_counts_and_the_first_of_equally_common_ones() -> None:
+    cells = cells_of_rows(STAY, np.array([9.0, 3.0, 4.0, NAN, 9.0, 1.0, NAN]))[:, None]
+    persons = np.array([0, 0, 0, 1, 2, 2, 2])
+    found = cells_of_persons((STAY,), cells, persons)[:, 0]
+    assert [STAY.cells[cell] for cell in found] == ["2 to 5", "no value", "below 2"]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_columns_of_their_own() -> None:
+    given = rows(1)
+    table = load(given, FEATURES, outcomes=ALL)
+    np.testing.assert_array_equal(table.X, given[["x", "y"]])
+    assert table.outcomes is not None
+    assert [each.name for each in outcome_columns(ALL)] == ["died", "ward", "stay", "t"]
+    np.testing.assert_array_equal(table.outcomes[:, [0, 2, 3]], given[["died", "stay", "t"]])
+    assert table.columns == ("x", "y")
+    assert table.features == ("x", "y", "died", "ward", "stay", "t")
+    assert table.cells is not None
+    assert table.cells.shape == (300, 4)
+
+
+def test_an_array_has_the_columns_of_outcomes_after_the_features() -> None:
+    given = rows(2).drop(columns="ward")[["x", "y", "t", "died", "stay"]]
+    outcomes = (TIME, STAY)
+    from_array = load(given.to_numpy(), FEATURES, outcomes=outcomes)
+    from_frame = load(given, FEATURES, outcomes=outcomes)
+    np.testing.assert_array_equal(from_array.cells, from_frame.cells)
+    assert from_array.digest() == from_frame.digest()
+
+
+def test_columns_are_read_by_the_mapping_file(tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text(
+        '[features.died]\ncolumn = "dead"\nlevels = {"y" = 1, "n" = 0, "?" = ""}\n'
+        '[features.stay]\nunit = "h"\nfactor = 0.041666666666666664\nto = "days"\n'
+        "sentinels = [-99]\n",
+        "utf-8",
+    )
+    text = "x,y,dead,stay\n1,1,y,24\n2,2,n,72\n3,3,?,-99\n4,4,,240\n"
+    (tmp_path / "rows.csv").write_text(text, "utf-8")
+    source = Dataset(tmp_path / "rows.csv", mapping=tmp_path / "columns.toml")
+    table = load(source, FEATURES, outcomes=(DIED, STAY))
+    assert table.cells is not None
+    assert [DIED.cells[cell] for cell in table.cells[:, 0]] == ["yes", "no", "no value", "no value"]
+    assert [STAY.cells[cell] for cell in table.cells[:, 1]] == [
+        "below 2",
+        "2 to 5",
+        "no value",
+        "5 and more",
+    ]
+
+
+def test_a_column_may_be_a_feature_and_an_outcome() -> None:
+    given = rows(3)
+    stay = Feature(name="stay", unit="days", lower=0, upper=60, transform="log1p")
+    table = load(given, (*FEATURES, stay), outcomes=(STAY,))
+    plain = load(given, FEATURES, outcomes=(STAY,))
+    np.testing.assert_array_equal(table.cells, plain.cells)
+    np.testing.assert_allclose(table.X[:, 2], np.log1p(given["stay"]))
+    assert table.features == ("x", "y", "stay")
+
+
+def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
+    given = rows(4).drop(columns="died")
+    with pytest.raises(DataError, match="died"):
+        load(given, FEATURES, outcomes=ALL)
+    table = load(given, FEATURES, outcomes=ALL, lacking=True)
+    # A time needs its event too.
+    assert table.features == ("x", "y", "ward", "stay")
+    assert table.cells is not None
+    assert set(table.cells[:, 3].tolist()) == {len(TIME.cells) - 1}
+
+
+def test_an_outcome_that_is_a_feature_which_the_site_has_too_seldom_is_not_answered() -> None:
+    given = rows(5)
+    given.loc[3:, "stay"] = NAN
+    stay = Feature(name="stay", unit="days")
+    source = Dataset(given, min_present=0.5)
+    assert load(source, (*FEATURES, stay), outcomes=(STAY,), lacking=True).features == ("x", "y")
+    assert load(source, FEATURES, outcomes=(STAY,), lacking=True).features == ("x", "y", "stay")
+
+
+def test_faults_in_outcomes_are_found_before_anything_is_sent() -> None:
+    given = rows(6).astype({"stay": object})
+    given.loc[7, "stay"] = "long"
+    asked = plan(STAY)
+    with pytest.raises(DataError, match="stay"):
+        session_rows(asked, given).digest()
+    with pytest.raises(DataError, match="stay"):
+        session_rows(plan(STAY, protection="none"), given)
+
+
+def test_outcomes_without_values_and_unknown_codes_are_said() -> None:
+    given = rows(7).assign(died=NAN)
+    given.loc[:4, "ward"] = "other"
+    with pytest.warns(DataWarning) as said:
+        persons = read_persons(given, FEATURES, outcomes=(DIED, WARD))
+    texts = [str(each.message) for each in said]
+    assert len(texts) == len(persons.warnings) == 2
+    assert "column 'ward': 5 values that the session does not know" in texts[0]
+    assert "outcome 'died': no row has a value" in texts[1]
+    with pytest.warns(DataWarning, match="outcome 'died': no row has a value"):
+        load(given, FEATURES, outcomes=(DIED,))
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_the_digest_covers_the_values_of_outcomes(protection: str) -> None:
+    asked, given = plan(DIED, STAY, protection=protection), rows(8)
+    other = given.assign(stay=given["stay"] + 1e-9)
+    digests = [session_rows(asked, each).digest() for each in (given, given.copy(), other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_no_outcome_shapes_a_group() -> None:
+    """Not even rare ones: the points are equal with and without them, and with other values."""
+    given = rows(9)
+    given["died"] = (np.arange(300) % 50 == 0).astype(float)
+    others = given.assign(died=given["died"][::-1].to_numpy(), stay=NAN, t=1.0, ward="a")
+
+    def points(asked: Plan, source: Any) -> bytes:
+        found, _ = site_data(asked, source, session_rows(asked, source), 5)
+        return found.X.tobytes() + found.sizes.tobytes() + found.within.tobytes()
+
+    without = points(plan(), given)
+    assert points(plan(*ALL), given) == without
+    with pytest.warns(DataWarning, match="no row has a value"):
+        assert points(plan(*ALL), others) == without
+
+
+@pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")
+def test_the_rows_that_count_are_those_of_the_label_file() -> None:
+    """Of persons with one row; and a group that lacks a column takes no part."""
+    given = rows(10)
+    given.loc[:9, "x"] = NAN
+    logged = (Feature(name="x", lower=-8, upper=12), Feature(name="y", lower=-0.5, upper=1))
+    for missing in ("drop", "impute"):
+        asked = plan(*ALL, features=logged, missing=missing)
+        persons = read_persons(given, asked.features, outcomes=asked.outcomes)
+        points, blocks = form_counted(asked, persons, 5)
+        (block,) = blocks
+        table = load(given, asked.features, outcomes=asked.outcomes)
+        np.testing.assert_array_equal(block.X, table.X)
+        np.testing.assert_array_equal(block.cells, table.cells)
+        complete = ~np.isnan(points.X).any(axis=1)
+        expected = points.sizes[complete].sum() if missing == "drop" else 300
+        assert block.takes_part.sum() == expected
+        assert 10 <= 300 - points.sizes[complete].sum() <= 19
+
+
+def test_sources_larger_than_memory_give_the_same_persons_and_cells() -> None:
+    rng = np.random.default_rng(11)
+    given = rows(11, 4_000)
+    given["who"] = np.sort(rng.integers(0, 900, 4_000)).astype(str)
+    asked = plan(*ALL)
+    found = []
+    for out_of_core in (False, True):
+        source = Dataset(given, out_of_core=out_of_core)
+        persons = read_persons(source, FEATURES, person="who", outcomes=ALL)
+        blocks = list(persons.blocks())
+        found.append(
+            (
+                np.concatenate([persons.matrix(block) for block in blocks]).tobytes(),
+                np.concatenate([block.cells for block in blocks]).tobytes(),
+                [key for block in blocks for key in block.keys or ()],
+            )
+        )
+        assert form_counted(asked, persons, 5)[0].n == persons.n_persons
+    assert found[0] == found[1]
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_profiled_by_cell() -> None:
+    given = rows(12)
+    given.loc[:4, "ward"] = "other"
+    found = profile(given, FEATURES, outcomes=ALL)
+    assert [(each.feature, each.role) for each in found.columns] == [
+        ("x", "feature"),
+        ("y", "feature"),
+        *((name, "outcome") for name in ("died", "ward", "stay", "t")),
+    ]
+    died, ward, stay, time = found.columns[2:]
+    assert died.levels == {"no": (given.died == 0).sum(), "yes": (given.died == 1).sum()}
+    assert died.missing == pytest.approx(given.died.isna().mean())
+    assert (ward.unknown, ward.state) == (5, "warning")
+    assert stay.levels["5 and more"] == (given.stay >= 5).sum()
+    assert (stay.minimum, stay.maximum) == (given.stay.min(), given.stay.max())
+    assert time.column == "t, died"
+    assert time.n == (given.died.notna() & given.t.notna()).sum() == sum(time.levels.values())
+    assert found.complete_rows == 300
+    assert found.refused is None
+
+
+def test_an_outcome_that_is_wholly_missing_warns_and_one_without_a_column_is_refused() -> None:
+    given = rows(13).assign(stay=NAN).drop(columns="died")
+    found = profile(given, FEATURES, outcomes=(DIED, STAY))
+    died, stay = found.columns[2:]
+    assert (stay.state, stay.says) == (
+        "warning",
+        ("no row has a value: nobody would be counted in any other cell",),
+    )
+    assert (died.state, found.refused is not None) == ("refused", True)
+    found = profile(given, FEATURES, outcomes=(DIED, STAY), lacking=True)
+    assert (found.columns[2].state, found.refused) == ("lacking", None)

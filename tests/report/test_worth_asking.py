@@ -1,0 +1,115 @@
+"""Whether an outcome is worth its points, by the number of events that a ratio needs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fedclust.report.worth_asking import CHOOSE_FIRST, clusters_of, worth_asking, worth_lines
+from fedclust.wire.models import SessionCreate
+from support.purpose import PURPOSE
+
+OUTCOMES: list[dict[str, Any]] = [
+    {"name": "died", "kind": "binary", "role": "outcome"},
+    {"name": "ward", "kind": "categorical", "levels": ["icu", "home"], "role": "outcome"},
+    {"name": "stay", "kind": "ordered", "edges": [3, 7], "points": 50, "role": "outcome"},
+    {
+        "name": "relapse",
+        "kind": "time",
+        "edges": [6, 12, 24, 36],
+        "event": "relapsed",
+        "role": "outcome",
+    },
+]
+
+
+def session(**changes: Any) -> SessionCreate:
+    body = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": "fkm",
+        "config": {"n_clusters": 2},
+        "features": [{"name": "age"}, *OUTCOMES],
+        "sites": ["a", "b", "c", "d"],
+        **changes,
+    }
+    return SessionCreate.model_validate_json(json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("n_per_site", "share", "points", "likely"),
+    [
+        # The design's figures, four sites.
+        (1000, 0.1, 10, True),
+        (200, 0.1, 10, False),
+        (200, 0.1, 50, True),
+        (50, 0.1, 100, False),
+        (625, 0.02, 50, True),
+        (500, 0.02, 50, False),
+    ],
+)
+def test_the_rule_agrees_with_what_was_measured(
+    n_per_site: int, share: float, points: int, likely: bool
+) -> None:
+    found = worth_asking(points, 4, persons=4 * n_per_site, n_clusters=2, share=share)
+    assert found.likely is likely
+    assert found.points is not None
+    if likely:
+        assert found.points <= points
+    enough = worth_asking(found.points, 4, persons=4 * n_per_site, n_clusters=2, share=share)
+    assert enough.likely
+
+
+def test_no_points_are_enough_where_nothing_is_expected() -> None:
+    found = worth_asking(10, 4, persons=200, n_clusters=2, share=0.0)
+    assert (found.likely, found.points, found.affordable) == (False, None, False)
+    assert worth_asking(10, 4, persons=200).likely is None
+
+
+def test_without_a_guess_the_rule_is_said() -> None:
+    died, ward, stay, relapse, last = worth_lines(session())
+    assert died == (
+        "died: 10 points give noise with a standard deviation of 5. Each of two clusters needs 50 "
+        "persons with yes over all sites, and as many without."
+    )
+    assert "50 persons with the level" in ward
+    assert "Each of two clusters needs 46 persons over all sites." in stay
+    # The noise of four intervals adds up.
+    assert relapse.endswith("needs 100 persons with the event over all sites.")
+    assert last == CHOOSE_FIRST
+
+
+def test_with_persons_the_least_share_is_said() -> None:
+    died, *_ = worth_lines(session(), persons=1000)
+    assert died.endswith(
+        "in 2 clusters of one size, the question is worth asking from a share of 10 % on."
+    )
+    died, _, _, relapse, _ = worth_lines(session(), persons=290)
+    assert died.endswith("worth asking from a share of 34 % on.")
+    few, *_ = worth_lines(session(), persons=150)
+    assert "150 persons in 2 clusters are too few" in few
+    assert "from a share of 69 % on" in relapse
+
+
+def test_with_guesses_points_are_proposed() -> None:
+    shares = {"died": 0.9, "ward": 0.02, "relapse": 0.9}
+    died, ward, _, relapse, _ = worth_lines(session(), persons=800, shares=shares)
+    assert died.startswith("died: too few points.")
+    assert died.endswith("16 points would be enough.")
+    assert ward.startswith("ward: not worth asking: no allowance of 100 points is enough.")
+    assert relapse.startswith("relapse: worth asking.")
+
+
+def test_exact_sessions_and_sessions_without_outcomes_ask_no_points() -> None:
+    assert worth_lines(session(policy={"protection": "none"})) == ()
+    assert worth_lines(session(features=[{"name": "age"}])) == ()
+
+
+def test_the_number_of_clusters_is_that_of_the_outcomes() -> None:
+    assert clusters_of(session()) == 2
+    several = {"n_clusters": [2, 5]}
+    assert clusters_of(session(config=several, outcomes_k=2)) == 2
+    assert clusters_of(session(config=several, outcomes_k="recommended")) == 5
+    assert clusters_of(session(config={})) is None
