@@ -1,4 +1,4 @@
-"""``/docs`` and ``/redoc`` in a real browser: examples work as they stand, nothing is fetched."""
+"""``/docs`` in a real browser: examples work as they stand, nothing is fetched."""
 
 from __future__ import annotations
 
@@ -88,22 +88,3 @@ def test_a_refusal_is_shown_as_a_problem(registered: Registered, watched: Watche
     assert watched.elsewhere(base_url) == []
     # The browser itself notes every answer of 400 and more.
     assert all("401 (Unauthorized)" in complaint for complaint in watched.complaints)
-
-
-def test_redoc_shows_every_operation(registered: Registered, watched: Watched) -> None:
-    page, base_url = watched.page, registered.local.base_url
-    page.goto(f"{base_url}/redoc")
-    document = page.request.get(f"{base_url}/openapi.json").json()
-    summaries = {
-        operation["summary"]
-        for methods in document["paths"].values()
-        for operation in methods.values()
-    }
-    expect(page.get_by_role("heading", name="fedclust coordinator")).to_be_visible()
-    for summary in summaries:
-        expect(page.locator("h2", has_text=summary).first).to_be_attached()
-    # Its search runs in a worker.
-    page.locator("input[aria-label=Search]").fill("deadline")
-    expect(page.locator("[data-role='search:results'] li").first).to_be_visible()
-    assert watched.elsewhere(base_url) == []
-    assert watched.complaints == []

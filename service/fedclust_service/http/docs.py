@@ -1,4 +1,4 @@
-"""``/``, ``/docs``, ``/redoc`` and ``/openapi.json``, with every asset from the package."""
+"""``/``, ``/docs`` and ``/openapi.json``, with every asset from the package."""
 
 from __future__ import annotations
 
@@ -27,23 +27,17 @@ _SWAGGER = (
     '<div id="swagger-ui"></div><script src="/static/swagger-ui/swagger-ui-bundle.js"></script>'
     '<script src="/static/docs.js"></script></body></html>'
 )
-_REDOC = (
-    f'{_HEAD}{_ICON}</head><body><div id="redoc"></div>'
-    '<script src="/static/redoc/redoc.standalone.js"></script>'
-    '<script src="/static/redoc.js"></script></body></html>'
-)
 _HOME_JSON = codec.canonical_json(
     {
         "service": "fedclust coordinator",
         "docs": "/docs",
-        "redoc": "/redoc",
         "openapi": "/openapi.json",
     }
 )
-# Scripts style both pages; Redoc searches in a worker made from a blob.
+# The script styles the page.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; worker-src blob:; "
+    "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -67,7 +61,6 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
         Route("/ui", lambda _: RedirectResponse("/ui/", 307), methods=["GET"]),
         Route("/openapi.json", description, methods=["GET"]),
         Route("/docs", _page_route(_SWAGGER), methods=["GET"]),
-        Route("/redoc", _page_route(_REDOC), methods=["GET"]),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
 

@@ -1,2 +1,0 @@
-"use strict";
-Redoc.init("/openapi.json", {}, document.getElementById("redoc"));
