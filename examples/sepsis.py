@@ -393,7 +393,7 @@ def what_the_coordinator_holds(study: Study, path: Path) -> None:
     named = sum(name.encode() in everything for name in ids)
     print(
         f"Of {len(ids)} patients, the whole database names {named}. Every number in a submission "
-        "is about at least five patients of its site."
+        "rests on at least five patients of its site, except counts of outcomes, which have noise."
     )
 
 
