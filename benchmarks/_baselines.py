@@ -24,9 +24,9 @@ from _data import Data, FloatArray, IntArray
 from fedclust import SimulationResult, simulate
 
 #: Rows as they are: what the papers' own programs see.
-BARE: dict[str, Any] = {"protection": "none", "scaling": "none"}
+BARE: dict[str, Any] = {"protection": "none", "scaling": "none", "missing": "drop"}
 #: What a hospital runs: groups of at least 5, without scaling, as all the others here.
-GROUPS: dict[str, Any] = {"min_group_size": 5, "scaling": "none"}
+GROUPS: dict[str, Any] = {"min_group_size": 5, "scaling": "none", "missing": "drop"}
 
 
 # --- baselines ------------------------------------------------------------------------------------

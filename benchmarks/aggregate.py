@@ -44,7 +44,7 @@ CELLS, FEATURES, P = 100, 784, 5
 SESSION: dict[str, Any] = {
     "algorithm": "fkm",
     "config": {"n_clusters": CELLS},
-    "policy": {"scaling": "none", "round_timeout_s": 86_400},
+    "policy": {"scaling": "none", "missing": "drop", "round_timeout_s": 86_400},
     "seed": 7,
 }
 #: Spread of the clusters' centres, each feature; the cells' spread around them is 1.

@@ -160,6 +160,7 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
         "min_group_size": 5,
         "min_sites": 1,
         "scaling": "none",
+        "missing": "drop",
         "max_rounds": 5_000,
         "protection": protection,
     }

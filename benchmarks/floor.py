@@ -41,7 +41,7 @@ SESSION: dict[str, Any] = {
     "purpose": "What a benchmark measures on made-up rows.",
     "algorithm": "fkm",
     "config": {"n_clusters": 10, "variant": "paper", "rounds": ROUNDS, "evaluate": False},
-    "policy": {"scaling": "none", "max_rounds": ROUNDS + 1},
+    "policy": {"scaling": "none", "missing": "drop", "max_rounds": ROUNDS + 1},
     "seed": 7,
 }
 

@@ -228,7 +228,7 @@ def _definition(session: str, sites: list[str], rounds: int) -> dict[str, Any]:
         "sites": sites,
         "seed": 7,
         "start": "manual",
-        "policy": {"scaling": "none", "max_rounds": rounds},
+        "policy": {"scaling": "none", "missing": "drop", "max_rounds": rounds},
     }
 
 

@@ -327,7 +327,7 @@ def shared_features(form: str, protection: str, seed: int) -> Record:
     rows = {site: data.X[np.ix_(own, common)] for site, own in data.split.items()}
     if form == "one-hot":
         rows, named = _one_hot(rows, named)
-    policy: dict[str, Any] = {"protection": protection}
+    policy: dict[str, Any] = {"protection": protection, "missing": "drop"}
     result = simulate(
         "fkm",
         rows,

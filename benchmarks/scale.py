@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,7 @@ from _report import write
 from fedclust.data import Dataset, LabelRows
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
-from fedclust.data.site_data import table_points
-from fedclust.protection.table import form_table_by_blocks
+from fedclust.data.site_data import form_cohort, table_points
 from fedclust.schema.feature import Feature
 
 D, K, P = 32, 16, 5
@@ -108,9 +108,8 @@ def measured(path: Path, small: Path) -> dict[str, Any]:
 
 def grouped_in_memory(path: Path, n: int) -> float:
     """Return the time that grouping takes in memory, in groups as large as those of n persons."""
-    persons = read_persons(path, FEATURES)
-    (block,) = persons.blocks()
-    return timed(lambda: form_table_by_blocks(persons.describe(P), [block.sources], P, n))
+    persons = replace(read_persons(path, FEATURES), n_persons=n)
+    return timed(lambda: form_cohort(persons, P))
 
 
 _FIGURES = (
@@ -133,8 +132,7 @@ def limited(path: Path) -> dict[str, Any]:
 
     def form() -> None:
         persons = read_persons(source, FEATURES)
-        blocks = (block.sources for block in persons.blocks())
-        table = form_table_by_blocks(persons.describe(P), blocks, P, persons.n_persons)
+        table = form_cohort(persons, P).table([feature.name for feature in FEATURES])
         found.append(len(table_points(persons, table).X))
 
     def label() -> None:

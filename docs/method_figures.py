@@ -30,7 +30,7 @@ Sites = dict[str, FloatArray]
 
 SEED = 1
 #: Positions in the figures are those that travel: nothing is scaled.
-POLICY = {"scaling": "none"}
+POLICY = {"scaling": "none", "missing": "drop"}
 LOW, HIGH = (-0.8, -0.8), (11.0, 11.0)
 
 
@@ -244,9 +244,10 @@ def draw_mixture() -> Figure:
         "Partition",
         "The first classes: each point goes with the nearest centroid of a k-means.",
     )
-    start.regions(first.start)
+    (partition,) = tasks(result, "partition").values()
+    start.regions(partition.centroids)
     start.rows(sites)
-    start.numbers(first.start)
+    start.numbers(partition.centroids)
     step = sheet.panel(
         "Round 1",
         "Each site weighs its points by the probabilities of the classes and sends sums (marks: "

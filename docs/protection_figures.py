@@ -32,7 +32,10 @@ from diagrams import (
 )
 from fedclust import SimulationResult, simulate
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.table import ProtectedTable, encode_sources, form_table, group_persons
+from fedclust.protection.groups import form_groups
+from fedclust.protection.parts import embed_persons
+from fedclust.protection.table import ProtectedTable
+from fedclust.protection.update import form_table
 from fedclust.report.drawing import PALETTE, Axis, Figure, frame, tag, text, words_width
 
 FloatArray = NDArray[np.float64]
@@ -43,7 +46,7 @@ PATIENTS = np.array(
     [
         *[(31, 118, 0), (28, 121, 1), (36, 115, 0), (33, 124, 0), (39, 119, 0)],
         *[(52, 131, 1), (49, 138, 1), (55, 142, 1), (47, 135, 1), (58, 140, 1)],
-        *[(71, 149, 0), (68, 156, 0), (74, 161, 1), (66, 147, 0), (77, 152, 0)],
+        *[(71, 149, 0), (68, 156, 0), (74, 161, 0), (66, 147, 0), (77, 152, 0)],
     ],
     dtype=np.float64,
 )
@@ -64,13 +67,9 @@ class Grouped:
     def records(self) -> list[str]:
         """Return what each group releases, in words."""
         return [
-            f"{size} persons: {age:.0f} years, {sbp:.0f} mmHg, {smokers:.0f} smokers"
-            for size, age, sbp, smokers in zip(
-                self.table.sizes,
-                self.table.values("age"),
-                self.table.values("sbp"),
-                self.table.values("smoker") * self.table.sizes,
-                strict=True,
+            f"{size} persons: {age:.0f} years, {sbp:.0f} mmHg, smoker: {'yes' if smoker else 'no'}"
+            for size, age, sbp, smoker in zip(
+                self.table.sizes, *map(self.table.values, COLUMNS), strict=True
             )
         ]
 
@@ -82,9 +81,7 @@ def grouped_patients() -> Grouped:
         SourceColumn(name, np.ascontiguousarray(values))
         for name, values in zip(COLUMNS, PATIENTS.T, strict=True)
     ]
-    table = form_table(sources, P)
-    groups = group_persons(table.columns, encode_sources(table.columns, sources), P)
-    return Grouped(table, groups)
+    return Grouped(form_table(sources, P), form_groups(embed_persons(sources, P), P))
 
 
 def protected_table() -> Figure:
@@ -118,7 +115,7 @@ def protected_table() -> Figure:
     parts.append(tag("circle", cx=174.0, cy=low, r=5.0, fill=INK))
     parts.append(text(186, low + 5, "patient who smokes", "start", size=13))
     parts.append(_plus(354, low))
-    parts.append(text(368, low + 5, "released mean of a group", "start", size=13))
+    parts.append(text(368, low + 5, "released record of a group", "start", size=13))
     description = "Fifteen patients by age and blood pressure, in three groups. " + ". ".join(
         f"Group {number} releases {words}" for number, words in enumerate(found.records, 1)
     )

@@ -53,8 +53,6 @@ class Study:
     features, outcomes : dict of name to declaration
     k : int
         The number of clusters of the study's protocol; one less and one more are tried too.
-    missing : str
-        As in a policy.
     types : dict of site to the true type of each patient
         Known of made-up patients alone.
     """
@@ -65,7 +63,6 @@ class Study:
     features: dict[str, dict[str, Any]]
     outcomes: dict[str, dict[str, Any]]
     k: int
-    missing: str
     types: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -85,7 +82,6 @@ class Study:
             "outcomes_k": self.k,
             "sites": list(self.sites),
             "seed": SEED,
-            "policy": {"missing": self.missing},
         }
 
     @property
@@ -142,7 +138,6 @@ def sepsis(data: Path | None, patients: int, out: Path) -> Study:
         features={name: about for name, (_, _, about) in sepsis_files.SUMMARY.items()},
         outcomes=sepsis_files.OUTCOMES,
         k=4,
-        missing="impute",
         types=types,
     )
 
@@ -166,7 +161,6 @@ def heart_disease(data: Path) -> Study:
         features={name: {"unit": heart.UNITS.get(name, ""), **kinds[name]} for name in kinds},
         outcomes={"sick": {"kind": "binary", "points": 50}},
         k=3,
-        missing="impute",
     )
 
 

@@ -154,6 +154,7 @@ class ClusterModel(Model):
             deviations=np.nan_to_num(_matrix([cluster.sd or () for cluster in self.clusters])),
             overall_means=np.nan_to_num(_vector([column.mean for column in self.columns])),
             overall_deviations=np.nan_to_num(_vector([column.sd for column in self.columns])),
+            typical=tuple(column.name for column in self.columns if column.typical),
         )
 
     def predict(self, rows: Source) -> NDArray[np.int64]:

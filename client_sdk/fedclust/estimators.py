@@ -71,7 +71,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_clusters: Any = 8
     _: KW_ONLY
     scaling: str = "standard"
-    missing: str = "drop"
+    missing: str = "impute"
     min_group_size: int = 5
     policy: Mapping[str, Any] | None = None
     options: Mapping[str, Any] | None = None

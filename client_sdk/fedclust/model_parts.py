@@ -72,7 +72,9 @@ class OutsideRule(OutsideLimits):
 class ModelColumn(Model):
     """A number, a yes/no value, or a level of a feature as 0 or 1; in own units, transformed.
 
-    ``mean`` and ``sd`` are over all persons; None without a closing evaluation.
+    ``mean`` and ``sd`` are over all persons; None without a closing evaluation. ``typical``: half
+    of a site's records or more hold one value, so that ``mean`` is a typical value, or a share of
+    groups.
     """
 
     name: str
@@ -85,6 +87,7 @@ class ModelColumn(Model):
     impute: Known = None
     mean: Known = None
     sd: Known = None
+    typical: bool = False
 
 
 class ModelCluster(Model):
@@ -161,6 +164,7 @@ def model_columns(result: Result, features: tuple[Feature, ...]) -> tuple[ModelC
             impute=of(result.impute, j),
             mean=None if profile is None else of(profile.overall_means, j),
             sd=None if profile is None else of(profile.overall_deviations, j),
+            typical=profile is not None and column.name in profile.typical,
         )
         for j, column in enumerate(columns_of(features))
     )

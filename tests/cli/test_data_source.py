@@ -277,7 +277,10 @@ def test_a_title_above_the_header_of_a_sheet(office: Office) -> None:
 
 def test_new_rows_of_a_registered_source_are_labelled(office: Office) -> None:
     rng = np.random.default_rng(1)
-    fake = FakeCoordinator({name: rng.normal(size=(N, 2)) for name in ("alpha", "beta")})
+    fake = FakeCoordinator(
+        {name: rng.normal(size=(N, 2)) for name in ("alpha", "beta")},
+        policy={"max_rounds": 4, "missing": "drop"},
+    )
     with fake.site("journal") as site:
         site.participate("heart", rng.normal(size=(N, 2)), consent=True).save("heart.fedclust")
     labels = ("--out", "labels.csv")

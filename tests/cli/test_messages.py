@@ -534,29 +534,40 @@ def test_repeated_ids_are_counted_and_not_named(desk: Desk) -> None:
 def test_a_file_of_which_nobody_can_take_part_does_not_fit(desk: Desk) -> None:
     def empty(lines: list[list[Any]]) -> None:
         for place, line in enumerate(lines[1:]):
-            line[1 + place % 2] = ""
+            line[1 if place < 56 else 2] = ""
 
     data = changed(desk, "empty.csv", empty)
-    said = desk.run("ada", f"check --definition heart.json {data}")
+    desk.definition("dropping.json", policy={"missing": "drop"})
+    said = desk.run("ada", f"check --definition dropping.json {data}")
     assert said.code == 3
     assert "0 persons take part, and the session needs at least 5" in said.text
     assert "0 of 60 rows have a value in every column." in said.text
-    assert "Values are missing in age (50.0%), chol (50.0%): complete them" in said.text
-    facts = json.loads(desk.run("ada", f"check --definition heart.json --json {data}").out)
+    assert "Values are missing in age (93.3%), chol (6.7%): complete them" in said.text
+    facts = json.loads(desk.run("ada", f"check --definition dropping.json --json {data}").out)
     assert facts["refused"]["rule"] == "too-few-persons"
 
 
-def test_check_says_how_many_complete_persons_are_left_out(desk: Desk) -> None:
-    def some(lines: list[list[Any]]) -> None:
-        for line in lines[1:4]:
+def test_check_says_how_many_persons_stay_with_drop(desk: Desk) -> None:
+    def most(lines: list[list[Any]]) -> None:
+        for line in lines[1:51]:
             line[1] = ""
 
-    said = desk.run("ada", f"check --definition heart.json {changed(desk, 'some.csv', some)}")
+    data = changed(desk, "most.csv", most)
+    desk.definition("dropping.json", policy={"missing": "drop"})
+    facts = json.loads(desk.run("ada", f"check --definition dropping.json --json {data}").out)
+    groups, persons = (facts["staying"][name] for name in ("groups", "persons"))
+    assert facts["usable_rows"] == round(60 * persons) < 48
+    said = desk.run("ada", f"check --definition dropping.json {data}")
     assert said.code == 0
-    found = re.search(r"persons who take part: (\d+)\s+57 of 60 rows have a value", said.text)
-    assert found is not None
-    assert int(found[1]) < 57
-    assert "missing: impute keeps all" in " ".join(said.text.split())
+    assert "10 of 60 rows have a value in every column" in said.text
+    text = f"{groups:.1%} of the groups stay, with {persons:.1%} of the persons"
+    assert f"{text}; ask the analyst for missing: impute" in said.text
+    kept = desk.run("ada", f"check --definition heart.json {data}")
+    assert "persons who take part: 60" in kept.text
+    assert "groups stay" not in kept.text
+
+
+def test_too_few_rows_are_refused(desk: Desk) -> None:
     few = changed(desk, "few.csv", lambda lines: lines.__delitem__(slice(4, None)))
     said = desk.run("ada", f"check --definition heart.json {few}")
     assert (said.code, "the session needs at least 5" in said.text) == (3, True)
@@ -626,10 +637,10 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     assert desk.run("north", saved).code == 0
     labelled = desk.run("north", f"predict swept.fedclust --out l2.csv {data}")
     assert labelled.code == 0
-    assert "30 of 60 rows have no label: values are missing, or levels are not" in labelled.text
-    assert "30 rows labelled: l2.csv (K = " in labelled.text
+    assert "column 'angina': 30 rows have a value that the session does not know" in labelled.text
+    assert "60 rows labelled: l2.csv (K = " in labelled.text
     two = desk.run("north", f"predict swept.fedclust --out l2.csv --k 2 {data}")
-    assert "30 rows labelled: l2.csv (K = 2)" in two.text
+    assert "60 rows labelled: l2.csv (K = 2)" in two.text
 
 
 def test_a_column_without_a_known_level_is_refused_in_its_line(desk: Desk) -> None:
@@ -640,7 +651,7 @@ def test_a_column_without_a_known_level_is_refused_in_its_line(desk: Desk) -> No
     data = changed(desk, "levels.csv", rename)
     for protection in ("groups", "none"):
         definition = {"name": "heart", **STUDY}
-        definition["policy"] = {**definition.get("policy", {}), "protection": protection}
+        definition["policy"] = {"protection": protection, "missing": "drop"}
         (desk.place / "levels.json").write_text(json.dumps(definition), "utf-8")
         said = desk.run("ada", f"check --definition levels.json {data}")
         assert said.code == 3

@@ -172,7 +172,8 @@ def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) ->
         for name in ("ada", "bern", "cork")
     }
     config, features = {"n_clusters": [2, 3]}, [{"name": "x"}, {"name": "y"}]
-    found = simulate("mixture", sites, config=config, features=features).at(2)
+    policy = {"missing": "drop"}
+    found = simulate("mixture", sites, config=config, features=features, policy=policy).at(2)
     found.save(folder / "soft.fedclust")
     (folder / "soft.csv").write_text("mrn,x,y\na,2,2.1\nb,9,\nc,4,4\n", "utf-8")
     given = ("--data", "soft.csv", "--id-column", "mrn", "--out", "soft-labels.csv")

@@ -15,11 +15,14 @@ import pytest
 from fedclust.cli import main as cli
 from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
+from fedclust.cli.row_check import CheckedTable, RowCheck
 from fedclust.data import Dataset, load, persons
+from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import profile
 from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
 from fedclust.site.state import SiteState
+from fedclust.wire.models import SessionCreate
 from support.fake_coordinator import FakeCoordinator
 from support.purpose import PURPOSE
 
@@ -84,6 +87,7 @@ def test_a_wrong_unit_is_recognised_by_the_factor_that_fits() -> None:
         ([1, 1, None], SEX, "the same"),
         (["3", "3"], CP, "the same"),
         ([1.5, None, None], Feature(name="x"), "67% of its values are missing"),
+        ([None, None], Feature(name="x"), "100% of its values are missing"),
     ],
 )
 def test_probable_mistakes_are_described(values: Any, feature: Feature, says: str) -> None:
@@ -322,21 +326,79 @@ def test_the_command_without_a_coordinator(office: Office) -> None:
         assert str(file) in office.err
 
 
+def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> None:
+    rows = pd.DataFrame({"age": RNG.uniform(30, 80, 60), "chol": RNG.normal(200, 30, 60)})
+    rows["dialysis"] = (np.arange(60) < 30).astype(float)
+    rows["rare"] = (np.arange(60) < 4).astype(float)
+    rows["ktv"] = np.where(rows["dialysis"] == 1, RNG.normal(1.4, 0.2, 60), np.nan)
+    rows.loc[[7, 41], ["age", "chol"]] = 99_999.0
+    rows.to_csv(office.path / "cohort.csv", index=False)
+    yes_no = [{"name": name, "kind": "binary"} for name in ("dialysis", "rare")]
+    body = {"name": "heart", "purpose": PURPOSE, "algorithm": "lloyd", "sites": ["a", "b", "me"]}
+    body |= {"config": {"n_clusters": 3}}
+    body |= {"features": [{"name": "age"}, {"name": "chol"}, {"name": "ktv"}, *yes_no]}
+    file = office.path / "heart.json"
+    file.write_text(json.dumps(body), "utf-8")
+    given = ("check", "--definition", str(file), *office.data)
+    assert office.run(*given) == 0, office.err
+    text = " ".join(office.out.split())
+    assert re.search(r"furthest from the median, in robust sd: age 99999 \(\d+\.\d\), chol", text)
+    assert "2 rows lie more than 10 robust sd from the median in at least half of 3 numbers" in text
+    assert "(line 9, 43): look at them" in text
+    assert "ktv has no value just where dialysis is 0: absence reads like a yes/no feature" in text
+    assert "fewer than 5 rows have rare = 1: groups of 5 hardly show a trait that rare" in text
+    assert "A sensitive trait should be an outcome, not a feature" in text
+    assert office.run(*given, "--json") == 0, office.err
+    facts = json.loads(office.out)
+    assert facts["rows_far_out"] == {"rows": 2, "columns": 3, "unit": "line", "first": [9, 43]}
+    assert facts["absences"] == [{"features": ["ktv"], "column": "dialysis", "value": "0"}]
+    assert facts["columns"][0]["furthest"] == 99_999.0
+    # Exact rows show every trait.
+    file.write_text(json.dumps(body | {"policy": {"protection": "none"}}), "utf-8")
+    assert office.run(*given) == 0, office.err
+    assert "trait" not in office.out
+
+
+def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
+    rows = pd.DataFrame({"age": [40.0] * 20, "chol": RNG.normal(200, 30, 20)})
+    rows["sex"] = (np.arange(20) < 8).astype(float)
+    rows.loc[rows["sex"] == 1, "chol"] = np.nan
+    rows.loc[[9, 19], ["age", "chol"]] = 99_999.0
+    rows["age"] += np.arange(20)
+    found = profile(rows, (Feature(name="age"), Feature(name="chol"), SEX))
+    body = SessionCreate.model_validate_json(
+        json.dumps(
+            {
+                "name": "heart",
+                "algorithm": "lloyd",
+                "config": {"n_clusters": 3},
+                "features": FEATURES,
+                "sites": ["a", "b", "me"],
+            }
+        )
+    )
+    for share, few in ((0.79, ["missing: drop"]), (0.8, [])):
+        table = CheckedTable(20, ("age",), None, staying=Staying(0.5, share))
+        assert RowCheck(body, found, 5, table).look_at == ["chol", "rows far out", *few]
+
+
 def test_a_feature_that_too_few_groups_release_is_named(office: Office) -> None:
-    """The rows have enough values, but one without a value is in many of the groups."""
-    rows = [f"{20 + i},{'' if i % 15 == 7 else 150 + 2 * i}" for i in range(60)]
+    """The rows have enough values, but their only group has fewer than five."""
+    rows = [f"{20 + i},{'' if i > 3 else 150 + 2 * i}" for i in range(9)]
     (office.path / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
     body = {"name": "heart", "purpose": PURPOSE, "algorithm": "overlap", "sites": ["a", "b", "me"]}
     body |= {"config": {"n_clusters": 2}, "features": list(FEATURES), "policy": {"missing": "mask"}}
     file = office.path / "heart.json"
     file.write_text(json.dumps(body), "utf-8")
-    given = ("check", "--definition", str(file), *office.data, "--min-present", "0.9")
+    given = ("check", "--definition", str(file), *office.data, "--min-present", "0.4")
     assert office.run(*given) == 0, office.err
     assert "all 2 features" in office.out
     assert "takes part without chol: too few persons" in office.out
     assert office.run(*given, "--json") == 0, office.err
     assert json.loads(office.out)["features_unreleased"] == ["chol"]
-    assert office.run(*given[:-2]) == 0, office.err
+    rows[4] = "24,158"
+    (office.path / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
+    assert office.run(*given) == 0, office.err
     assert "takes part without" not in office.out
 
 
@@ -362,7 +424,7 @@ def test_the_table_has_the_same_figures_out_of_core(
     assert office.run(*offline, "--out-of-core") == 0, office.err
     table = json.loads(office.out)["table"]
     assert (table["n_persons"], table["group_sizes"][0] >= 5) == (60, True)
-    assert table["fenced"] == tables[0]["fenced"]
+    assert table["steps"].keys() == tables[0]["steps"].keys()
 
 
 def test_one_mapping_file_serves_every_command(office: Office) -> None:

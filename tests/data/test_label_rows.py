@@ -42,7 +42,13 @@ def _rows(seed: int, n: int = 60) -> pd.DataFrame:
 def result() -> SiteResult:
     """Return a session's result as a site has it."""
     sites = {name: _rows(seed) for seed, name in enumerate("abc")}
-    found = simulate("lloyd", sites, config={"n_clusters": 2}, features=FEATURES)
+    found = simulate(
+        "lloyd",
+        sites,
+        config={"n_clusters": 2},
+        features=FEATURES,
+        policy={"missing": "drop"},
+    )
     definition = found.definition_
     document = ResultDocument(
         session=definition.name,

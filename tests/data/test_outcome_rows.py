@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import pandas as pd
 import pytest
 
 from fedclust.data import Dataset, DataWarning, load
-from fedclust.data.outcome_rows import cells_of_persons, cells_of_rows, outcome_columns
+from fedclust.data.outcome_rows import (
+    Staying,
+    cells_of_persons,
+    cells_of_rows,
+    measure_staying,
+    outcome_columns,
+)
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
 from fedclust.data.site_data import form_counted, session_rows, site_data
@@ -21,6 +28,7 @@ from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.errors import DataError
 from fedclust.schema.feature import Feature, Outcome
+from fedclust.schema.points import Points
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
 
@@ -299,6 +307,19 @@ def test_the_rows_that_count_are_those_of_the_label_file() -> None:
         expected = points.sizes[complete].sum() if missing == "drop" else 300
         assert block.takes_part.sum() == expected
         assert 10 <= 300 - points.sizes[complete].sum() <= 19
+
+
+def test_what_stays_is_in_shares_of_groups_and_persons() -> None:
+    X = np.array([[1.0, NAN], [2.0, 3.0], [NAN, NAN], [4.0, 5.0]])
+    points = Points(X, np.array([5, 6, 7, 14]), np.zeros(2))
+    features = (Feature(name="x"), Feature(name="y"))
+    assert measure_staying(plan(features=features, missing="drop"), points) == Staying(0.5, 20 / 32)
+    assert measure_staying(plan(features=features), points) is None
+    whole = replace(points, X=np.nan_to_num(X))
+    assert measure_staying(plan(features=features, missing="drop"), whole) is None
+    # Of rows `check` counts the complete ones.
+    exact = plan(features=features, missing="drop", protection="none")
+    assert measure_staying(exact, points) is None
 
 
 def test_sources_larger_than_memory_give_the_same_persons_and_cells() -> None:

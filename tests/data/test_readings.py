@@ -13,8 +13,8 @@ from fedclust.data.persons import read_persons
 from fedclust.data.readings import FeatureReading, session_points, values_of_rows
 from fedclust.data.site_data import table_points
 from fedclust.errors import DataError
-from fedclust.protection.columns import NumericColumn
-from fedclust.protection.table import ProtectedTable, form_table
+from fedclust.protection.table import ProtectedTable, within_shares
+from fedclust.protection.update import form_table
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 
@@ -54,15 +54,9 @@ def test_units_apply_to_released_values_then_bounds_then_the_transform() -> None
 
     released = table.values("t") * 5 / 9 - 160 / 9
     np.testing.assert_allclose(points.X[:, 0], np.log(np.clip(released, 30, 45)))
-    assert points.within[0] == table.shares[0]
+    within = within_shares(points.X, table.sizes, table.neighbours)
+    np.testing.assert_array_equal(points.within, within)
     assert points.n == N
-
-
-def _level_shares(table: ProtectedTable, name: str) -> np.ndarray:
-    """Return each group's share (m, L) of every level as it releases its counts."""
-    at = [getattr(column, "names", ()) for column in table.columns].index((name,))
-    counts = table.released[at]
-    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
 def test_codes_become_levels_or_yes_and_no() -> None:
@@ -70,25 +64,14 @@ def test_codes_become_levels_or_yes_and_no() -> None:
     levels = Feature(name="s", kind="categorical", levels=("one", "two"))
 
     points, table = _points(frame, levels, s={"levels": {"a": "one", "b": "two", "c": "two"}})
-    shares = _level_shares(table, "s")
-    np.testing.assert_allclose(points.X, np.column_stack([shares[:, 0], shares[:, 1:].sum(axis=1)]))
+    codes = ("a", "b", "c")
+    is_a = table.values("s") == codes.index("a")
+    assert 0 < is_a.sum() < len(is_a)
+    np.testing.assert_array_equal(points.X, np.column_stack([is_a, ~is_a]))
 
     yes = Feature(name="s", kind="binary")
     points, table = _points(frame, yes, s={"levels": {"a": 1, "b": 0, "c": 0}})
-    codes = ("b", "c", "a")
-    np.testing.assert_allclose(points.X[:, 0], _level_shares(table, "s")[:, codes.index("a")])
-
-
-def test_the_share_within_groups_of_levels_follows_from_their_counts() -> None:
-    frame = pd.DataFrame({"s": STATES, "x": RNG.normal(size=N)})
-    levels = Feature(name="s", kind="categorical", levels=("a", "b", "c"))
-
-    points, _ = _points(frame, levels, Feature(name="x"))
-
-    rows = np.repeat(points.X[:, :3], points.sizes, axis=0)
-    total = rows.mean(axis=0) * (1 - rows.mean(axis=0))
-    within = (rows * (1 - rows)).mean(axis=0)
-    np.testing.assert_allclose(points.within[:3], within / total)
+    np.testing.assert_array_equal(points.X[:, 0], table.values("s") == codes.index("a"))
 
 
 def test_a_code_that_means_missing_makes_the_feature_missing_for_its_groups() -> None:
@@ -103,7 +86,7 @@ def test_a_code_that_means_missing_makes_the_feature_missing_for_its_groups() ->
         ).codes()["s"]
         or ()
     ).index("?")
-    lost = _level_shares(table, "s")[:, place] > 0
+    lost = table.values("s") == place
     assert lost.any()
     np.testing.assert_array_equal(np.isnan(points.X).all(axis=1), lost)
 
@@ -164,19 +147,12 @@ def test_levels_that_are_numbers_can_be_asked_for_as_numbers() -> None:
     frame = pd.DataFrame({"s": RNG.integers(1, 5, N)})
     levels = Feature(name="s", kind="categorical", levels=("1", "2", "3", "4"))
     points, table = _points(frame, Feature(name="s", unit="grade"), pinned=(levels,))
-    np.testing.assert_allclose(points.X[:, 0], _level_shares(table, "s") @ [1.0, 2, 3, 4])
-    rows = np.repeat(_level_shares(table, "s"), table.sizes, axis=0)
-    means, squares = rows @ [1.0, 2, 3, 4], rows @ [1.0, 4, 9, 16]
-    within = (squares - means**2).mean()
-    assert points.within[0] == pytest.approx(within / (within + means.var()))
+    np.testing.assert_array_equal(points.X[:, 0], 1.0 + table.values("s"))
 
 
 def test_a_constant_column_that_turns_into_yes_and_no_is_served() -> None:
     first = pd.DataFrame({"s": np.zeros(N), "x": RNG.normal(size=N)})
     features = (Feature(name="s", kind="binary"), Feature(name="x"))
-    persons = read_persons(first, features)
-    columns = persons.describe(5)
-    assert isinstance(columns[0], NumericColumn)
     points, _ = _points(first, *features)
     assert set(points.X[:, 0]) == {0.0}
 

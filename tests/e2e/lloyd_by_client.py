@@ -166,6 +166,8 @@ class Site:
             m2=[moments(part)[2] for part in parts],
             points=[len(part) for part in parts],
             within=[0.0] * len(centroids[0]),
+            constant=[False] * len(centroids[0]),
+            typical=[False] * len(centroids[0]),
         )
         return EvaluateSubmission(phase="evaluate", task_digest=digest, payload=evaluation)
 

@@ -1,4 +1,4 @@
-"""A session of 20 rounds during which coordinator and sites are killed at random moments.
+"""A session of 10 rounds during which coordinator and sites are killed at random moments.
 
 Used by the tests with few kills, and by ``benchmarks/crash.py`` with many. Everything that is
 claimed is checked against what a proxy between them recorded, and against ``simulate``.
@@ -32,7 +32,7 @@ from support.timeouts import TIMEOUT_S
 
 SESSION = "killed"
 SIZES = {"berlin": 720, "oslo": 540, "porto": 900, "turin": 450}
-K, D, ROUNDS = 8, 4, 20
+K, D, ROUNDS = 8, 4, 10
 POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
 #: The command's exit code where the coordinator cannot be reached.
 UNREACHED = 6
@@ -42,7 +42,7 @@ SHARED = tuple(sorted(Result.model_fields.keys() - {"mapping", "sweep", "outcome
 
 
 def rows() -> dict[str, NDArray[np.float64]]:
-    """Return rows without clusters, on which k-means takes over 20 rounds to converge."""
+    """Return rows without clusters, on which k-means takes over 10 rounds to converge."""
     rng = np.random.default_rng(5)
     return {name: rng.random((n, D)) * [1.0, 2.0, 5.0, 10.0] for name, n in SIZES.items()}
 

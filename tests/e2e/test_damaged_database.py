@@ -23,7 +23,7 @@ def world_of(server: ServerProcess) -> ApiCaller:
     api = ApiCaller(server.base_url, server.operator_token)
     api.register("sites", *SITES)
     api.register("analysts", "ada")
-    api.define("ada", "heart", list(SITES), policy={"scaling": "none"})
+    api.define("ada", "heart", list(SITES), policy={"scaling": "none", "missing": "drop"})
     for site in SITES:
         api.join(site, "heart")
     return api

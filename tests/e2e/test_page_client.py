@@ -160,7 +160,7 @@ class PageSite:
             "size_band": self._band,
             "sdk_version": "of the page",
             "methods": {"lloyd": [4]},
-            "engine": [2],
+            "engine": [3],
             "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
             "heads": {"first": 1, "heads": ["9f86d081884c7d65"]},
         }
@@ -234,6 +234,8 @@ class PageSite:
         a, b = np.sqrt(a), np.sqrt(apart.min(axis=1))
         spread = sizes[:, None] * (X - means[labels]) ** 2
         between = np.average((X - np.average(X, 0, sizes)) ** 2, 0, sizes)
+        most = np.array([max(sizes[own == value].sum() for value in own) for own in self.points.T])
+        known = sizes @ ~np.isnan(self.points)
         return {
             "counts": counts,
             "points": np.bincount(labels, minlength=k),
@@ -243,6 +245,8 @@ class PageSite:
             "means": means,
             "m2": np.array([spread[labels == c].sum(axis=0) for c in range(k)]),
             "within": self._within / (1.0 - self._within) * between,
+            "constant": most == known,
+            "typical": 2 * most >= known,
         }
 
     def _moments(self) -> dict[str, Any]:

@@ -64,9 +64,9 @@ def test_preparation_then_the_method_then_evaluation() -> None:
 @pytest.mark.parametrize(
     ("policy", "prepared"),
     [
-        ({"scaling": "none"}, False),
-        ({"scaling": "standard"}, True),
-        ({"scaling": "none", "missing": "impute"}, True),
+        ({"scaling": "none", "missing": "drop"}, False),
+        ({"scaling": "standard", "missing": "drop"}, True),
+        ({"scaling": "none"}, True),
     ],
 )
 def test_preparation_is_there_only_when_needed(policy: dict[str, Any], prepared: bool) -> None:
@@ -259,8 +259,8 @@ def test_an_infinite_value_is_refused_naming_column_and_count() -> None:
 def test_rows_with_a_missing_value_are_dropped_or_imputed_as_the_policy_says() -> None:
     rows = np.random.default_rng(0).normal(size=(20, 2))
     rows[:6, 1] = np.nan
-    dropping = plan_for(2, {"n_clusters": 3})
-    imputing = plan_for(2, {"n_clusters": 3}, {"missing": "impute"})
+    dropping = plan_for(2, {"n_clusters": 3}, {"missing": "drop"})
+    imputing = plan_for(2, {"n_clusters": 3})
 
     assert _one_step(dropping, rows).n == 70
     assert _one_step(imputing, rows).n == 100
@@ -280,7 +280,7 @@ def test_an_invalid_payload_of_a_method_is_not_taken_for_large_values() -> None:
     def made_by_mistake(*_: Any) -> Any:
         return kmeans_rounds.Cells(counts=np.array([5.0]), means=np.zeros((1, 2))), {}
 
-    plan = plan_for(2, {"n_clusters": 3}, {"scaling": "none"})
+    plan = plan_for(2, {"n_clusters": 3}, {"scaling": "none", "missing": "drop"})
     wrong = replace(plan, method=replace(plan.method, local_step=made_by_mistake))
     with pytest.raises(RuleViolation, match=r"lloyd .* invalid payload in phase 'cells': /counts"):
         _one_step(wrong, np.random.default_rng(0).normal(size=(20, 2)))
@@ -411,7 +411,7 @@ def test_a_site_answers_no_phase_that_the_definition_has_not() -> None:
     given = {"n_clusters": 3, "start": "given", "centroids": np.arange(6.0).reshape(3, 2)}
     with pytest.raises(RuleViolation, match="no phase 'cells'"):
         _asked(plan_for(2, given), [_prepare(), _cells()])
-    unscaled = plan_for(2, {"n_clusters": 3}, {"scaling": "none"})
+    unscaled = plan_for(2, {"n_clusters": 3}, {"scaling": "none", "missing": "drop"})
     with pytest.raises(RuleViolation, match="no phase 'prepare'"):
         _asked(unscaled, [_prepare()])
     with pytest.raises(RuleViolation, match="scaled space"):
@@ -593,7 +593,7 @@ def _tampered(change: str) -> tuple[Any, Any]:
     ],
 )
 def test_a_task_that_does_not_fit_the_plan_is_refused_at_the_site(change: str) -> None:
-    plan = plan_for(2, {"n_clusters": 3})
+    plan = plan_for(2, {"n_clusters": 3}, {"missing": "drop"})
     engine.read_task(plan, *_tampered("none"))
 
     with pytest.raises(RuleViolation):
@@ -606,7 +606,7 @@ def test_an_unknown_phase_is_refused_with_those_that_there_are() -> None:
 
 
 def test_centroids_of_another_width_are_refused_at_the_site() -> None:
-    plan = plan_for(2, {"n_clusters": 3})
+    plan = plan_for(2, {"n_clusters": 3}, {"missing": "drop"})
     task = engine.read_task(plan, *_tampered("centroids"))
 
     with pytest.raises(RuleViolation, match="shape"):
@@ -728,10 +728,11 @@ def test_names_of_methods_and_phases_are_unique() -> None:
         assert {preparation.NAME, evaluation.NAME} <= set(names)
 
 
-def test_a_session_over_bounds_needs_no_preparation() -> None:
+def test_a_session_over_bounds_that_drops_needs_no_preparation() -> None:
     features = (Feature(name="x0", lower=-1, upper=7), Feature(name="x1", lower=-1, upper=7))
-    base = plan_for(2, {"n_clusters": 3}, {"scaling": "bounds"})
-    plan = Plan(base.method, base.options, features, Policy(scaling="bounds"), 0)
+    policy = Policy(scaling="bounds", missing="drop")
+    base = plan_for(2, {"n_clusters": 3})
+    plan = Plan(base.method, base.options, features, policy, 0)
     run = drive(plan, _sites())
 
     assert run.rounds[0].phase == "cells"

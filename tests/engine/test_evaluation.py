@@ -126,6 +126,8 @@ def test_a_point_on_its_centroid_counts_one_and_repeated_centroids_are_one() -> 
         ({"m2": np.array([[-1.0, 1.0], [0.0, 0.0]])}, "m2"),
         ({"within": np.array([-1.0, 1.0])}, "within"),
         ({"within": np.ones(3)}, "shape"),
+        ({"constant": np.array([True, False])}, "typical"),
+        ({"typical": np.zeros(3, dtype=np.bool_)}, "shape"),
     ],
 )
 def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None:
@@ -138,6 +140,39 @@ def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None
     with pytest.raises(RuleViolation) as caught:
         evaluation.check(task, payload.model_copy(update=change), config)
     assert caught.value.rule == rule
+
+
+EQUAL = np.array([True, True])
+
+
+@pytest.mark.parametrize(
+    ("mask", "protection"), [([True, False], "groups"), ([True, True], "none")]
+)
+def test_columns_that_a_site_lacks_and_exact_rows_are_not_equal(
+    mask: list[bool], protection: str
+) -> None:
+    config = replace(config_of(OPTIONS, protection=protection), mask=np.array(mask))
+    points, centroids = weighted(np.ones((8, 2)) * mask), np.zeros((1, 2))
+    payload = _measure(points, centroids, config)
+    here = [protection == "groups", False]
+    assert payload.constant.tolist() == payload.typical.tolist() == here
+    task = SiteTask(evaluation.NAME, evaluation.EvaluationTask(centroids=centroids))
+    for change in ({"typical": EQUAL}, {"constant": EQUAL, "typical": EQUAL}):
+        with pytest.raises(RuleViolation, match="that the site has"):
+            evaluation.check(task, payload.model_copy(update=change), config)
+
+
+@pytest.mark.parametrize(("sizes", "half"), [([10, 5, 5], True), ([9, 5, 6], False)])
+def test_equal_records_count_by_persons_where_they_have_a_value(
+    sizes: list[int], *, half: bool
+) -> None:
+    X = np.array([[1.0, 4.0, 0.1], [1.0, 4.0, 0.2], [1.0, 5.0, 0.3]])
+    observed = np.array([[True, True, True], [True, True, True], [True, False, True]])
+    points = replace(weighted(X, sizes), observed=observed)
+    payload = _measure(points, np.zeros((1, 3)), config_of(OPTIONS, d=3, missing="impute"))
+
+    assert payload.constant.tolist() == [True, True, False]
+    assert payload.typical.tolist() == [True, True, half]
 
 
 def test_more_centroids_than_the_definition_names_are_refused() -> None:
@@ -190,12 +225,12 @@ def test_deviations_are_completed_by_the_variance_within_groups() -> None:
 
 
 def _mixed(n: int) -> dict[str, pd.DataFrame]:
-    """Return three sites' rows, far from the origin and with a yes/no column."""
+    """Return three sites' rows, away from the origin and with a yes/no column."""
     rng = np.random.default_rng(4)
     of = rng.integers(0, 3, n)
     frame = pd.DataFrame(
         {
-            "age": 1e6 + 20.0 * of + rng.normal(0, 3, n),
+            "age": 1e3 + 20.0 * of + rng.normal(0, 3, n),
             "smoker": (rng.random(n) < np.array([0.1, 0.5, 0.9])[of]).astype(float),
             "score": rng.integers(0, 9, n).astype(float) - 4.0 * of,
         }
@@ -269,6 +304,62 @@ def test_columns_count_at_the_sites_that_have_them() -> None:
     assert profile.means[0, 1] == pytest.approx(rows["b"][:, 1].mean())
     assert profile.deviations[0, 1] == pytest.approx(rows["b"][:, 1].std())
     assert profile.means[0, 0] == pytest.approx(np.concatenate([rows["a"], rows["b"]])[:, 0].mean())
+
+
+@pytest.mark.parametrize(("n_equal", "warns"), [(0, False), (2, False), (3, True), (4, True)])
+def test_the_result_says_at_how_many_sites_all_records_are_equal(
+    n_equal: int, *, warns: bool
+) -> None:
+    X = np.random.default_rng(8).normal(size=(20, 2))
+    equal = X * [1.0, 0.0]
+    sites = {f"s{i}": weighted(equal if i < n_equal else X) for i in range(4)}
+    outcome = _outcome(sites, np.zeros((1, 2)), config_of(OPTIONS))
+
+    assert outcome.profile is not None
+    assert outcome.profile.all_equal == ({"x1": (n_equal, 4)} if n_equal else {})
+    assert outcome.profile.typical == (("x1",) if n_equal else ())
+    said = f"All records are equal in 'x1' at {n_equal} of 4 sites: a rare trait vanishes there"
+    assert any(said in text for text in outcome.warnings) == warns
+
+
+def test_sites_that_lack_a_column_are_not_among_those_that_have_it() -> None:
+    config = config_of(OPTIONS, missing="mask")
+    masks = {"a": np.array([True, False]), "b": np.array([True, True])}
+    X = np.random.default_rng(8).normal(size=(20, 2)) * [1.0, 0.0]
+    centroids = np.zeros((1, 2))
+    answers = [
+        Contribution(site, _measure(weighted(X), centroids, replace(config, mask=mask)), 5)
+        for site, mask in masks.items()
+    ]
+    config = replace(config, masks=masks)
+    profile = evaluation.aggregate(raw_result(centroids, config), answers, config).profile
+
+    assert profile is not None
+    assert profile.all_equal == {"x1": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("persons", "p", "warns"),
+    [([19, 0], 5, True), ([20, 0], 5, False), ([20, 0], 6, True), ([10, 6], 5, False)],
+)
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_a_small_cluster_at_one_site_alone_is_warned_of(
+    persons: list[int], p: int, protection: str, *, warns: bool
+) -> None:
+    sites = {}
+    for site, far in zip("ab", persons, strict=True):
+        if protection == "groups":
+            sites[site] = weighted([[0.0], [9.0]] if far else [[0.0]], [99, far] if far else [99])
+        else:
+            sites[site] = weighted([[0.0]] * 99 + [[9.0]] * far, 1)
+    config = config_of(OPTIONS, d=1, p=p, protection=protection)
+    config = replace(config, p=p if protection == "groups" else 1)
+    centroids = np.array([[0.0], [9.0]])
+
+    said = f"1 of the 2 clusters has fewer than {4 * p} persons, all at one site"
+    assert any(said in text for text in _outcome(sites, centroids, config).warnings) == warns
+    alone = _outcome({"a": sites["a"]}, centroids, config)
+    assert not any("all at one site" in text for text in alone.warnings)
 
 
 def test_a_table_tells_nothing_finer_than_its_groups() -> None:

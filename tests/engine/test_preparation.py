@@ -171,7 +171,7 @@ def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
     ],
 )
 def test_check_refuses_moments_that_cannot_be(change: dict[str, Any], rule: str) -> None:
-    config = _config(2, p=2)
+    config = _config(2, p=2, missing="drop")
     points = row_points(np.random.default_rng(0).normal(size=(6, 2)))
     payload = preparation.local_step(points, config)
     assert payload is not None

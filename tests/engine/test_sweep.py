@@ -237,12 +237,13 @@ def test_what_a_sweep_does_not_go_with() -> None:
 
 
 def test_a_task_or_answer_of_another_form_is_refused() -> None:
-    entry = next(e for e in run("lloyd", list(KS), {"scaling": "none"}).trace_ if e.round == 1)
+    policy = Policy(scaling="none", missing="drop")
+    entry = next(e for e in run("lloyd", list(KS), policy.model_dump()).trace_ if e.round == 1)
     plan = Plan(
         sweep.for_options(LLOYD, Config(n_clusters=KS)),
         Config(n_clusters=KS),
         tuple(Feature(name=f"x{j}") for j in range(3)),
-        Policy(scaling="none"),
+        policy,
         3,
     )
 

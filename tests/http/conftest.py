@@ -41,7 +41,7 @@ def populate(local: LocalCoordinator) -> ApiCaller:
     api.tokens["operator"] = local.operator_token
     api.register("sites", *SITES)
     api.register("analysts", "ada")
-    api.define("ada", "heart", list(SITES))
+    api.define("ada", "heart", list(SITES), policy={"missing": "drop"})
     for site in SITES:
         api.join(site, "heart")
     return api

@@ -26,6 +26,8 @@ from support.rounds import drive
 
 SITES = ("north", "south", "west")
 LATE = "late"
+#: In a session with it the first phase of the method is the first round.
+UNPREPARED = {"scaling": "none", "missing": "drop"}
 #: Every method once, where what is tried rests on the coordinator.
 LAST = [(method, tried.variants[-1]) for method, tried in TRIED.items()]
 
@@ -209,8 +211,8 @@ def test_one_cluster_is_the_mean(method: str, options: dict[str, Any]) -> None:
     config = {**options, "n_clusters": 1}
     result = simulate(method, sites, config=config, features=FEATURES, seed=7).result_
     mean = np.vstack(list(sites.values())).mean(axis=0)
-    # The table's means are rounded.
-    assert np.allclose(result.centroids_original, [mean], rtol=2e-3)
+    # Of groups' middle values, or of artificial persons around them.
+    assert np.allclose(result.centroids_original, [mean], rtol=1e-2)
     assert result.sizes == (180,)
 
 
@@ -272,7 +274,7 @@ def test_a_result_of_one_k_has_no_other(api: ApiCaller, session: str) -> None:
 
 
 def test_an_answer_that_counts_nobody_is_refused(api: ApiCaller, session: str) -> None:
-    sites = begin(api, session, "lloyd", {}, policy={"scaling": "none"})
+    sites = begin(api, session, "lloyd", {}, policy=UNPREPARED)
     answer = json.loads(api.answer(sites[0], session))
     answer["payload"] = {name: _zeros(value) for name, value in answer["payload"].items()}
     problem = refused(api.put(sites[0], session, 1, json.dumps(answer).encode()), "invalid")
@@ -362,7 +364,7 @@ def test_answers_that_cannot_be_true_are_refused_and_not_stored(
     api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
     """In the method's first phase, which has no preparation before it."""
-    begin(api, session, method, options, policy={"scaling": "none"})
+    begin(api, session, method, options, policy=UNPREPARED)
     honest = json.loads(api.answer("north", session))
     for lie, (change, slug, rule) in LIES.items():
         body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
@@ -411,7 +413,7 @@ def test_lies_that_only_one_method_can_tell_are_refused(
     api: ApiCaller, session: str, lie: str
 ) -> None:
     method, options, change, rule, pointer = OWN_LIES[lie]
-    policy = {"scaling": "none", "protection": "none" if options == FULL else "groups"}
+    policy = {**UNPREPARED, "protection": "none" if options == FULL else "groups"}
     begin(api, session, method, options, policy=policy)
     honest = json.loads(api.answer("north", session))
     body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}

@@ -158,8 +158,8 @@ def test_without_numbers_gamma_is_1_and_clusters_are_those_of_k_modes() -> None:
     assert result.quality.inertia == pytest.approx(mismatches.min(axis=1).sum())
 
 
-def test_a_known_gamma_without_scaling_needs_no_preparation() -> None:
-    policy = {**K_PROTOTYPES, "gamma": 1.0, "scaling": "none"}
+def test_a_known_gamma_without_scaling_or_imputing_needs_no_preparation() -> None:
+    policy = {**K_PROTOTYPES, "gamma": 1.0, "scaling": "none", "missing": "drop"}
     phases = [entry.phase for entry in cluster(patients(), policy=policy).result_.history]
     assert "prepare" not in phases
     policy["gamma"] = None
@@ -234,7 +234,7 @@ def test_the_report_names_the_dissimilarity_and_shows_each_mode_with_its_share(
     first = json.loads((tmp_path / "report.json").read_text())["clusters"][0]
     # The centroid holds the mode: without the evaluation no share of persons is known.
     assert first["modes"][0]["share"] is None
-    assert [each["mean"] for each in first["columns"][2:]] == [None] * 5
+    assert [each["value"] for each in first["columns"][2:]] == [None] * 5
 
 
 # --- Gower ----------------------------------------------------------------------------------------
@@ -384,4 +384,4 @@ def test_models_of_resampled_data_and_of_fewer_sites_have_modes_too() -> None:
     compared = cluster(rows, "fkm", policy={**policy, "min_sites": 1}, transfer=True)
     for site in compared.result_.transfer.sites.values():
         assert site.own_ari > 0.6
-        assert site.left_out_ari > 0.8
+        assert site.left_out_ari > 0.7

@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 Sites = Mapping[str, FloatArray]
 RULES = ("quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton")
 #: Every row is a point: what is looked at here are bounds.
-OPEN = {"protection": "none", "min_sites": 1, "scaling": "none"}
+OPEN = {"protection": "none", "min_sites": 1, "scaling": "none", "missing": "drop"}
 
 
 def plan_for(

@@ -25,7 +25,7 @@ from support.points import config_of, weighted
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
 POINTS = weighted([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]], [5, 7, 5, 9, 6])
-BARE = {"scaling": "none", "protection": "none"}
+BARE = {"scaling": "none", "missing": "drop", "protection": "none"}
 VARIANTS = [{}, {"variant": "paper"}]
 
 

@@ -27,7 +27,7 @@ from support.rounds import drive
 from support.site_rows import blobs, breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
-OPEN = {"scaling": "none", "protection": "none", "min_sites": 1}
+OPEN = {"scaling": "none", "missing": "drop", "protection": "none", "min_sites": 1}
 GROUPS = {**OPEN, "protection": "groups"}
 
 

@@ -14,14 +14,17 @@ from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 from fedclust import simulate
-from fedclust.methods.mixture import METHOD, client, messages, server
+from fedclust.methods.mixture import METHOD, messages, server
+from fedclust.methods.mixture.artificial import draw_persons
+from fedclust.methods.mixture.classes import Classes
 from fedclust.methods.mixture.config import Config
+from fedclust.methods.mixture.loss import loss_warning
 from fedclust.methods.mixture.messages import EMTask, Partition, PartitionTask, Weighted, check
 from fedclust.numeric.random import site_rng
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points, total_variances
+from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Next, SiteTask
@@ -195,7 +198,7 @@ def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Rounds:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[RunConfig[Config], list[Points]]:
-    """Draw sites' points, in columns of all kinds, with whatever spread within groups."""
+    """Draw sites' points in columns of numbers: for answers of groups, further persons count."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     options = Config(
         n_clusters=draw(st.integers(1, 4)),
@@ -205,12 +208,10 @@ def tables(draw: st.DrawFn) -> tuple[RunConfig[Config], list[Points]]:
     )
     sites = []
     for _ in range(draw(st.integers(1, 3))):
-        X = mixed_rows(draw(st.integers(2, 20)), int(rng.integers(1000)))
-        X[:, 1:] = np.round(0.8 * X[:, 1:] + 0.2 * rng.dirichlet(np.ones(4), len(X)), 3)
-        X[:, 4] = 1.0 - X[:, 2] - X[:, 3]
-        within = np.append(draw(st.sampled_from((0.0, 0.1, 0.9))), np.zeros(4))
-        sites.append(Points(X, rng.integers(5, 12, len(X)), within))
-    return config_of(options, features=MIXED, space=Space.identity(5)), sites
+        of = rng.integers(0, 2, draw(st.integers(2, 20)))
+        X = rng.normal(of[:, None], 0.5, (len(of), 3))
+        sites.append(Points(X, rng.integers(5, 12, len(X)), np.zeros(3)))
+    return config_of(options, d=3), sites
 
 
 @settings(max_examples=25)
@@ -223,36 +224,85 @@ def test_the_log_likelihood_never_falls(drawn: tuple[RunConfig[Config], list[Poi
     assert (np.diff(found) >= -1e-9 * (1.0 + np.abs(found[:-1]))).all()
 
 
-def test_groups_are_completed_by_the_variance_within_them() -> None:
+def test_artificial_persons_find_the_spread_of_the_classes() -> None:
     rng = np.random.default_rng(4)
     rows = np.concatenate([rng.normal(0.0, 1.0, (400, 4)), rng.normal(4.0, 2.0, (400, 4))])
     points = of_rows(rows)
     start = np.array([[0.0] * 4, [4.0] * 4])
-    within = client.variance_within(points, start)
-    assert within is not None
-    mean = np.average(within, axis=0, weights=points.sizes)
-    np.testing.assert_allclose(mean, points.within * total_variances(points))
     config = config_of(Config(n_clusters=2, start="given", centroids=start), d=4)
-    completed = rounds(config, [points], 12).state.classes
-    alone = replace(points, within=np.zeros(4))
-    as_they_are = rounds(config, [alone], 12).state.classes
-    assert completed is not None
-    assert as_they_are is not None
-    deviations = np.sqrt(completed.variances).mean(axis=1)
+    found = rounds(config, [points], 12).state.classes
+    open_config = replace(config, policy=config.policy.model_copy(update={"protection": "none"}))
+    records = rounds(open_config, [points], 12).state.classes
+    assert found is not None
+    assert records is not None
+    deviations = np.sqrt(found.variances).mean(axis=1)
     np.testing.assert_allclose(deviations, [1.0, 2.0], rtol=0.1)
-    # Without, groups of about six persons pass for persons who are more alike.
-    assert (np.sqrt(as_they_are.variances).mean(axis=1) < 0.95 * deviations).all()
+    # Records alone are more alike than persons.
+    assert (np.sqrt(records.variances).mean(axis=1) < 0.95 * deviations).all()
 
 
-def test_a_cell_of_one_group_counts_as_spread_as_the_others() -> None:
-    X = np.array([[0.0], [1.0], [9.0]])
-    points = Points(X, np.array([5, 5, 5]), np.array([0.2]))
-    within = client.variance_within(points, np.array([[0.5], [9.0]]))
-    assert within is not None
-    np.testing.assert_allclose(within, np.full((3, 1), within[0, 0]))
-    lone = client.variance_within(points, X)
-    np.testing.assert_allclose(lone, np.full((3, 1), 0.2 / 0.8 * X.var()))
-    assert client.variance_within(row_points(X), X) is None
+def drawn(points: Points, numbers: list[bool]) -> tuple[FloatArray, FloatArray]:
+    return draw_persons(points, np.array(numbers), np.random.default_rng(1))
+
+
+def test_artificial_persons_add_up_to_persons_and_keep_answers() -> None:
+    X = np.column_stack([np.arange(40.0), np.arange(40) % 2])
+    points = Points(X, np.arange(40) % 5 + 5, np.zeros(2))
+    persons, weights = drawn(points, [True, False])
+    assert len(persons) == 5 * points.n
+    assert weights.sum() == pytest.approx(points.n)
+    np.testing.assert_array_equal(persons[:, 1], np.repeat(X[:, 1], 5 * points.sizes))
+    np.testing.assert_allclose(
+        np.average(persons, axis=0, weights=weights),
+        np.average(X, axis=0, weights=points.sizes),
+        atol=0.2,
+    )
+    # Without numbers there is nothing to draw.
+    assert drawn(points, [False, False])[0] is X
+
+
+def test_groups_of_a_tight_class_get_tight_persons() -> None:
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(0.0, 0.1, (60, 3)), rng.normal(30.0, 3.0, (60, 3))])
+    points = Points(X, np.full(120, 5), np.zeros(3))
+    apart = drawn(points, [True] * 3)[0] - np.repeat(X, 25, axis=0)
+    assert apart[: 60 * 25].std() < 0.2 < 0.5 < apart[60 * 25 :].std()
+
+
+def test_one_group_and_equal_records_stay_as_they_are() -> None:
+    one = Points(np.array([[3.0]]), np.array([7]), np.zeros(1))
+    persons, weights = drawn(one, [True])
+    assert (persons.tolist(), weights.tolist()) == ([[3.0]], [7.0])
+    equal = Points(np.full((4, 1), 3.0), np.full(4, 6), np.zeros(1))
+    persons, weights = drawn(equal, [True])
+    assert set(persons.ravel()) == {3.0}
+    assert weights.sum() == pytest.approx(24)
+
+
+def test_a_large_site_draws_fewer_persons_with_larger_weights() -> None:
+    rng = np.random.default_rng(0)
+    points = Points(rng.normal(size=(11_000, 2)), np.full(11_000, 6), np.zeros(2))
+    persons, weights = drawn(points, [True, True])
+    assert len(persons) <= 50_000
+    assert weights.sum() == pytest.approx(66_000)
+
+
+def test_artificial_persons_stay_within_bounds_and_are_the_same_in_all_rounds() -> None:
+    features = (Feature(name="x", lower=0, upper=1),)
+    config = config_of(Config(n_clusters=1), features=features)
+    points = Points(np.array([[0.0], [0.0], [1.0], [1.0]]), np.full(4, 5), np.zeros(1))
+    one = np.ones((1, 1))
+    task = SiteTask("em", EMTask(centroids=one / 2, variances=one, proportions=np.ones(1)))
+    first, memory = METHOD.local_step(task, points, config, site_rng(0, "a", 3), {})
+    again = replace(points)
+    assert not again.derived
+    second, _ = METHOD.local_step(task, again, config, site_rng(0, "a", 4), memory)
+    assert isinstance(first, Weighted)
+    assert isinstance(second, Weighted)
+    np.testing.assert_array_equal(first.squares, second.squares)
+    check(task, first, config)
+    # Beyond the bounds, the squares would be larger than those of 20 persons at the bounds.
+    assert float(first.squares[0, 0]) <= 20 * 0.25
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -342,6 +392,36 @@ def test_weights_of_features_are_said_to_have_no_effect() -> None:
     assert any("weights count in the first partition alone" in each for each in result.warnings_)
 
 
+def flags(n: int, share: float) -> dict[str, FloatArray]:
+    """Return ten sites of ``n`` persons: ten yes/no answers, 3 % or ``share`` of them yes."""
+    rng = np.random.default_rng(2)
+    y = rng.random((10, n)) < 0.3
+    shares = np.where(y, share, 0.03)[:, :, None]
+    rows = (rng.random((10, n, 10)) < shares).astype(float)
+    return {f"site{number}": each for number, each in enumerate(rows)}
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.3, True), (0.95, False)])
+def test_a_result_warns_where_groups_lose_the_classes(share: float, warned: bool) -> None:
+    features: list[dict[str, Any]] = [{"name": f"flag{j}", "kind": "binary"} for j in range(10)]
+    config = {"n_clusters": 2}
+    result = simulate("mixture", flags(60, share), config=config, features=features)
+    assert any("cost these classes much" in each for each in result.warnings_) == warned
+    policy = {"protection": "none"}
+    result = simulate("mixture", flags(60, 0.3), config=config, features=features, policy=policy)
+    assert not any("cost these classes much" in each for each in result.warnings_)
+
+
+def test_the_simulation_of_a_loss_takes_features_of_all_kinds() -> None:
+    config = config_of(Config(n_clusters=2), features=MIXED, space=Space.identity(5))
+    classes = Classes(
+        proportions=np.array([0.5, 0.5]),
+        means=np.array([[0.0, 0.1, 0.8, 0.1, 0.1], [9.0, 0.9, 0.1, 0.1, 0.8]]),
+        variances=np.ones((2, 5)),
+    )
+    assert loss_warning(classes, [(300, 5), (6000, 5)], config, 0) == ()
+
+
 # --- checks ---------------------------------------------------------------------------------------
 
 CONFIG = config_of(Config(n_clusters=2), features=(Feature(name="x", lower=0, upper=10), MIXED[1]))
@@ -357,7 +437,6 @@ EM = SiteTask(
         centroids=np.array([[1.0, 0.4], [9.0, 0.8]]),
         variances=np.ones((2, 2)),
         proportions=np.array([0.6, 0.4]),
-        start=np.array([[1.0, 0.0], [9.0, 1.0]]),
     ),
 )
 WEIGHTED = Weighted(
@@ -423,7 +502,6 @@ def test_a_size_band_holds_for_the_totals() -> None:
     [
         {"variances": np.array([[1.0, 1.0], [0.0, 1.0]])},
         {"proportions": np.array([0.6, 0.5])},
-        {"start": np.ones((3, 2))},
         {"centroids": np.ones((3, 2))},
     ],
 )

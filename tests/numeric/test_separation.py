@@ -100,7 +100,8 @@ def test_a_simulation_measures_its_own_labels_or_a_target(method: str) -> None:
     centres = np.array([[0.0, 0.0], [30.0, 0.0], [0.0, 30.0]])
     sites = {site: centres[y] + rng.normal(size=(len(y), 2)) for site, y in truth.items()}
     sites["a"][3, 1] = np.nan
-    result = simulate(method, sites, config={"n_clusters": 3})
+    drop = {"missing": "drop"}
+    result = simulate(method, sites, config={"n_clusters": 3}, policy=drop)
 
     found, target = result.separation(sites), result.separation(sites, truth)
     assert found.rows == {"a": 29, "b": 30, "c": 15}

@@ -95,7 +95,8 @@ class DirectApi:
         policy: dict[str, Any] | None = None,
         **options: Any,
     ) -> SessionCreate:
-        """Return a definition; ``options`` are the method's."""
+        """Return a definition without a preparation; ``options`` are the method's."""
+        rules = {"scaling": "none", "missing": "drop", "min_sites": min(3, len(sites))}
         return SessionCreate(
             name=name,
             purpose=PURPOSE,
@@ -105,7 +106,7 @@ class DirectApi:
             features=(Feature(name="age"), Feature(name="chol")),
             sites=sites,
             start=start,  # type: ignore[arg-type]  # the model refuses what it must
-            policy=Policy(**{"scaling": "none", "min_sites": min(3, len(sites)), **(policy or {})}),
+            policy=Policy(**{**rules, **(policy or {})}),
         )
 
     def define(self, name: str = "heart", **given: Any) -> SessionInfo:

@@ -36,7 +36,7 @@ def body(name: str = "hearts", **changes: Any) -> StudyCreate:
         "defaults": {
             "algorithm": counting_method.NAME,
             "config": {"width": len(SITES)},
-            "policy": {"scaling": "none"},
+            "policy": {"scaling": "none", "missing": "drop"},
         },
         **changes,
     }

@@ -9,53 +9,58 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedclust.protection import figures
-from fedclust.protection.columns import LevelColumn, NumericColumn, SourceColumn
+from fedclust.protection.columns import SourceColumn, TableColumn
 from fedclust.protection.figures import TableFigures, measure_table
-from fedclust.protection.table import (
-    ProtectedTable,
-    encode_sources,
-    form_table,
-    group_persons,
-)
-from protection.drawn_sites import sites
+from fedclust.protection.table import ProtectedTable
+from protection.drawn_sites import rows_of, sites
+from support.cohorts import Memory
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
-def _formed(sources: list[SourceColumn], p: int) -> tuple[ProtectedTable, NDArray[np.int64]]:
-    table = form_table(sources, p)
-    return table, group_persons(table.columns, encode_sources(table.columns, sources), p)
+def _formed(sources: list[SourceColumn], p: int) -> tuple[ProtectedTable, IntArray]:
+    memory, ids = Memory(p), [f"P{i}" for i in range(len(sources[0].values))]
+    memory.update_sources(ids, sources)
+    return memory.cohort.table([each.name for each in sources]), memory.groups_of(ids)
 
 
 def _expected(
-    table: ProtectedTable, sources: list[SourceColumn], groups: NDArray[np.int64]
+    table: ProtectedTable, sources: list[SourceColumn], groups: IntArray, p: int
 ) -> TableFigures:
     """Compute the figures person by person."""
-    one_value, fenced, unreleased = {}, {}, {}
-    raw = {each.name: each.values for each in sources}
-    squares = []
-    for column, values in zip(table.columns, encode_sources(table.columns, sources), strict=True):
-        members = [values[groups == group] for group in groups]
-        alike = np.mean([len(set(own.tolist())) == 1 and own[0] == own[0] for own in members])
-        lacks = np.mean([bool(np.isnan(own).any()) for own in members])
-        names = column.names if isinstance(column, LevelColumn) else (column.name,)
-        one_value |= dict.fromkeys(names, alike)
-        unreleased |= dict.fromkeys(names, lacks)
-        if isinstance(column, NumericColumn):
-            own = raw[column.name]
-            fenced[column.name] = np.mean((own < column.lower) | (own > column.upper))
-            known = values[~np.isnan(values)]
-            if len(known) and known.std() > 1e-9 * np.abs(known).max():
-                means = np.array([np.nanmean([*each, np.nan]) for each in members])
-                squares.append(np.nan_to_num((values - means) / known.std()) ** 2)
-            else:
-                squares.append(np.zeros(len(values)))
-    distance = float(np.median(np.sqrt(np.mean(squares, axis=0)))) if squares else None
-    sizes = (int(table.sizes.min()), int(table.sizes.max()))
+    one_value, unreleased, coarse, all_equal, squares = {}, {}, [], [], []
+    for column, source, records in zip(table.columns, sources, table.released, strict=True):
+        members = [source.values[groups == group] for group in groups]
+        one_value[column.name] = np.mean(
+            [len(set(own.tolist())) == 1 and own[0] == own[0] for own in members]
+        )
+        unreleased[column.name] = np.mean(np.isnan(records[groups]))
+        known = records[~np.isnan(records)]
+        if len(set(known.tolist())) == 1:
+            all_equal.append(column.name)
+        if column.n_levels is not None:
+            continue
+        if len(set(known.tolist())) > 1 and column.step > known.std() / 2:
+            coarse.append(column.name)
+        gaps = source.values - records[groups]
+        there = source.values[~np.isnan(gaps)]
+        spread = there.std() if len(set(there.tolist())) > 1 else np.inf
+        squares.append(np.nan_to_num(gaps / spread) ** 2)
     return TableFigures(
-        len(groups), len(table.sizes), sizes, distance, one_value, fenced, unreleased
+        p=p,
+        n_persons=len(groups),
+        n_groups=len(table.sizes),
+        group_sizes=(int(table.sizes.min()), int(table.sizes.max())),
+        distance_sd=float(np.median(np.sqrt(np.mean(squares, axis=0)))) if squares else None,
+        one_value=one_value,
+        unreleased=unreleased,
+        steps={each.name: each.step for each in table.columns if each.n_levels is None},
+        all_equal=tuple(all_equal),
+        coarse=tuple(coarse),
     )
 
 
-@pytest.mark.filterwarnings("ignore:Mean of empty slice")
 @given(sites(), st.data())
 def test_the_figures_are_those_of_all_persons_in_whatever_blocks(
     site: tuple[list[SourceColumn], int], data: st.DataObject
@@ -66,21 +71,17 @@ def test_the_figures_are_those_of_all_persons_in_whatever_blocks(
     cuts = sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=4)))
     # Known persons of later files come in another order: groups cross blocks.
     order = np.random.default_rng(n).permutation(n)
-    blocks = [
-        (
-            [SourceColumn(each.name, each.values[rows], each.n_levels) for each in sources],
-            groups[rows],
-        )
-        for rows in np.split(order, cuts)
-    ]
+    blocks = [(rows_of(sources, rows), groups[rows]) for rows in np.split(order, cuts)]
 
-    found, expected = measure_table(table, blocks), _expected(table, sources, groups)
+    found, expected = measure_table(table, blocks, p), _expected(table, sources, groups, p)
 
     assert found is not None
     assert (found.n_persons, found.n_groups) == (expected.n_persons, expected.n_groups)
     assert found.group_sizes == expected.group_sizes
-    for name in ("one_value", "fenced", "unreleased"):
+    for name in ("one_value", "unreleased", "steps"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name)), name
+    assert found.all_equal == expected.all_equal
+    assert found.coarse == expected.coarse
     assert found.distance_sd == pytest.approx(expected.distance_sd, abs=1e-6)
 
 
@@ -93,20 +94,49 @@ def test_the_distance_at_a_large_site_is_measured_on_a_sample(
     sources = [SourceColumn("x", values), SourceColumn("y", rng.normal(size=9_000))]
     table, groups = _formed(sources, 5)
     blocks = [
-        ([SourceColumn(each.name, each.values[part]) for each in sources], groups[part])
-        for part in np.array_split(np.arange(9_000), 7)
+        (rows_of(sources, part), groups[part]) for part in np.array_split(np.arange(9_000), 7)
     ]
-    whole = measure_table(table, blocks)
+    whole = measure_table(table, blocks, 5)
     monkeypatch.setattr(figures, "_SAMPLE", 1_000)
-    some = measure_table(table, blocks)
+    some = measure_table(table, blocks, 5)
 
     assert whole is not None
     assert some is not None
     assert some.distance_sd != whole.distance_sd
     assert some.distance_sd == pytest.approx(whole.distance_sd, rel=0.1)
-    assert (some.one_value, some.fenced) == (whole.one_value, whole.fenced)
+    assert (some.one_value, some.unreleased) == (whole.one_value, whole.unreleased)
 
 
 def test_a_table_without_persons_has_no_figures() -> None:
     table, groups = _formed([SourceColumn("x", np.arange(20.0))], 5)
-    assert measure_table(table, [([SourceColumn("x", np.zeros(0))], groups[:0])]) is None
+    assert measure_table(table, [([SourceColumn("x", np.zeros(0))], groups[:0])], 5) is None
+
+
+def test_a_column_whose_step_hides_it_and_a_trait_that_vanishes_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    ph = np.round(rng.normal(7.4, 0.05, 12), 2)
+    rare = (np.arange(12) == 3).astype(float)
+    table, groups = _formed([SourceColumn("ph", ph), SourceColumn("rare", rare)], 5)
+    blocks = [([SourceColumn("ph", ph), SourceColumn("rare", rare)], groups)]
+    figures_ = measure_table(table, blocks, 5)
+
+    assert figures_ is not None
+    assert "rare" in figures_.all_equal
+    # Two groups: a two-hundredth of 7.4 is .037, and the step .02.
+    assert figures_.steps == {"ph": 0.02, "rare": 0.0}
+    said = " ".join(figures_.warnings())
+    assert "rare" in said
+    assert "outcome" in said
+
+
+def test_a_coarse_step_is_warned_of() -> None:
+    columns = (TableColumn("ph", step=0.05, centre=7.4),)
+    released = (np.array([7.35, 7.4, 7.4, 7.45]),)
+    table = ProtectedTable(columns, np.full(4, 5), released, np.zeros((0, 2), np.int64))
+    blocks = [([SourceColumn("ph", np.repeat(released[0], 5))], np.repeat(np.arange(4), 5))]
+
+    found = measure_table(table, blocks, 5)
+
+    assert found is not None
+    assert found.coarse == ("ph",)
+    assert "half of the standard deviation" in " ".join(found.warnings())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from fedclust.protection import groups
-from fedclust.protection.groups import MOST_GROUPS, form_groups, least_group_size
+from fedclust.protection.groups import MOST_GROUPS, form_groups, least_for_site
 
 FloatArray = NDArray[np.float64]
 
@@ -53,20 +53,10 @@ def test_blocks_and_halving_keep_the_least_size(
     np.testing.assert_array_equal(form_groups(points[order], 5), labels[order])
 
 
-@given(st.integers(20, 200), st.integers(6, 30), st.integers(0, 999))
-def test_unions_weigh_at_least_the_least_size(m: int, least: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(5, 10, m)
-
-    labels = form_groups(rng.normal(size=(m, 3)), least, sizes)
-
-    assert np.bincount(labels, weights=sizes).min() >= min(least, sizes.sum())
-
-
 def test_points_are_ordered_as_by_all_their_coordinates() -> None:
     points = np.random.default_rng(0).integers(0, 4, (2_000, 5)).astype(np.float64)
 
-    order = groups._value_order(points)
+    order = groups._value_order(list(points.T))
 
     np.testing.assert_array_equal(points[order], points[np.lexsort(points.T[::-1])])
 
@@ -79,7 +69,7 @@ def test_a_least_size_above_what_is_cut_at_once_is_kept() -> None:
 
 def test_cuts_do_not_depend_on_the_order_of_sums() -> None:
     rng = np.random.default_rng(0)
-    whole = groups._to_integers(rng.standard_t(2, (3_000, 7)) + 1e3).astype(np.float64)
+    whole = groups.to_integers(rng.standard_t(2, (3_000, 7)) + 1e3).astype(np.float64)
     order = rng.permutation(len(whole))
 
     axis = groups._principal_axes(whole[None])[0]
@@ -129,6 +119,15 @@ def test_variance_within_groups_is_that_of_ward_with_exchanges(load, most: float
 
 
 def test_a_very_large_site_has_larger_groups() -> None:
-    assert least_group_size(1_000, 5, has_levels=False) == 5
-    assert least_group_size(1_000, 5, has_levels=True) == 10
-    assert least_group_size(8 * MOST_GROUPS + 1, 5, has_levels=False) == 9
+    assert least_for_site(5, 1_000) == 5
+    assert least_for_site(5, 8 * MOST_GROUPS + 1) == 9
+
+
+def test_ties_order_equal_points_whatever_the_order_of_persons() -> None:
+    rng = np.random.default_rng(0)
+    points, tie = rng.integers(0, 2, (60, 2)).astype(np.float64), rng.permutation(60).astype(float)
+    order = rng.permutation(60)
+
+    labels = form_groups(points, 5, [tie])
+
+    np.testing.assert_array_equal(form_groups(points[order], 5, [tie[order]]), labels[order])

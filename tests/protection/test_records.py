@@ -1,9 +1,9 @@
-"""Released counts are the nearest allowed ones; released means show nobody's value for certain."""
+"""Steps, centres, orders of levels and records are those of plain loops written from the rules."""
 
 from __future__ import annotations
 
-import itertools
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -11,84 +11,258 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import NumericColumn
-from fedclust.protection.records import GroupSums, release_counts
+from fedclust.protection.cohort import Cohort
+from fedclust.protection.columns import SourceColumn, TableColumn, find_step
+from protection.drawn_sites import MAKERS, draw_columns, rows_of, sites
+from support import reference_table as reference
+from support.cohorts import SECRET, Memory, given_groups, groups_of
+from support.reference_table import Rule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+NAN = np.nan
 
 
-@given(st.integers(3, 6), st.lists(st.integers(0, 12), min_size=2, max_size=4))
-def test_counts_are_the_nearest_that_are_zero_or_p(p: int, counts: list[int]) -> None:
-    total = sum(counts)
-    released = release_counts(np.array([counts]), p)[0]
+@dataclass
+class Expected:
+    """What the groups of a site have released by the reference.
 
-    assert released.sum() == total
-    if total < 2 * p:
-        assert released.max() == total
-        assert counts[int(released.argmax())] == max(counts)
-        return
-    allowed = (
-        each
-        for each in itertools.product(range(total + 1), repeat=len(counts))
-        if sum(each) == total and all(one == 0 or one >= p for one in each)
+    Attributes
+    ----------
+    records : dict of column to records by group
+    """
+
+    p: int
+    rules: dict[str, Rule] = field(default_factory=dict)
+    records: dict[str, dict[int, float]] = field(default_factory=dict)
+
+    def release(self, cohort: Cohort, ids: Sequence[str], sources: Sequence[SourceColumn]) -> None:
+        """Release the columns of a file, given the groups of its persons."""
+        groups = groups_of(cohort, ids)
+        for source in sources:
+            records = self.records.setdefault(source.name, {})
+            whole = [
+                group
+                for group, size in enumerate(cohort.sizes)
+                if cohort.used[group] and group not in records and (groups == group).sum() == size
+            ]
+            rule, found = reference.release_column(
+                [source.values[groups == group].tolist() for group in whole],
+                self.p,
+                source.n_levels,
+                self.rules.get(source.name),
+                [(0.0, int(cohort.sizes[group])) for group in records],
+            )
+            self.rules[source.name] = rule
+            pairs = zip(whole, found, strict=True)
+            records |= {group: record for group, record in pairs if not np.isnan(record)}
+
+    def compare(self, cohort: Cohort) -> None:
+        """Compare what a cohort has released."""
+        for pinned in cohort.columns:
+            column, rule = pinned.column, self.rules[pinned.column.name]
+            assert column.step == rule.step, column
+            assert list(column.order) == rule.order, column
+            if rule.step:
+                assert column.centre == pytest.approx(float(rule.centre), rel=1e-12, abs=1e-12), (
+                    column
+                )
+            records = self.records[column.name]
+            expected = [records.get(group, NAN) for group in range(len(cohort.sizes))]
+            np.testing.assert_allclose(
+                pinned.released, expected, 1e-12, 1e-300, err_msg=str(column)
+            )
+
+
+@given(sites())
+def test_a_first_table_releases_what_the_rules_say(site: tuple[list[SourceColumn], int]) -> None:
+    sources, p = site
+    memory, expected = Memory(p), Expected(p)
+    ids = [f"P{number}" for number in range(len(sources[0].values))]
+
+    memory.update_sources(ids, sources)
+
+    expected.release(memory.cohort, ids, sources)
+    expected.compare(memory.cohort)
+
+
+@pytest.mark.parametrize("first", range(0, 120, 40))
+def test_later_files_release_what_the_rules_say(first: int) -> None:
+    """New columns, newcomers, absences, changed values and withdrawals, one file after another."""
+    for seed in range(first, first + 40):
+        rng = np.random.default_rng(seed)
+        p = int(rng.integers(3, 7))
+        memory, expected = Memory(p), Expected(p)
+        kinds = rng.choice(MAKERS, int(rng.integers(1, 6))).tolist()
+        everybody = draw_columns(kinds, 80, rng)
+        ids = np.array([f"P{number}" for number in range(80)])
+        n = int(rng.integers(p, 60))
+        n_columns = int(rng.integers(1, len(everybody) + 1))
+        for session in range(4):
+            here = rng.permutation(n)
+            if session and rng.random() < 0.5:
+                here = here[: max(p, n - int(rng.integers(0, 5)))]
+            if session == 2:
+                memory.cohorts = [memory.cohort.withdraw(SECRET, _somebody(memory, ids, rng))]
+            columns = rows_of(everybody[: n_columns if session == 0 else None], here)
+            memory.update_sources(ids[here].tolist(), columns, any_persons=True)
+            expected.release(memory.cohort, ids[here].tolist(), columns)
+            expected.compare(memory.cohort)
+            n = min(80, n + int(rng.integers(0, 2 * p)))
+            for each in everybody:
+                # Too few for a file of other people.
+                each.values[rng.integers(0, 80, 2)] = rng.choice(each.values)
+
+
+def _somebody(memory: Memory, ids: NDArray[np.str_], rng: np.random.Generator) -> str:
+    return str(rng.choice(ids[groups_of(memory.cohort, ids.tolist()) >= 0]))
+
+
+# --- the record of a group, by hand ---------------------------------------------------------------
+
+
+def _release(
+    groups: Sequence[Sequence[float]], p: int = 3, n_levels: int | None = None
+) -> tuple[TableColumn, list[float]]:
+    memory = Memory(p)
+    labels = np.repeat(np.arange(len(groups)), [len(each) for each in groups])
+    values = np.concatenate([np.array(each, dtype=np.float64) for each in groups])
+    with given_groups(lambda _: labels, p):
+        ids = [f"P{number}" for number in range(len(values))]
+        memory.update_sources(ids, [SourceColumn("x", values, n_levels)])
+    (pinned,) = memory.cohort.columns
+    return pinned.column, pinned.released.tolist()
+
+
+def test_a_group_releases_its_middle_value_rounded() -> None:
+    # The standard deviation of 10, 20 and 100 is 40: a tenth is 4, and the step 2.
+    column, records = _release([[1, 10, 11], [19, 20, 1e9], [-50, 100.9, 200]])
+
+    assert column.step == 2.0
+    assert records == [10.0, 20.0, 100.0]
+
+
+def test_of_two_middle_values_it_is_the_one_nearer_to_the_centre_else_the_lower() -> None:
+    # Midpoints 15, 45 and 60: the centre is 40.
+    column, records = _release([[0, 10, 20, 90], [0, 40, 50, 90], [0, 40, 80, 90]])
+
+    assert column.centre == 40.0
+    assert column.step == 0.5
+    assert records == [20.0, 40.0, 40.0]
+
+
+def test_of_equally_near_middle_values_it_is_the_lower() -> None:
+    column, records = _release([[0, 10, 30, 90], [15, 20, 20, 25]])
+
+    assert column.centre == 20.0
+    assert records == [10.0, 20.0]
+
+
+def test_the_centre_counts_each_group_for_all_its_persons() -> None:
+    column, _ = _release([[1, 1, 1, NAN, NAN, NAN], [4, 4, 4]])
+
+    assert column.centre == 2.0
+
+
+def test_fewer_than_p_values_release_nothing_and_enter_nothing() -> None:
+    column, records = _release([[1, 2, 3], [1e6, 1e6, NAN], [4, 5, 6], [NAN, NAN, NAN]])
+
+    assert (column.step, column.centre) == (0.02, 3.5)
+    np.testing.assert_array_equal(records, [2.0, NAN, 5.0, NAN])
+
+
+def test_of_levels_it_is_the_commonest_else_the_first_in_the_pinned_order() -> None:
+    column, records = _release(
+        [[2, 2, 0, 0], [1, 1, 0, 0], [2, 2, 2, 2], [1, 1, 2, 0], [1, 1, 1]], 3, 4
     )
-    best = min(math.dist(each, counts) for each in allowed)
-    assert math.dist(released, counts) == pytest.approx(best)
+
+    # Persons at each level: 5, 7, 7, 0. Level 1 comes before 2.
+    assert column.order == (1, 2, 0, 3)
+    assert records == [2.0, 1.0, 2.0, 1.0, 1.0]
 
 
-def test_a_group_that_lacks_a_column_releases_no_counts() -> None:
-    assert release_counts(np.array([[0, 0, 0]]), 5).tolist() == [[0, 0, 0]]
+# --- the step -------------------------------------------------------------------------------------
 
 
-def _means(column: NumericColumn, values: FloatArray, groups: IntArray) -> list[float]:
-    sums = GroupSums(column)
-    for half in (slice(None, len(values) // 2), slice(len(values) // 2, None)):
-        sums.add(values[half], groups[half], int(groups.max()) + 1)
-    return sums.release(np.bincount(groups), 5).tolist()
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(
+                st.floats(-1e12, 1e12), st.integers(-20, 20).map(float), st.sampled_from([0.0, 0.1])
+            ),
+            st.integers(3, 60),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_the_step_is_the_largest_that_the_rule_allows(groups: list[tuple[float, int]]) -> None:
+    middles, sizes = zip(*groups, strict=True)
+    found = find_step(np.array(middles), np.array(sizes))
+
+    # A bound that is a step itself may be missed by the last digit.
+    scaled = ([factor * m for m in middles] for factor in (1 - 1e-9, 1 + 1e-9))
+    below, above = (reference.find_step(each, sizes) for each in scaled)
+    assert below <= found <= above
 
 
-def _certain(groups: list[tuple[int, ...]], answers: list[float], p: int) -> int:
-    """Return for how many answers 1 to p - 1 persons certainly have one of some values."""
-    sets = [set(each) for size in range(1, 7) for each in itertools.combinations(range(7), size)]
-    found = 0
-    for answer in set(answers):
-        worlds = [
-            group for group, released in zip(groups, answers, strict=True) if released == answer
-        ]
-        found += any(
-            all(0 < sum(value in values for value in group) < p for group in worlds)
-            for values in sets
-        )
-    return found
+@pytest.mark.parametrize(
+    ("middles", "step"),
+    [
+        ([0.0, 10.0, 20.0], 0.5),  # a tenth of 8.16
+        ([100_000.0, 100_001.0, 100_002.0], 50.0),  # a two-thousandth of the largest
+        ([0.0, 10.0], 0.05),  # two groups: a two-hundredth of the largest
+        ([-4_711.13], 20.0),
+        ([7.0, 7.0, 7.0], 0.02),
+        ([0.1, 0.1, 0.1, 0.1], 0.0005),  # no spread, whatever a sum of tenths is
+        ([0.0, 0.0, 1.0], 0.02),
+        ([0.0, 0.0], 0.0),
+        ([0.0, 0.0, 0.0], 0.0),
+    ],
+)
+def test_steps_by_hand(middles: list[float], step: float) -> None:
+    assert find_step(np.array(middles), np.full(len(middles), 5)) == step
 
 
-def test_a_rounded_mean_of_whole_numbers_shows_no_value_for_certain() -> None:
-    groups = list(itertools.combinations_with_replacement(range(7), 5))
-    column = NumericColumn("score", 1.0, 0.0, -math.inf, math.inf)
-    persons = np.array(groups, dtype=np.float64).ravel()
-    members = np.repeat(np.arange(len(groups)), 5)
-
-    rounded = _means(column, persons, members)
-    exact = [sum(group) / 5 for group in groups]
-
-    assert _certain(groups, rounded, 5) == 0
-    assert _certain(groups, exact, 5) == 24, "the attack finds what exact means give away"
-
-
-def test_a_mean_half_way_between_two_steps_is_rounded_to_the_even_one() -> None:
-    column = NumericColumn("temperature", 0.1, 0.0, -math.inf, math.inf)
-    values = np.array([36.1, 36.2, 36.2, 36.3])
-
-    means = _means(column, values, np.array([0, 0, 1, 1]))
-
-    np.testing.assert_allclose(means, [36.2, 36.2])
+def test_a_pilot_of_a_few_persons_gives_nobodys_exact_cost() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for n in [7, 10, 20, 40] * 20:
+        costs = np.round(np.exp(rng.normal(8.0, 1.5, n)), 2)
+        memory = Memory(5)
+        memory.update_sources([f"P{i}" for i in range(n)], [SourceColumn("cost", costs)])
+        (pinned,) = memory.cohort.columns
+        assert pinned.column.step > 0.0
+        hits += int(np.isin(pinned.released, costs).sum())
+    assert hits == 0
 
 
-def test_a_group_with_one_missing_value_releases_no_mean() -> None:
-    column = NumericColumn("age", 1.0, 0.0, -math.inf, math.inf)
+def test_a_column_of_zeros_is_open_until_a_group_releases_something_else() -> None:
+    memory, expected = Memory(3), Expected(3)
+    ids = [f"P{number}" for number in range(15)]
+    values = np.array([*([0.0] * 9), 4.0, 4.0, 4.0, 30.0, 30.0, 30.0])
+    values[0] = 1e6
+    for n, step in [(6, 0.0), (9, 0.0), (12, 0.1), (15, 0.1)]:
+        source = [SourceColumn("x", values[:n])]
+        memory.update_sources(ids[:n], source, any_persons=True)
+        expected.release(memory.cohort, ids[:n], source)
+        expected.compare(memory.cohort)
+        (pinned,) = memory.cohort.columns
+        assert pinned.column.step == step
+        assert pinned.column.centre == (1.0 if step else 0.0)
+    assert pinned.released.tolist()[-2:] == [4.0, 30.0]
+    assert set(pinned.released.tolist()[:-2]) == {0.0}
 
-    means = _means(column, np.array([1.0, np.nan, 3.0, 5.0]), np.array([0, 0, 1, 1]))
 
-    assert math.isnan(means[0])
-    assert means[1] == 4.0
+def test_nothing_changes_a_step_that_is_set() -> None:
+    memory, rng = Memory(3), np.random.default_rng(0)
+    ids = [f"P{number}" for number in range(60)]
+    values = np.append(rng.normal(0.0, 1.0, 30), rng.normal(1e6, 1e5, 30))
+    memory.update_sources(ids[:30], [SourceColumn("x", values[:30])])
+    before = memory.cohort.columns[0].column
+
+    memory.update_sources(ids, [SourceColumn("x", values)], any_persons=True)
+
+    assert memory.cohort.columns[0].column == before
+    new = memory.cohort.columns[0].released[-5:]
+    np.testing.assert_allclose(new / before.step, np.rint(new / before.step), atol=1e-6)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.resolution import resolution_warning
-from fedclust.protection.table import form_table
+from fedclust.protection.table import within_shares
+from fedclust.protection.update import form_table
 
 FloatArray = NDArray[np.float64]
 
@@ -36,7 +37,9 @@ def _sent(sites: list[FloatArray], centroids: FloatArray, p: int | None = 5) -> 
             sources = [SourceColumn(f"x{column}", values) for column, values in enumerate(rows.T)]
             table = form_table(sources, p)
             X, sizes = np.column_stack([table.values(each.name) for each in sources]), table.sizes
-            within[site] = np.array(table.shares, dtype=np.float64) * rows.var(axis=0)
+            shares = within_shares(X, sizes, table.neighbours)
+            between = np.average((X - np.average(X, axis=0, weights=sizes)) ** 2, 0, sizes)
+            within[site] = shares * between / (1.0 - shares)
         squares = ((X[:, None] - centroids) ** 2).sum(axis=2)
         nearest = squares.argmin(axis=1)
         np.add.at(counts[site], nearest, sizes)
@@ -75,7 +78,7 @@ def test_exact_rows_and_one_cluster_are_not_warned_of() -> None:
     assert resolution_warning(**_sent(sites, centres[:1])) is None
 
 
-@pytest.mark.parametrize(("cost", "warns"), [(10.0, False), (500.0, True)])
+@pytest.mark.parametrize(("cost", "warns"), [(10.0, False), (2_000.0, True)])
 def test_lone_groups_far_from_their_centroid_cause_a_warning(cost: float, warns: bool) -> None:
     sent = Sent(
         counts=np.full((4, 2), [300, 6]),
@@ -130,6 +133,15 @@ def test_records_without_any_spread_are_not_warned_of() -> None:
     sites = [np.repeat([[0.0, 0.0, 1.0], [5.0, 2.0, 4.0], [9.0, 7.0, 2.0]], 10, axis=0)]
 
     assert resolution_warning(**_sent(sites, sites[0][::10])) is None
+
+
+def test_as_many_clusters_as_groups_are_warned_of() -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    released = form_table([SourceColumn(f"x{j}", column) for j, column in enumerate(rows.T)], 5)
+    sent = _sent([rows], np.column_stack(released.released))
+
+    assert not sent["costs"].any()
+    assert resolution_warning(**sent) is not None
 
 
 def test_large_costs_without_any_spread_do_not_overflow() -> None:

@@ -1,20 +1,26 @@
-"""The table of a site: persons, missing values, unions for a larger p, what it costs."""
+"""The table of a site: its groups, which of them are near, and the share of variance within."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from fedclust.protection.columns import LevelColumn, SourceColumn
-from fedclust.protection.figures import measure_table
+from fedclust.protection import table as table_module
+from fedclust.protection.columns import SourceColumn, TableColumn
 from fedclust.protection.table import (
+    ProtectedTable,
     TooFewPersons,
-    encode_sources,
-    form_table,
-    group_persons,
-    person_values,
-    unite_groups,
+    find_neighbours,
+    within_shares,
 )
+from fedclust.protection.update import form_table
+from support import reference_table as reference
+
+FloatArray = NDArray[np.float64]
+NAN = np.nan
 
 
 def _numbers(n: int, d: int, seed: int = 0) -> list[SourceColumn]:
@@ -32,126 +38,143 @@ def test_fewer_than_2p_persons_are_one_group() -> None:
     assert len(form_table(_numbers(10, 2), 5).sizes) == 2
 
 
-def test_columns_of_levels_need_groups_of_2p() -> None:
+def test_columns_of_levels_need_no_larger_groups() -> None:
     sources = [*_numbers(400, 2), SourceColumn("sex", np.arange(400) % 2.0)]
 
     table = form_table(sources, 5)
 
-    assert table.sizes.min() >= 10
-    assert table.sizes.max() < 20
+    assert table.sizes.min() == 5
+    assert table.sizes.max() <= 9
+    assert set(table.values("sex")) == {0.0, 1.0}
 
 
-def test_the_table_returns_each_source_column() -> None:
-    blood = np.arange(400) % 3
-    levels = [SourceColumn(f"blood={level}", (blood == level).astype(float)) for level in range(3)]
-    sources = [*_numbers(400, 1), *levels, SourceColumn("ward", blood.astype(float), 3)]
+def test_the_table_returns_each_column() -> None:
+    ward = np.arange(400) % 3.0
+    table = form_table([*_numbers(400, 1), SourceColumn("ward", ward, 3)], 5)
 
-    table = form_table(sources, 5)
-
-    together = sum(table.values(f"blood={level}") for level in range(3))
-    np.testing.assert_allclose(together, 1.0)
-    shares = np.column_stack([table.values(f"blood={level}") for level in range(3)])
-    np.testing.assert_allclose(table.values("ward"), shares)
-    means = table.values("x0")
-    assert np.average(means, weights=table.sizes) == pytest.approx(
-        sources[0].values.mean(), abs=0.05
-    )
+    assert table.names() == ("x0", "ward")
+    assert set(table.values("ward")) == {0.0, 1.0, 2.0}
+    assert np.average(table.values("x0"), weights=table.sizes) == pytest.approx(0.0, abs=0.1)
     with pytest.raises(KeyError):
         table.values("y")
 
 
-def test_a_person_is_one_point() -> None:
-    rows = [
-        SourceColumn("age", np.array([60.0, 62.0, 40.0, np.nan])),
-        SourceColumn("smoker", np.array([1.0, 1.0, 0.0, 1.0])),
-        SourceColumn("ward", np.array([2.0, 2.0, np.nan, np.nan]), 4),
-    ]
-
-    age, smoker, ward = person_values(rows, np.array([0, 0, 1, 1]), {"smoker"})
-
-    assert age.values.tolist() == [61.0, 40.0]
-    assert smoker.values.tolist() == [1.0, 0.0]
-    np.testing.assert_array_equal(ward.values, [2.0, np.nan])
+# --- neighbours -----------------------------------------------------------------------------------
 
 
-def test_a_rare_pattern_of_missing_values_costs_its_group_only_that_column() -> None:
-    sources = _numbers(200, 3)
-    lacking = sources[1].values.copy()
-    lacking[:2] = np.nan
-    sources[1] = SourceColumn("x1", lacking)
-
-    table = form_table(sources, 5)
-
-    lost = np.isnan(table.values("x1"))
-    assert 1 <= lost.sum() <= 2
-    assert not np.isnan(table.values("x0")).any()
+def _table(records: FloatArray, sizes: NDArray[np.int64] | None = None) -> ProtectedTable:
+    columns = tuple(TableColumn(f"x{j}", step=0.001) for j in range(records.shape[1]))
+    released = tuple(np.ascontiguousarray(each) for each in records.T)
+    sizes = np.full(len(records), 5) if sizes is None else sizes
+    return ProtectedTable(columns, sizes, released, find_neighbours(columns, released, sizes))
 
 
-def test_a_common_pattern_of_missing_values_has_groups_of_its_own() -> None:
-    sources = _numbers(200, 3)
-    lacking = sources[1].values.copy()
-    lacking[::3] = np.nan
-    sources[1] = SourceColumn("x1", lacking)
-    columns = form_table(sources, 5).columns
-    groups = group_persons(columns, encode_sources(columns, sources), 5)
-
-    for group in range(int(groups.max()) + 1):
-        assert len(set(np.isnan(lacking[groups == group]))) == 1
-
-
-def test_many_patterns_give_one_table_in_any_order_of_persons() -> None:
+def test_neighbours_are_the_nearest_other_groups_in_units_of_spread() -> None:
     rng = np.random.default_rng(0)
-    values = rng.normal(size=(2_500, 24))
-    values[rng.random(values.shape) < 0.3] = np.nan
-    assert len(np.unique(np.isnan(values), axis=0)) > 2_000
+    records = rng.normal(size=(60, 3)) * [1.0, 1e3, 1e-3]
+    scaled = records / records.std(axis=0)
+    gaps = ((scaled[:, None] - scaled) ** 2).sum(axis=2)
+    np.fill_diagonal(gaps, np.inf)
 
-    first, second = (
-        form_table([SourceColumn(f"x{j}", each) for j, each in enumerate(rows.T)], 5)
-        for rows in (values, rng.permutation(values))
+    neighbours = _table(records).neighbours
+
+    assert sorted(neighbours[:, 0]) == list(range(60))
+    for group, nearest in neighbours:
+        # Points are rounded to integers.
+        assert gaps[group, nearest] <= gaps[group].min() + 1e-3
+
+
+def test_a_missing_record_is_at_the_mean_and_levels_are_apart() -> None:
+    columns = (TableColumn("x", step=0.1), TableColumn("ward", 3, order=(0, 1, 2)))
+    released = (np.array([0.0, 0.1, 10.0, NAN, 5.1]), np.array([0.0, 1.0, 1.0, 2.0, 2.0]))
+
+    neighbours = dict(find_neighbours(columns, released, np.full(5, 5)).tolist())
+
+    # 0 is nearer to 1 in x than anything else is; 3 has no x, and the ward of 4.
+    assert neighbours[3] == 4
+    assert neighbours[4] == 3
+
+
+@pytest.mark.parametrize("m", [0, 1])
+def test_lone_groups_have_no_neighbour(m: int) -> None:
+    table = _table(np.ones((m, 2)))
+
+    assert table.neighbours.shape == (0, 2)
+    assert within_shares(np.ones((m, 2)), table.sizes, table.neighbours).tolist() == [0.05, 0.05]
+
+
+def test_large_tables_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_SAMPLE", 100)
+    records = np.random.default_rng(0).normal(size=(1_000, 2))
+
+    neighbours = _table(records).neighbours
+
+    assert 50 <= len(neighbours) <= 100
+    assert len(np.unique(neighbours[:, 0])) == len(neighbours)
+    assert (neighbours[:, 0] != neighbours[:, 1]).all()
+
+
+def test_a_sorted_table_has_the_same_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    table = _table(rng.normal(size=(30, 2)), rng.integers(5, 10, 30))
+    values = np.column_stack(table.released)
+
+    after = table.sorted_by_value()
+
+    moved = np.column_stack(after.released)
+    pairs = {tuple(map(tuple, values[pair].tolist())) for pair in table.neighbours}
+    assert pairs == {tuple(map(tuple, moved[pair].tolist())) for pair in after.neighbours}
+    np.testing.assert_array_equal(
+        within_shares(values, table.sizes, table.neighbours),
+        within_shares(moved, after.sizes, after.neighbours),
     )
 
-    assert first.sizes.min() >= 5
-    for one, other in zip(first.released, second.released, strict=True):
-        np.testing.assert_array_equal(np.sort(one), np.sort(other))
+
+# --- variance within groups -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("p", [7, 20, 60])
-def test_a_larger_p_unites_whole_groups(p: int) -> None:
-    sources = [*_numbers(300, 3), SourceColumn("sex", np.arange(300) % 2.0)]
-    table = form_table(sources, 5)
+@given(st.integers(0, 2**32 - 1))
+def test_shares_are_those_of_plain_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m, d = int(rng.integers(2, 20)), int(rng.integers(1, 4))
+    records = np.round(rng.normal(size=(m, d)), 1) * 10.0 ** rng.integers(-6, 7, d)
+    records[rng.random((m, d)) < rng.choice([0.0, 0.3, 0.9])] = NAN
+    sizes = rng.integers(5, 15, m)
+    neighbours = rng.permutation([(a, int((a + rng.integers(1, m)) % m)) for a in range(m)])
 
-    united = unite_groups(table, p)
+    shares = within_shares(records, sizes, neighbours)
 
-    assert united.sizes.sum() == 300
-    # So few persons make too few groups of 2p: these are of p, and tell the commonest level.
-    assert united.sizes.min() >= (2 * p if p == 7 else p)
-    for column, counts in zip(united.columns, united.released, strict=True):
-        if isinstance(column, LevelColumn):
-            assert np.all((counts == 0) | (counts >= p))
-    for name in ("x0", "x1", "x2"):
-        before = np.average(table.values(name), weights=table.sizes)
-        after = np.average(united.values(name), weights=united.sizes)
-        assert after == pytest.approx(before)
-
-
-def test_a_union_needs_p_persons() -> None:
-    with pytest.raises(TooFewPersons):
-        unite_groups(form_table(_numbers(30, 2), 5), 31)
+    assert ((shares >= 0.05) & (shares <= 0.8)).all()
+    for column in range(d):
+        expected = reference.within_share(
+            records[:, column].tolist(), sizes.tolist(), neighbours.tolist()
+        )
+        assert shares[column] == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_figures_compare_records_with_persons() -> None:
-    sources = _numbers(1_000, 2)
-    alike = SourceColumn("hospital", np.ones(1_000))
-    far = SourceColumn("far", np.append(np.arange(999.0), 1e9))
-    table = form_table([*sources, alike, far], 5)
-    groups = group_persons(table.columns, encode_sources(table.columns, [*sources, alike, far]), 5)
+@pytest.mark.parametrize(
+    ("records", "share"),
+    [
+        ([0.0, 0.0, 10.0, 10.0], 0.05),  # neighbours are equal
+        ([0.0, 10.0, 0.0, 10.0], 0.8),  # half of 100 over 25 is 2
+        ([0.0, 4.0, 10.0, 14.0], 0.3),  # half of 16 over 29 is .28
+        ([7.0, 7.0, 7.0, 7.0], 0.05),
+        ([7.0, NAN, NAN, NAN], 0.05),
+        ([NAN, NAN, NAN, NAN], 0.05),
+        ([0.0, 4.0, 10.0, NAN], 0.45),  # half of 16 over 16.9 is .47
+    ],
+)
+def test_shares_by_hand(records: list[float], share: float) -> None:
+    values = np.array(records)[:, None]
+    neighbours = np.array([[0, 1], [1, 0], [2, 3], [3, 2]])
 
-    figures = measure_table(table, [([*sources, alike, far], groups)])
+    assert within_shares(values, np.full(4, 5), neighbours).tolist() == [share]
 
-    assert figures is not None
-    assert (figures.n_persons, figures.n_groups) == (1_000, len(table.sizes))
-    assert figures.one_value["hospital"] == 1.0
-    assert figures.one_value["x0"] == 0.0
-    assert figures.fenced["far"] == 0.001
-    assert figures.distance_sd is not None
-    assert 0.0 < figures.distance_sd < 0.5
+
+def test_shares_do_not_depend_on_units() -> None:
+    table = _table(np.random.default_rng(0).normal(size=(40, 3)))
+    values = np.column_stack(table.released)
+
+    scaled = within_shares(1e6 - 7.0 * values, table.sizes, table.neighbours)
+
+    np.testing.assert_array_equal(within_shares(values, table.sizes, table.neighbours), scaled)

@@ -29,7 +29,14 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.policy import Policy
-from fedclust.schema.result import Bounds, Likelihood, Quality, Result, SweepEntry
+from fedclust.schema.result import (
+    Bounds,
+    ClusterProfile,
+    Likelihood,
+    Quality,
+    Result,
+    SweepEntry,
+)
 from fedclust.schema.transfer import SiteTransfer, Transfer
 from fedclust.wire.models import Definition, Provenance
 from support.outcome_results import DIED, outcome_facts, outcome_result
@@ -107,9 +114,9 @@ each. The analysis was completed on 2026-05-04.
 
 The clustering used 4 variables: age (years, bounds 0 to 120); crp (mg/l, natural logarithm, lower \
 bound 0.1, weight 2); smoker (yes/no); pain (categorical: typical, none). Each level of a \
-categorical variable became a column of 0 and 1. Groups of persons with a missing value in any \
-variable were left out, persons with complete data in these groups too. Each variable was \
-standardised to mean 0 and variance 1 over all sites. \
+categorical variable became a column of 0 and 1. Values that a group of persons did not \
+release were replaced by the mean over all sites, and those of categorical variables by the shares \
+of the levels. Each variable was standardised to mean 0 and variance 1 over all sites. \
 Values counted as at most 100 standard deviations from the mean. Dissimilarity: squared Euclidean \
 distance, numbers in standard deviations. A yes/no feature counts as a number, 0 or 1, in standard \
 deviations. A categorical feature counts as a number, 0 or 1, for each level; together its levels \
@@ -117,10 +124,11 @@ have a variance of 1. The centre of a cluster holds shares. The part of each fea
 by its weight.
 
 For protection, each site put its persons into groups of at least 5 similar persons (Ward's \
-criterion [@ward1963]; in large tables within or by cuts along principal axes). Each group \
-released one record, such as rounded means, and everything that left a site was computed from \
-these records, weighted by persons. Of the persons' own inertia, 25 % lay within groups, where the \
-clustering cannot see it.
+criterion [@ward1963]; in large tables within or by cuts along principal axes; where values were \
+missing, groups were larger). Each group released one record: of each variable the rounded median \
+of its persons, or the commonest category. Everything that left a site was computed from these \
+records, weighted by persons. An estimated 25 % of the persons' own inertia lay within groups, \
+where the clustering cannot see it.
 
 The method was FKM: federated k-means (fkm, version 5) [@garst2023; @lloyd1982]. In its default \
 variant, each site first divided its own points into at most K cells by weighted k-means from 3 \
@@ -146,6 +154,26 @@ def test_the_text_of_a_result() -> None:
     found = bibtex(facts)
     assert set(re.findall(r"^@\w+\{(\w+),", found, re.M)) == set(cited(EXPECTED))
     assert "version 0.1.0" in found
+
+
+def test_typical_values_are_not_called_means() -> None:
+    profile = ClusterProfile(
+        known=np.ones((2, 5), dtype=np.bool_),
+        means=np.zeros((2, 5)),
+        deviations=np.ones((2, 5)),
+        overall_means=np.zeros(5),
+        overall_deviations=np.ones(5),
+        typical=("crp", "smoker"),
+    )
+    facts = facts_of(result_of(profile=profile))
+
+    assert (
+        "Clusters are described by typical values and shares of groups in crp and smoker, for half "
+        "of a site's records or more hold one value there."
+    ) in methods_text(facts)
+    assert "by cluster and variable: mean, typical value, share of groups, share; of" in (
+        checklist(facts).markdown()
+    )
 
 
 def test_a_sweep_names_its_measures_and_the_reason() -> None:
@@ -306,7 +334,7 @@ def test_each_field_of_the_policy_is_named(name: str) -> None:
     values: dict[str, Any] = {
         "protection": "none",
         "scaling": "none",
-        "missing": "impute",
+        "missing": "drop",
         "dissimilarity": "k-prototypes",
         "gamma": 0.25,
         "min_sites": 4,

@@ -188,7 +188,7 @@ def test_programs_get_tables_and_sigma(facts: Facts) -> None:
     assert odds[odds.site == "all sites"].lower.notna().tolist() == [True, True, False, False]
     assert odds[odds.site == "a"].value.tolist() == [2.31]
     table = csv_text(facts).splitlines()
-    assert any(re.match(r"0,100,died: yes,died,yes,outcome,,0.123,", line) for line in table)
+    assert any(re.match(r"0,100,died: yes,died,yes,outcome,,,0.123,", line) for line in table)
 
 
 def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:

@@ -128,7 +128,7 @@ def test_a_radar_states_its_scale_and_cuts_nothing_off() -> None:
     facts = facts_of(MEANS, NAMES)
     figure = Plots(facts).radar()
 
-    assert "Rings: -1 at the centre, 0 (bold, the mean of all persons) to +1" in figure.description
+    assert "Rings: -1 at the centre, 0 (bold, all persons) to +1" in figure.description
     assert words_of(figure)[-1] in figure.description
     # The zero ring lies half way, as a polygon with a corner on each of four axes.
     rings = re.findall(r'<path d="([^"]+)" fill="none" stroke="#333333"', figure.svg)

@@ -23,6 +23,7 @@ import pytest
 
 from fedclust import simulate
 from fedclust.cli import main as cli
+from fedclust.cli.result_output import show_result
 from fedclust.errors import UsageError
 from fedclust.report import Facts, Plots, csv_text, html, json_text, sections
 from fedclust.report.drawing import line_chart, ticks
@@ -146,12 +147,13 @@ def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
         assert cluster["share"] == pytest.approx(len(own) / len(rows))
         by_name = {each["column"]: each for each in cluster["columns"]}
         for name in ("age", "smoker", "bp"):
-            assert by_name[name]["mean"] == pytest.approx(own[name].mean(), rel=1e-9)
+            assert by_name[name]["value"] == pytest.approx(own[name].mean(), rel=1e-9)
             apart = (own[name].mean() - rows[name].mean()) / rows[name].std(ddof=0)
             assert by_name[name]["difference"] == pytest.approx(apart, abs=1e-9)
         for name in ("age", "bp"):
             assert by_name[name]["sd"] == pytest.approx(own[name].std(ddof=0), rel=1e-6)
         assert by_name["smoker"]["sd"] is None
+        assert [by_name[name]["measure"] for name in by_name] == ["mean", "share", "mean"]
         widest = max(("age", "smoker", "bp"), key=lambda n: abs(by_name[n]["difference"]))
         assert cluster["sets_apart"] == [] or cluster["sets_apart"][0] == widest
         for site, sizes in document["sizes_by_site"].items():
@@ -174,7 +176,8 @@ def test_csv_holds_what_json_does(cohort: Any) -> None:
     assert len(lines) == len(flat) == 9
     for line, (number, entry) in zip(lines, flat, strict=True):
         assert int(line["cluster"]) == number
-        for name in ("mean", "sd", "low", "high", "difference"):
+        assert line["measure"] == entry["measure"]
+        for name in ("value", "sd", "low", "high", "difference"):
             assert line[name] == ("" if entry[name] is None else repr(entry[name]))
 
 
@@ -200,6 +203,42 @@ def test_transforms_are_undone_and_levels_are_shares() -> None:
     assert [entry.mean for entry in first[2:]] == [0.25, 0.75]
     assert [entry.column.level for entry in first[2:]] == ["chest", "arm"]
     assert first[2].low is None
+
+
+def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    features = [
+        {"name": "crp", "lower": 0.1, "transform": "log"},
+        {"name": "cost"},
+        {"name": "smoker", "kind": "binary"},
+        {"name": "pain", "kind": "categorical", "levels": ["chest", "arm"]},
+    ]
+    names = ("crp", "cost", "smoker", "pain=chest", "pain=arm")
+    result = _result([[1.0, 2.0, 0.25, 0.75, 0.25], [2.0, 3.0, 1.0, 0.0, 1.0]], np.ones((2, 5)))
+    assert result.profile is not None
+    repeated = {"typical": names, "all_equal": {"cost": (2, 3), "smoker": (1, 4)}}
+    profile = result.profile.model_copy(update=repeated)
+    facts = Facts(result.model_copy(update={"profile": profile}), _definition(features))
+
+    measures = [entry.measure for entry in facts.clusters[0].entries]
+    assert measures == ["typical value"] * 2 + ["share of groups"] * 3
+    assert [line["measure"] for line in csv.DictReader(io.StringIO(csv_text(facts)))][
+        :5
+    ] == measures
+    assert json.loads(json_text(facts))["all_equal"] == {"cost": [2, 3], "smoker": [1, 4]}
+    page = {section.key: section.html for section in sections(facts)}
+    assert page["profile"].count('<td class="text">typical value</td>') == 2
+    assert page["profile"].count('<td class="text">share of groups</td>') == 3
+    assert "with the share of groups that hold it" in page["profile"]
+    assert "the mean or share of the persons can differ" in page["profile"]
+    assert (
+        "All records are equal in cost at 2 of 3 sites, smoker at 1 of 4 sites" in page["profile"]
+    )
+    assert "yes/no columns and levels the share of groups" in page["centroids"]
+    assert not re.search("[Mm]eans? of|prevalence", page["profile"] + page["clusters"])
+    show_result(facts.result, facts.definition.features)
+    assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in capsys.readouterr().out
 
 
 def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:

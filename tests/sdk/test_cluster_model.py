@@ -253,6 +253,15 @@ def test_labels_by_something_else_than_distance_have_no_margin_and_no_model() ->
 # --- the file -------------------------------------------------------------------------------------
 
 
+def test_the_file_says_which_means_are_typical_values(
+    result: SimulationResult, model: ClusterModel
+) -> None:
+    assert result.result_.profile is not None
+    assert model.result_.profile is not None
+    assert "male" in result.result_.profile.typical
+    assert model.result_.profile.typical == result.result_.profile.typical
+
+
 def test_the_file_is_readable_and_says_nothing_by_site(
     result: SimulationResult, model: ClusterModel
 ) -> None:

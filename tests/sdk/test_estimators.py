@@ -139,8 +139,8 @@ def test_pipelines_searches_and_copies() -> None:
 def test_missing_values_are_the_sessions_to_treat() -> None:
     _, rows, names = _sites()
     rows[::7, 0] = np.nan
-    dropped = FederatedKMeans(3, random_state=0).fit(rows, sites=names)
-    filled = FederatedKMeans(3, missing="impute", random_state=0).fit(rows, sites=names)
+    dropped = FederatedKMeans(3, missing="drop", random_state=0).fit(rows, sites=names)
+    filled = FederatedKMeans(3, random_state=0).fit(rows, sites=names)
 
     np.testing.assert_array_equal(dropped.labels_ < 0, np.isnan(rows).any(axis=1))
     assert np.isnan(dropped.transform(rows)[::7]).all()
@@ -348,7 +348,8 @@ def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path
     models: dict[str, FederatedKMeans] = {}
     with local_coordinator(tmp_path / "coordinator", threads=True) as local:
         consortium = Consortium.found(local.base_url, local.operator_token, tuple(frames))
-        consortium.create("words", 2, config={"n_clusters": 2}, features=features)
+        policy = {"missing": "drop"}
+        consortium.create("words", 2, config={"n_clusters": 2}, features=features, policy=policy)
 
         def take_part(name: str) -> None:
             token = consortium.site_tokens[name]

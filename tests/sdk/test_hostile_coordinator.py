@@ -38,7 +38,7 @@ D = 6
 FEATURES = tuple({"name": f"x{j}", "lower": -100.0, "upper": 100.0} for j in range(D))
 IDS = [f"patient {number}" for number in range(150)]
 
-POLICY = {"scaling": "none", "max_rounds": 4}
+POLICY = {"scaling": "none", "missing": "drop", "max_rounds": 4}
 DEFINITION: dict[str, Any] = {"config": {"n_clusters": 3}, "policy": POLICY}
 
 FloatArray = NDArray[np.float64]

@@ -32,7 +32,7 @@ Z = {"name": "z", "role": "outcome", "kind": "ordered", "edges": [0, 1]}
 FEATURES = [{"name": "x"}, {"name": "y"}, Z]
 #: A session's definition and a site's task have a hash; the others are maps, whose keys are data.
 KEPT = {"definition", "common", "site", "config_schema", "config"}
-KEPT |= {"site_sizes", "mapping", "extra", "soft", "metrics", "platform"}
+KEPT |= {"all_equal", "site_sizes", "mapping", "extra", "soft", "metrics", "platform"}
 BY_SITE = {"sites", "by_site", "tables"}
 #: States by the field that they are in. A client cannot do without `work` and the ends.
 LATER = {

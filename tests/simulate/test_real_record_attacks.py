@@ -19,7 +19,7 @@ from fedclust.engine import Plan
 from fedclust.engine.site_points import released_points
 from fedclust.methods.common.kmeans_rounds import StepTask
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.table import form_table
+from fedclust.protection.update import form_table
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
@@ -62,8 +62,7 @@ def points(X: FloatArray, protection: str) -> Points:
     sources = tuple(SourceColumn(f"x{j}", X[:, j]) for j in range(D))
     table = form_table(sources, P)
     values = np.column_stack([table.values(f"x{j}") for j in range(D)])
-    within = np.array([share or 0.0 for share in table.shares])
-    return released_points(values, table.sizes, within, plan(protection).features)
+    return released_points(values, table.sizes, plan(protection).features, table.neighbours)
 
 
 def sums_of(counts: Any, sums: Any) -> Iterator[tuple[int, FloatArray]]:

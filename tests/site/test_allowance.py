@@ -104,6 +104,7 @@ class Hospital:
                 definition_sha256=SHA,
                 consented_at=NOW,
                 participation=declared,
+                within=(),
             )
         )
         return journal

@@ -86,7 +86,6 @@ def test_new_rows_do_not_change_the_code(site: Site) -> None:
         {"p": 6},
         {"features": ("x",)},
         {"persons_declared": True},
-        {"fences": False},
         {"data": data_terms(MINE, FEATURES, ("x", "y"), id_column="mrn")},
         {"data": data_terms("cohort.csv", FEATURES, ("x", "y"))},
         {"separate_groups": "ethics 2026-17"},

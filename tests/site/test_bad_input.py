@@ -52,7 +52,8 @@ def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["fewer than p", "a column without values"])
 def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path: Path) -> None:
     data = MINE[:4] if case == "fewer than p" else MINE * [1.0, np.nan]
-    request = coordinator().site(tmp_path).check("heart", data)
+    policy = {"missing": "drop"}
+    request = coordinator(policy=policy).site(tmp_path).check("heart", data)
     assert (request.persons, request.p) == (0, 5)
     assert any("sends only empty submissions" in note for note in request.notes)
     whole = coordinator().site(tmp_path).check("heart", MINE)
@@ -60,7 +61,7 @@ def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path
 
 
 def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Path) -> None:
-    fake = coordinator(policy={"missing": "impute", "max_rounds": 4})
+    fake = coordinator()
     result = fake.site(tmp_path).participate("heart", MINE * [1.0, np.nan], consent=True)
     assert result.labels_ is not None
     assert min(result.labels_) >= 0

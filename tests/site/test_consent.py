@@ -11,6 +11,7 @@ import pytest
 from fedclust import engine
 from fedclust.cli.console import consent_screen
 from fedclust.data import Dataset
+from fedclust.data.outcome_rows import Staying
 from fedclust.definition import freeze, plan_of
 from fedclust.protection.figures import TableFigures
 from fedclust.report.session_terms import session_terms
@@ -25,11 +26,14 @@ from fedclust.wire.models import SessionCreate, SessionInfo
 FIGURES = TableFigures(
     n_persons=303,
     n_groups=51,
+    p=5,
     group_sizes=(5, 9),
     distance_sd=0.32,
     one_value={f"x{j}": 0.01 * j for j in range(8)},
-    fenced={},
-    unreleased={},
+    unreleased=dict.fromkeys((f"x{j}" for j in range(8)), 0.0),
+    steps={"x0": 0.2, "x1": 5.0},
+    all_equal=(),
+    coarse=(),
 )
 DATA = data_terms(
     Dataset(
@@ -74,6 +78,7 @@ def request(**changes: Any) -> ConsentRequest:
         plan=plan_of(definition),
         p=5,
         persons=303,
+        groups_of=5,
         size_band="200-999",
         persons_declared=True,
         features=tuple(feature.name for feature in definition.features),
@@ -143,7 +148,7 @@ def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any
     for text in ("303 persons", "missing", "Your table" if not asked.protection_none else ""):
         assert text in told
     by_heading = dict(terms.sections())
-    assert set(dict(asked.sections())) - set(by_heading) == {"read as"}
+    assert set(dict(asked.sections())) - set(by_heading) == {"read as", "rounded to"}
     assert by_heading["purpose"] == (asked.definition.purpose,)
     assert by_heading["leaves"][1].startswith("  ")
 
@@ -173,22 +178,48 @@ def test_every_letter_that_the_options_know_gets_its_number(
 def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
     assert "51 groups of 5 to 9 persons" in said
-    assert "within 0.32 standard deviations" in said
+    assert "within 0.32 sd of their record" in said
     assert "x7 7%, x6 6%, x5 5%" in said
+    assert "Sensitive and rare traits should be outcomes." in said
 
 
-def test_the_text_notes_a_table_without_fences(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = request()
-    assert "without fences" not in shown(capsys, asked)
-    said = " ".join(shown(capsys, dataclasses.replace(asked, fences=False)).split())
-    assert "formed without fences" in said
+@pytest.mark.parametrize(("persons", "said"), [(0.79, True), (0.8, False)])
+def test_the_text_says_if_few_persons_stay(persons: float, said: bool) -> None:
+    asked = dataclasses.replace(request(), staying=Staying(groups=0.5, persons=persons))
+    text = f"50.0% of the groups stay, with {persons:.1%} of the persons; ask the analyst"
+    assert any(text in note for note in asked.notes) is said
+    exact = request(policy={"protection": "none"})
+    asked = dataclasses.replace(exact, staying=Staying(groups=0.5, persons=persons))
+    assert not any("stay" in note for note in asked.notes)
+
+
+def test_the_text_notes_what_the_table_hides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "multiples of: x0 0.2, x1 5" in shown(capsys, request(), full=True)
+    hidden = dataclasses.replace(FIGURES, all_equal=("x2",), coarse=("x1",))
+    said = " ".join(shown(capsys, dataclasses.replace(request(), figures=hidden)).split())
+    assert "All records are equal in x2" in said
+    assert "x1: rounded to more than half of the standard deviation of the records." in said
+    assert "Wait for 15 persons" not in said
+    few = dataclasses.replace(hidden, n_persons=14)
+    said = " ".join(shown(capsys, dataclasses.replace(request(), figures=few)).split())
+    assert "Wait for 15 persons, or subtract the usual value first." in said
+
+
+def test_the_text_says_that_a_larger_p_holds_here_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "Other sessions get" not in shown(capsys, request())
+    said = " ".join(shown(capsys, dataclasses.replace(request(), p=12)).split())
+    assert (
+        "records of at least 12 persons. Other sessions get records of groups of at least" in said
+    )
 
 
 def test_it_names_no_phase_that_cannot_happen(capsys: pytest.CaptureFixture[str]) -> None:
     given = {"n_clusters": 2, "start": "given", "centroids": [[0.0] * 8, [1.0] * 8]}
     asked = request(algorithm="lloyd", config={**given, "evaluate": False})
     assert [phase.name for phase in asked.phases] == ["prepare", "lloyd"]
-    asked = request(algorithm="lloyd", config=given, policy={"scaling": "none"})
+    asked = request(algorithm="lloyd", config=given, policy={"scaling": "none", "missing": "drop"})
     assert [phase.name for phase in asked.phases] == ["lloyd", "evaluate"]
     assert "cells:" not in shown(capsys, asked)
 

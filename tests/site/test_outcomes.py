@@ -162,7 +162,9 @@ def test_who_waits_or_was_withdrawn_is_not_counted(tmp_path: Path, draws: list[F
     (record,) = store.records().values()
     group = record.cohort.table_rows(store.state.secret(), MINE.mrn.tolist())
     store.withdraw("P7", EPOCH)
-    left = group != group[7]
+    # The others of the group are enough for a group of their own.
+    assert (group == group[7]).sum() > 5
+    left = MINE.mrn != "P7"
     fake = coordinator(title="third", policy={"protection": "groups"})
     prepared = fake.site(tmp_path)._open("heart", _rows(MINE)).prepared
     blocks = list(prepared.counted())
@@ -190,7 +192,7 @@ def test_new_ids_of_known_persons_are_found_by_the_list_of_ids(
 def test_everybody_in_a_union_of_groups_counts(tmp_path: Path, draws: list[Fraction]) -> None:
     """Also for unions, a group takes part if the whole union releases every column."""
     holed = MINE.copy()
-    holed.loc[:11, "x"] = np.nan
+    holed.loc[:44, "x"] = np.nan
     for missing, known in (("drop", False), ("impute", True)):
         place = tmp_path / missing
         fake = coordinator(policy={"missing": missing, "max_rounds": 4})
@@ -204,7 +206,7 @@ def test_everybody_in_a_union_of_groups_counts(tmp_path: Path, draws: list[Fract
         complete = ~np.isnan(prepared.data.X).any(axis=1)
         persons = prepared.data.sizes[complete].sum() if missing == "drop" else 80
         assert block.takes_part.sum() == persons
-        assert block.takes_part[:12].any() == known
+        assert block.takes_part[:45].all() == known
 
 
 def test_rows_that_stay_on_disk_are_counted_alike(tmp_path: Path, draws: list[Fraction]) -> None:

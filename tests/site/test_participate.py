@@ -129,7 +129,7 @@ def test_too_few_rows_answer_empty_and_label_all_the_same(tmp_path: Path) -> Non
 def test_rows_without_a_value_get_no_label_and_a_result_can_be_saved(tmp_path: Path) -> None:
     holed = MINE.copy()
     holed[5, 1] = np.nan
-    fake = coordinator()
+    fake = coordinator(policy={"max_rounds": 4, "missing": "drop"})
     result = fake.site(tmp_path).participate("heart", holed, consent=True)
     assert result.labels_[5] == -1
     assert (np.delete(result.labels_, 5) >= 0).all()

@@ -84,7 +84,6 @@ def test_the_page_explains_the_words_that_are_on_it_and_no_others(tmp_path: Path
         return _Page(review_page(request, NOW)).text.split("Words on this page")[1]
 
     for word in (
-        "fence",
         "group",
         "not released",
         "protected table",
@@ -109,7 +108,6 @@ def test_settings_stand_at_the_end_and_terms_read_as_sentences(tmp_path: Path) -
     assert "max_rounds" not in before
     covered = before.split("What an approval covers")[1].split("Decision")[0]
     assert "Each row counts as a person." in covered
-    assert "A value beyond a fence counts as the fence." in covered
     assert "express consent" not in covered
     assert not re.search(r"\b(yes|no)\b", covered.replace("no longer", ""))
     exact = _Page(review_page(requested(tmp_path, policy={"protection": "none"}), NOW)).text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import errors
-from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortRecord, CohortStore
 from fedclust.site.ledger import Ledger
-from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.progress import Preview
 from fedclust.site.state import SiteState
 from support.fake_coordinator import FakeCoordinator
@@ -120,20 +117,6 @@ def test_a_larger_p_takes_unions_and_a_smaller_one_the_pinned(tmp_path: Path) ->
         request = fake.site(tmp_path).check("heart", MINE, person=IDS)
         assert request.p == least
         assert request.figures is not None
-
-
-@pytest.mark.parametrize("fences", [True, False])
-def test_consent_notes_a_table_without_fences(tmp_path: Path, fences: bool) -> None:
-    store = CohortStore(SiteState(tmp_path))
-    reading = SiteRows(MINE, person=IDS)
-    asked = [Feature(name="x"), Feature(name="y")]
-    _, draft = draft_table(store, reading, asked, 5, datetime.now(UTC), fences=fences)
-    store.keep(draft)
-
-    request = coordinator().site(tmp_path).check("heart", MINE, person=IDS)
-
-    assert request.fences == fences
-    assert any("without fences" in note for note in request.notes) == (not fences)
 
 
 def test_two_sessions_that_begin_at_once_use_one_table_and_ask_once(tmp_path: Path) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import SourceColumn, source_names
+from fedclust.protection import update
+from fedclust.protection.cohort import Cohort, Unions
+from fedclust.protection.columns import SourceColumn, TableColumn
 from fedclust.protection.fingerprints import person_keys, row_ids
+from fedclust.protection.parts import Parts, newcomer_parts
 from fedclust.protection.recognition import PersonSource, Recognition
 from fedclust.protection.update import Change, update_cohort
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 SECRET = b"the secret of a site in a test.."
 
 
@@ -76,7 +80,6 @@ class Memory:
         rules: dict[str, str] | None = None,
         blocks: int = 1,
         *,
-        later: Mapping[str, str] | None = None,
         counted: bool = False,
         **how: Any,
     ) -> Change:
@@ -101,7 +104,6 @@ class Memory:
             PersonSource(
                 parts,
                 {each.name: "number" for each in sources} | (rules or {}),
-                later=later or {},
                 counted=counted,
             ),
             **how,
@@ -117,89 +119,139 @@ class Memory:
         """Return the row of the table that a person is part of."""
         return int(self.cohort.table_rows(SECRET, [person])[0])
 
+    def groups_of(self, ids: Sequence[str]) -> IntArray:
+        """Return the group of each person (n,), used or not; -1 of nobody's."""
+        return groups_of(self.cohort, ids)
+
+
+def groups_of(cohort: Cohort, ids: Sequence[str], secret: bytes = SECRET) -> IntArray:
+    """Return the group of each person (n,), used or not; -1 of persons without one."""
+    index = cohort.find(person_keys(secret, ids)[0])
+    if not len(cohort.keys):
+        return index
+    return np.where(index >= 0, cohort.groups[index], -1).astype(np.int64)
+
 
 @dataclass
 class Released:
-    """What the groups of one table have released, as an attacker sees it who knows their members.
+    """What a table has released so far, to see that nothing of it changes.
 
     Attributes
     ----------
     p : int
-    sums : dict of str to list of frozenset of (person, value)
-        By column, what each released sum is the sum of.
+    members : dict of group to persons
+        Who was in the group when it was formed.
+    records : dict of (column, group) to float
+    rules : dict of column to TableColumn
+        Since they were set.
+    unions : dict of (p, union) to groups
+    decided : dict of (p, union, column) to float
     """
 
     p: int
-    sums: dict[str, list[frozenset[tuple[str, float]]]] = field(default_factory=dict)
+    members: dict[int, frozenset[str]] = field(default_factory=dict)
+    records: dict[tuple[str, int], float] = field(default_factory=dict)
+    rules: dict[str, TableColumn] = field(default_factory=dict)
+    unions: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    decided: dict[tuple[int, int, str], float] = field(default_factory=dict)
 
     def note(
         self,
-        before: Cohort | None,
-        after: Cohort,
+        cohort: Cohort,
         values: Mapping[str, Mapping[str, float]],
+        present: Collection[str],
         secret: bytes = SECRET,
-        column: Callable[[str], str] = str,
     ) -> set[str]:
-        """Add the sums that are new in ``after``, and return whose values are in these.
+        """Check what the groups have released after a file, and return who is in new groups.
 
         Parameters
         ----------
-        before, after : Cohort
+        cohort : Cohort
         values : mapping of person to values by column
-            As they are now.
+            Of everybody who was ever in a file; columns under the names that are pinned.
+        present : collection of str
+            Who is in the file.
         secret : bytes
-        column : callable
-            Returns the column that a pinned name stands for.
         """
         people = sorted(values)
-        places = after.find(person_keys(secret, people)[0])
-        group = {p: int(after.groups[at]) for p, at in zip(people, places, strict=True) if at >= 0}
-        old = {} if before is None else dict(_releases(before))
-        noted: set[str] = set()
-        for (name, row), released in _releases(after):
-            if old.get((name, row)) == released:
-                continue
-            members = [person for person in group if group[person] == row]
-            assert len(members) == after.sizes[row] >= self.p
-            atoms = frozenset((person, values[person][column(name)]) for person in members)
-            self.sums.setdefault(column(name), []).append(atoms)
-            noted.update(members)
-        return noted
+        groups = dict(zip(people, groups_of(cohort, people, secret).tolist(), strict=True))
+        new = self._note_groups(cohort, groups)
+        for pinned in cohort.columns:
+            name = pinned.column.name
+            assert self.rules.setdefault(name, pinned.column) == pinned.column
+            if not pinned.column.is_set:
+                del self.rules[name]
+            for group, record in enumerate(pinned.released.tolist()):
+                if (name, group) in self.records:
+                    assert self.records[name, group] == record, "what was released has changed"
+                elif not np.isnan(record):
+                    known = [values[each].get(name, np.nan) for each in self.members[group]]
+                    assert self.members[group] <= set(present), "a person was not in the file"
+                    assert cohort.used[group]
+                    assert self.p <= np.sum(~np.isnan(known)) <= cohort.sizes[group]
+                    self.records[name, group] = record
+        for unions in cohort.unions:
+            self._note_unions(cohort, unions)
+        return new
 
-    def tells_of_few(self) -> bool:
-        """Return whether a combination of a column's sums concerns 1 to p - 1 persons."""
-        for sums in self.sums.values():
-            atoms = sorted(frozenset().union(*sums))
-            matrix = np.array([[float(atom in each) for atom in atoms] for each in sums])
-            if recoverable(matrix, [person for person, _ in atoms], self.p):
-                return True
-        return False
+    def _note_groups(self, cohort: Cohort, groups: Mapping[str, int]) -> set[str]:
+        new: set[str] = set()
+        is_first = not self.members
+        for group, size in enumerate(cohort.sizes.tolist()):
+            if group not in self.members:
+                own = frozenset(each for each, at in groups.items() if at == group)
+                assert len(own) == size >= (self.p if is_first else cohort.least)
+                self.members[group] = own
+                new |= own
+            if cohort.used[group]:
+                assert {each for each, at in groups.items() if at == group} == self.members[group]
+        return new
+
+    def _note_unions(self, cohort: Cohort, unions: Unions) -> None:
+        for union in set(unions.labels.tolist()) - {-1}:
+            groups = frozenset(np.flatnonzero(unions.labels == union).tolist())
+            for (p, earlier), others in self.unions.items():
+                # A group changes from a union that ended to another.
+                if p == unions.p and earlier != union and groups & others:
+                    assert not cohort.used[list(others)].all()
+            assert self.unions.setdefault((unions.p, union), groups) == groups
+            assert len(groups) * self.p >= unions.p
+            assert cohort.used[list(groups)].all()
+            # Columns that are new since these unions were asked for come after these.
+            for pinned, record, decided in zip(
+                cohort.columns, unions.released[union], unions.decided[union], strict=False
+            ):
+                if decided:
+                    key = unions.p, union, pinned.column.name
+                    earlier = self.decided.setdefault(key, float(record))
+                    assert earlier == record or np.isnan([earlier, record]).all()
+                    releasing = ~np.isnan(pinned.released[list(groups)])
+                    assert np.isnan(record) or releasing.sum() * self.p >= unions.p
 
 
-def _releases(cohort: Cohort) -> Iterator[tuple[tuple[str, int], tuple[float, ...]]]:
-    for pinned in cohort.columns:
-        for name in source_names(pinned.column):
-            for row, released in enumerate(pinned.released):
-                values = tuple(np.atleast_1d(released).tolist())
-                if not np.isnan(values).any() and (len(values) == 1 or sum(values) > 0):
-                    yield (name, row), values
-
-
-def recoverable(released: FloatArray, owners: Sequence[Any], p: int) -> bool:
-    """Return whether a combination of released sums concerns 1 to p - 1 persons.
+@contextmanager
+def given_groups(choose: Callable[[int], IntArray], least: int) -> Iterator[None]:
+    """Form these groups instead of finding them in the values, all persons being one part.
 
     Parameters
     ----------
-    released : (k, a) float64
-        Of each sum, how often each value is in it.
-    owners : sequence of a persons
-        Whose value it is. A person may have several, one after another.
-    p : int
+    choose : callable
+        Called with the number of persons who are grouped; returns the group of each (n,), from 0
+        and in the order of the source.
+    least : int
+        The least size of a group of newcomers.
     """
-    rank = int(np.linalg.matrix_rank(released)) if released.size else 0
-    whose = np.array(owners)
-    for few in itertools.combinations(sorted(set(owners)), p - 1):
-        rest = released[:, ~np.isin(whose, few)]
-        if rank > (int(np.linalg.matrix_rank(rest)) if rest.size else 0):
-            return True
-    return False
+
+    def find_parts(sources: Sequence[SourceColumn], p: int, n_persons: int) -> Parts:
+        return newcomer_parts(least, len(sources))
+
+    def form_groups(points: FloatArray, least: int, ties: Sequence[FloatArray] = ()) -> IntArray:
+        found = choose(len(points))
+        assert len(found) == len(points)
+        return found
+
+    with (
+        mock.patch.object(update, "find_parts", find_parts),
+        mock.patch.object(update, "form_groups", form_groups),
+    ):
+        yield

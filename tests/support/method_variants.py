@@ -22,7 +22,7 @@ class Tried:
     rounds : int
         After so many of the method's rounds a session of each variant has seen its phases.
     busy : dict
-        Options under which a session does not end within 20 rounds on rows without clusters.
+        Options under which a session does not end within 10 rounds on rows without clusters.
         None: the first variant does not.
     few : bool
         Whether a session has few rounds.
@@ -94,6 +94,6 @@ for _name, _tried in list(TRIED.items()):
 
 
 def busy(method: str) -> dict[str, Any]:
-    """Return the options under which a session of ``method`` does not end within 20 rounds."""
+    """Return the options under which a session of ``method`` does not end within 10 rounds."""
     tried = TRIED[method]
     return tried.variants[0] if tried.busy is None else tried.busy

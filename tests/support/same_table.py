@@ -1,8 +1,8 @@
 """Sites with different rows and the same protected table.
 
 Either each column's values change places among the persons of a group: the site forms the same
-table by itself. Or every person is replaced by the group's record: the groups, the rules of the
-columns and the shares of variance are then given, as in the test of idempotence.
+table by itself. Or every person gets the group's middle value, and no value of what the group does
+not release: the groups are then given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from fedclust.protection import update
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import NumericColumn
+from fedclust.protection.columns import choose_nearer
+from fedclust.protection.parts import newcomer_parts
+from fedclust.protection.records import find_middles, group_members
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.prepare import SiteRows, draft_table
@@ -55,14 +57,14 @@ class SiteFile:
     columns : mapping of str to (n,) float64
         Named after their kinds. Of codes the places of the levels; NaN where missing.
     groups : (n,) int64
-    like : Cohort or None
-        Whose groups and rules the site has; None where it forms them itself.
+    given : bool
+        Whether the site has these groups; else it forms them itself.
     """
 
     ids: NDArray[np.str_]
     columns: Mapping[str, FloatArray]
     groups: IntArray
-    like: Cohort | None = None
+    given: bool = False
 
     def frame(self) -> pd.DataFrame:
         """Return the site's file: one row a person, with outcomes that no table depends on."""
@@ -89,24 +91,18 @@ class SiteFile:
         with self._given():
             reading = SiteRows(self.frame(), person=PERSON)
             draft = draft_table(store, reading, asked, P, EPOCH, lacking=True)[1]
-        if self.like is not None:
-            cohort = draft.record.cohort
-            columns = zip(cohort.columns, self.like.columns, strict=True)
-            pinned = tuple(replace(each, share=other.share) for each, other in columns)
-            record = replace(draft.record, cohort=replace(cohort, columns=pinned))
-            draft = replace(draft, record=record)
         return store.keep(draft)
 
     @contextmanager
     def _given(self) -> Iterator[None]:
-        """Give the groups and the rules of the columns instead of finding them in the rows."""
-        if self.like is None:
+        """Give the groups instead of finding them in the rows."""
+        if not self.given:
             yield
             return
-        columns = [each.column for each in self.like.columns]
+        one_part = newcomer_parts(P, len(self.columns))
         with (
-            mock.patch.object(update, "describe_columns", return_value=columns),
-            mock.patch.object(update, "group_persons", return_value=self.groups),
+            mock.patch.object(update, "find_parts", return_value=one_part),
+            mock.patch.object(update, "form_groups", return_value=self.groups),
         ):
             yield
 
@@ -141,10 +137,7 @@ def site_of(kinds: Sequence[str], m: int, rng: np.random.Generator) -> SiteFile:
     They do so in the last columns. The first ones are of these kinds, and do not tell the groups
     apart.
     """
-    levels = sum(kind in ("binary", "codes") for kind in kinds)
-    # Groups have at least 2p persons where a tenth of the columns and 20p persons have levels.
-    least = 2 * P if m >= 10 and 10 * levels >= len(kinds) + len(_APART) else P
-    groups = np.repeat(np.arange(m), rng.integers(least, 2 * least, m))
+    groups = np.repeat(np.arange(m), rng.integers(P, 2 * P, m))
     columns = {f"{kind}{place}": _values(kind, groups, rng) for place, kind in enumerate(kinds)}
     words = rng.permutation(16)[:m]
     for mask in _APART:
@@ -234,7 +227,9 @@ def _levels(name: str) -> bool:
 
 
 def of_records(site: SiteFile, cohort: Cohort, secret: bytes) -> SiteFile:
-    """Return the site in which every person has the group's record, or one of its counts.
+    """Return the site in which every person has the group's middle value before it is rounded.
+
+    Nobody has a value in a column that the group does not release.
 
     Parameters
     ----------
@@ -243,20 +238,19 @@ def of_records(site: SiteFile, cohort: Cohort, secret: bytes) -> SiteFile:
         The table that ``site`` has formed with ``secret``.
     """
     groups = cohort.table_rows(secret, list(site.ids))
+    members = group_members(groups, len(cohort.sizes))
     columns: dict[str, FloatArray] = {}
     for pinned in cohort.columns:
-        column, released = pinned.column, pinned.released
-        if isinstance(column, NumericColumn):
-            columns[column.name] = released[groups]
-            continue
-        codes = np.full(len(groups), np.nan)
-        for group, counts in enumerate(released):
-            held = np.repeat(np.arange(column.n_levels), counts.astype(np.int64))
-            codes[np.flatnonzero(groups == group)[: len(held)]] = held
-        places = np.where(np.isnan(codes), column.n_levels, codes).astype(np.int64)
-        for name, meaning in zip(column.names, column.values, strict=True):
-            columns[name] = np.array([*meaning, np.nan])[places]
-    return SiteFile(site.ids, {name: columns[name] for name in site.columns}, groups, cohort)
+        column = pinned.column
+        found = find_middles(site.columns[column.name], members, P, column.n_levels)
+        if column.n_levels is None:
+            middles = choose_nearer(found, column.centre)
+        elif column.is_set:
+            middles = np.where(np.isnan(found[:, 0]), np.nan, column.records(np.nan_to_num(found)))
+        else:
+            middles = found[:, 0]  # NaN: no group releases it.
+        columns[column.name] = middles[groups]
+    return SiteFile(site.ids, {name: columns[name] for name in site.columns}, groups, given=True)
 
 
 def released_by(cohort: Cohort, site: SiteFile, secret: bytes) -> Any:
@@ -264,5 +258,5 @@ def released_by(cohort: Cohort, site: SiteFile, secret: bytes) -> Any:
     released = [np.nan_to_num(each.released, nan=-1e300) for each in cohort.columns]
     groups = np.column_stack([cohort.sizes, *released])
     rows = cohort.table_rows(secret, list(site.ids))
-    columns = [(each.column, each.share) for each in cohort.columns]
+    columns = [(each.column.name, each.column.step) for each in cohort.columns]
     return columns, sorted(groups.tolist()), groups[rows].tolist()

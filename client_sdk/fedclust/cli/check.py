@@ -23,6 +23,7 @@ from fedclust.cli.console import (
 from fedclust.cli.row_check import CheckedTable, RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
+from fedclust.data.outcome_rows import measure_staying
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import (
     declared,
@@ -129,7 +130,12 @@ def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
     def form_table(_: int) -> CheckedTable:
         request = site.check(info.name, rows.data, **rows.given)
         return CheckedTable(
-            request.persons, request.features, request.figures, request, request.recognition
+            request.persons,
+            request.features,
+            request.figures,
+            request,
+            request.recognition,
+            request.staying,
         )
 
     return examine(info.definition, rows, form_table)
@@ -163,6 +169,7 @@ def _table_of(plan: Plan, given: SourceRows, p: int, store: CohortStore) -> Chec
             prepared.features,
             prepared.figures,
             recognition=prepared.recognition,
+            staying=measure_staying(plan, prepared.data),
         )
     return _new_table(plan, given.data, identified, p)
 
@@ -177,7 +184,8 @@ def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
     read = read_persons(rows, plan.features, **identified, lacking=lacking)
     data, figures = measure_persons(plan, read, p)
     features = declared(plan, rows, held_features(plan, read, data))
-    return CheckedTable(count_usable(plan, data), features, figures)
+    staying = measure_staying(plan, data)
+    return CheckedTable(count_usable(plan, data), features, figures, staying=staying)
 
 
 # --- a study --------------------------------------------------------------------------------------
@@ -200,8 +208,7 @@ class _OfStudy:
             return "ended, not checked"
         if not self.rows.enough:
             return f"fewer persons than {self.rows.p}"
-        warned = [each.feature for each in self.rows.found.columns if each.state == "warning"]
-        return f"look at {', '.join(warned)}" if warned else "ok"
+        return f"look at {', '.join(self.rows.look_at)}" if self.rows.look_at else "ok"
 
     def facts(self) -> dict[str, Any]:
         refused = self.refused

@@ -25,7 +25,6 @@ from fedclust.cli.console import (
 from fedclust.cli.row_check import show_recognition
 from fedclust.cli.session_file import read_definition_file
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
-from fedclust.protection.columns import source_names
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature, clustered
 from fedclust.site.cohorts import CohortRecord, CohortStore, Draft, Overtaken
@@ -60,13 +59,6 @@ class _Grouping:
     min_group_size: Annotated[
         int, typer.Option("--min-group-size", min=3, help=o.LEAST_GROUP_SIZE)
     ] = 5
-    no_fences: Annotated[
-        bool,
-        typer.Option(
-            "--no-fences",
-            help="Use extreme values as they are. A single extreme value is then not protected.",
-        ),
-    ] = False
     separate_groups: o.SeparateGroups = None
     other_persons: o.OtherPersons = None
     no_person_in_another_table: o.NoPersonInAnotherTable = False
@@ -112,7 +104,7 @@ def create(
     p = max(wanted.min_group_size, read_settings(state.directory).min_group_size or 0)
     try:
         with line:
-            draft = _form_table(state, given, asked, p, fences=not wanted.no_fences)
+            draft = _form_table(state, given, asked, p)
     except TooFewPersons as error:
         raise PersonsRefused(
             Path(source.data).name, "too-few-persons", f"{error}. No groups were formed"
@@ -131,13 +123,11 @@ def create(
     show_recognition(draft.recognition, err)
 
 
-def _form_table(
-    state: SiteState, given: SiteRows, asked: Sequence[Feature], p: int, *, fences: bool
-) -> Draft:
+def _form_table(state: SiteState, given: SiteRows, asked: Sequence[Feature], p: int) -> Draft:
     """Form groups, or bring them up to date, and store them."""
     store = CohortStore(state)
     while True:
-        _, draft = draft_table(store, given, asked, p, datetime.now(UTC), fences=fences)
+        _, draft = draft_table(store, given, asked, p, datetime.now(UTC))
         with contextlib.suppress(Overtaken):
             store.keep(draft)
             return draft
@@ -190,14 +180,13 @@ def _cohort_facts(record: CohortRecord) -> dict[str, Any]:
         "table": cohort.table_id,
         "created": record.history[0]["time"],
         "min_group_size": cohort.p,
-        "fences": cohort.fences,
         "ids": cohort.has_ids,
         "persons": int(sizes.sum()),
         "groups": len(sizes),
         "group_sizes": [int(sizes.min()), int(sizes.max())] if len(sizes) else None,
         "groups_not_used": int((~cohort.used).sum()),
         "withdrawn": int(cohort.withdrawn.sum()),
-        "columns": [name for each in cohort.columns for name in source_names(each.column)],
+        "columns": list(cohort.rules()),
         "changes": len(record.history),
     }
 
@@ -211,7 +200,6 @@ def _show_cohort(record: CohortRecord) -> None:
     show(
         out,
         f"  at least {facts['min_group_size']} persons behind every number; "
-        f"fences {'on' if facts['fences'] else 'OFF'}; "
         f"{'ids' if facts['ids'] else 'no ids: persons are known by the numbers of their rows'}",
     )
     if facts["withdrawn"]:

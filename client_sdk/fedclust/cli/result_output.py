@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.report.outcomes import COMPARED, cluster_lines, comparison_rows, noise_text
-from fedclust.report.wording import listed, share
+from fedclust.report.wording import equal_text, listed, share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.outcomes import Outcomes
@@ -47,6 +47,8 @@ def show_result(result: Result, features: tuple[Feature | Outcome, ...]) -> None
     }
     quality = result.quality.model_dump() if result.quality else {}
     facts |= {name: f"{value:.6g}" for name, value in quality.items() if value is not None}
+    if result.profile is not None and result.profile.all_equal:
+        facts["records all equal"] = equal_text(result.profile.all_equal)
     show_facts(facts)
     if result.sweep is not None:
         show_sweep(result.sweep, result.recommendation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,13 @@ from rich.console import Console
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
-from fedclust.data.advice import count_repeated, list_names, repeated_text
+from fedclust.data.advice import count_repeated, count_rows, list_names, repeated_text
+from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import ColumnProfile, SourceProfile, profile
+from fedclust.data.row_patterns import FAR, Absence, RowsFarOut
 from fedclust.data.table import read_text_column
 from fedclust.errors import DataError, DisclosureError, FedclustError
-from fedclust.protection.figures import TableFigures
+from fedclust.protection.figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
 from fedclust.protection.size_bands import size_band
 from fedclust.schema.feature import clustered, outcomes_of
@@ -48,8 +50,9 @@ class SourceRows:
 class CheckedTable:
     """The persons who would take part, the features that they have, and their table's figures.
 
-    ``request`` is what the site would consent to, if a coordinator was asked, and ``recognition``
-    how many of the persons its tables know, if it has any.
+    ``request`` is what the site would consent to, if a coordinator was asked, ``recognition`` how
+    many of the persons its tables know, if it has any, and ``staying`` how much of the table
+    ``missing: drop`` leaves, if not all.
     """
 
     usable: int
@@ -57,6 +60,7 @@ class CheckedTable:
     figures: TableFigures | None
     request: ConsentRequest | None = None
     recognition: Recognition | None = None
+    staying: Staying | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,19 @@ class RowCheck:
         """The features that the rows have, and that too few of the site's groups release."""
         there = [each.feature for each in self._there("feature")]
         return [] if self.refused else [name for name in there if name not in self.table.features]
+
+    @property
+    def look_at(self) -> list[str]:
+        """The columns that are probably a mistake, and what else needs a look."""
+        found, staying = self.found, self.table.staying
+        warned = [each.feature for each in found.columns if each.state == "warning"]
+        absent = (name for each in found.absences for name in each.features)
+        also = {
+            "rows far out": found.far_out is not None,
+            "missing: drop": staying is not None and staying.few,
+        }
+        names = dict.fromkeys((*warned, *absent))
+        return [*names, *(text for text, said in also.items() if said)]
 
     @property
     def matched(self) -> str:
@@ -122,9 +139,12 @@ class RowCheck:
             "points": None if request is None else request.points,
             "points_left": None if request is None else request.points_left,
             "points_short": None if request is None else request.points_short,
+            "staying": None if table.staying is None else vars(table.staying),
             "persons_known": None if table.recognition is None else vars(table.recognition),
             "features_unreleased": self.features_unreleased,
             "columns": [dataclasses.asdict(column) for column in found.columns],
+            "rows_far_out": None if found.far_out is None else vars(found.far_out),
+            "absences": [vars(each) for each in found.absences],
             "repeated_ids": {
                 name: {"ids": ids, "rows": rows} for name, (ids, rows) in found.repeated.items()
             },
@@ -146,6 +166,8 @@ class RowCheck:
                 show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
                 for each in lines:
                     show(out, f"      {each}")
+        for text in (*_furthest_texts(found.columns), *self._pattern_texts()):
+            show(out, textwrap.fill(text, 98, subsequent_indent="  "))
         if found.unused:
             show(
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
@@ -163,19 +185,40 @@ class RowCheck:
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
-        if self.body.policy.missing == "drop" and found.complete_rows < found.rows:
-            said = f"{found.complete_rows} of {found.rows} rows have a value in every column. "
-            said += "missing: drop leaves out each group in which a person lacks one, and with it "
-            said += "complete persons; missing: impute keeps all"
-            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
+        if found.complete_rows < found.rows:
+            show(out, f"{found.complete_rows} of {found.rows} rows have a value in every column")
+        if self.table.staying is not None:
+            show(out, textwrap.fill(self.table.staying.text, 98, subsequent_indent="  "))
         if self.table.recognition is not None:
             show_recognition(self.table.recognition, out)
         if figures is not None:
             _show_table_figures(figures)
+            said = "A sensitive trait should be an outcome, not a feature: similar persons show a "
+            said += "value that they share, and whether it is missing. So should a rare one: "
+            said += f"groups hardly show a trait that fewer than {self.p} persons here have"
+            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
         if self.features_unreleased:
             said = f"takes part without {', '.join(self.features_unreleased)}: "
             said += "too few persons are in groups that release a value"
             show(out, textwrap.fill(said, 98, subsequent_indent="  "))
+
+    def _pattern_texts(self) -> Iterator[str]:
+        """Yield what is probably no feature, or a fault of whole rows."""
+        if self.found.far_out is not None:
+            yield _far_text(self.found.far_out)
+        yield from map(_absence_text, self.found.absences)
+        rare = [
+            f"{each.feature} = {level}"
+            for each in self.found.columns
+            if each.role == "feature"
+            for level, count in each.levels.items()
+            if 0 < count < self.p
+        ]
+        if rare and self.body.policy.protection != "none":
+            yield (
+                f"fewer than {self.p} rows have {list_names(rare)}: groups of {self.p} hardly show "
+                "a trait that rare. Ask the analyst for an outcome"
+            )
 
 
 def examine(
@@ -289,18 +332,11 @@ def _show_table_figures(figures: TableFigures) -> None:
     smallest, largest = figures.group_sizes
     show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
     if figures.distance_sd is not None:
-        near = f"{figures.distance_sd:.2f} sd of their group's mean"
+        near = f"{figures.distance_sd:.2f} sd of their group's record"
         show(out, f"half of the persons are within {near}")
-    shares = {
-        "in groups of one value": figures.one_value,
-        "beyond a fence": figures.fenced,
-        "not released": figures.unreleased,
-    }
-    rows = [
-        [name, *(f"{each[name]:.1%}" if name in each else "" for each in shares.values())]
-        for name in figures.one_value
-    ]
-    show_table(["persons by column", *shares], rows, right=1)
+    show_table(["persons by column", *HEADINGS[1:]], figures.by_column(), right=1)
+    for warning in figures.warnings():
+        show(out, textwrap.fill(warning, 98, subsequent_indent="  "))
 
 
 def _column_row(column: ColumnProfile) -> list[str]:
@@ -313,6 +349,36 @@ def _column_row(column: ColumnProfile) -> list[str]:
     numbers = (column.minimum, column.mean, column.sd, column.maximum)
     shown = ["" if value is None else f"{value:.5g}" for value in numbers]
     return [*cells, f"{column.missing:.1%}", *shown]
+
+
+def _furthest_texts(columns: Iterable[ColumnProfile]) -> Iterator[str]:
+    found = [
+        f"{each.feature} {each.furthest:.5g} ({each.furthest_sd:.1f})"
+        for each in columns
+        if each.furthest_sd is not None
+    ]
+    if found:
+        yield f"furthest from the median, in robust sd: {', '.join(found)}"
+
+
+def _far_text(found: RowsFarOut) -> str:
+    lie = "lies" if found.rows == 1 else "lie"
+    named = ", ".join(map(str, found.first)) + (", ..." if found.rows > len(found.first) else "")
+    return (
+        f"{count_rows(found.rows)} {lie} more than {FAR:.0f} robust sd from the median in at least "
+        f"half of {found.columns} numbers ({found.unit} {named}): look at them. A few rows with a "
+        "missing code, another unit or shifted columns can become a cluster of their own"
+    )
+
+
+def _absence_text(found: Absence) -> str:
+    names = list_names(found.features)
+    have = "has" if len(found.features) == 1 else "have"
+    return (
+        f"{names} {have} no value just where {found.column} is {found.value}: absence reads like a "
+        "yes/no feature, and groups of similar persons show it. Ask the analyst for an outcome if "
+        f"{found.column} must not be read off similar persons"
+    )
 
 
 def _column_lines(column: ColumnProfile) -> list[str]:

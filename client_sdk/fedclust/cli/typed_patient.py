@@ -208,4 +208,4 @@ def _entry_text(entry: ClusterColumn) -> str:
         often = "often" if difference > 0 else "rarely"
         return f"{often} {column.name} ({mean_of(entry)})"
     unit = f" {column.unit}" if column.unit else ""
-    return f"{side} {column.name} (mean {mean_of(entry)}{unit})"
+    return f"{side} {column.name} ({entry.measure} {mean_of(entry)}{unit})"

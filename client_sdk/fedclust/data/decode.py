@@ -160,7 +160,6 @@ class Decoder:
         self.codes = list(dict.fromkeys(codes))
         self._declared = frozenset(self.codes)
         #: Number of codes known before reading.
-        self.n_declared = len(self.codes)
         self._places = {code: float(place) for place, code in enumerate(self.codes)}
 
     def __call__(self, cells: Cells) -> Decoded:

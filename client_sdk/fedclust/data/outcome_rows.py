@@ -24,6 +24,8 @@ from fedclust.schema.result import Result
 
 #: The cell of each person (n,) or row, in each of q outcomes: (n, q).
 CellArray: TypeAlias = NDArray[np.int8]
+#: Below this share of persons a session that drops is not about the site's persons any more.
+_FEW_STAY = 0.8
 
 
 def outcome_columns(outcomes: Sequence[Outcome]) -> tuple[Feature, ...]:
@@ -152,6 +154,34 @@ def taking_part(plan: Plan, points: Points) -> BoolArray:
     if plan.policy.missing != "drop":
         return np.ones(len(points.X), dtype=np.bool_)
     return np.asarray(~np.isnan(points.X).any(axis=1))
+
+
+@dataclass(frozen=True)
+class Staying:
+    """The shares of a table's groups and persons that ``missing: drop`` does not leave out."""
+
+    groups: float
+    persons: float
+
+    @property
+    def few(self) -> bool:
+        """Whether so few stay that imputing is better."""
+        return self.persons < _FEW_STAY
+
+    @property
+    def text(self) -> str:
+        """The shares in a sentence, and what to do if few stay."""
+        found = "missing: drop leaves out groups that lack a column of the session: "
+        found += f"{self.groups:.1%} of the groups stay, with {self.persons:.1%} of the persons"
+        return found + ("; ask the analyst for missing: impute" if self.few else "")
+
+
+def measure_staying(plan: Plan, points: Points) -> Staying | None:
+    """Return how much of a site's table stays in a session; None if nothing is left out."""
+    stays = taking_part(plan, points)
+    if plan.policy.protection == "none" or stays.all():
+        return None
+    return Staying(float(stays.mean()), float(points.sizes[stays].sum() / points.n))
 
 
 def label_persons(

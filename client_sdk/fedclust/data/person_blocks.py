@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -14,10 +14,9 @@ from fedclust.data.outcome_rows import CellArray
 from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.row_source import as_indices, matrix_of, spread
 from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
-from fedclust.protection.columns import SourceColumn, TableColumn, describe_columns
-from fedclust.protection.table import person_values
+from fedclust.protection.columns import SourceColumn
 
-#: Persons whose rows describe the columns of a source that stays on disk.
+#: Persons of a source that stays on disk whose missing values decide how all are grouped.
 _SAMPLE: Final = 16_384
 
 
@@ -49,7 +48,7 @@ class SiteColumn:
     def source(self, values: FloatArray) -> SourceColumn:
         """Return values as a column of the table; a column with two codes is a yes/no column."""
         coded = self.codes is not None and len(self.codes) != 2
-        return SourceColumn(self.name, values, len(self.codes or ()) if coded else None)
+        return SourceColumn(self.name, values, max(len(self.codes or ()), 1) if coded else None)
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class SitePersons:
     min_present : float
         A feature that a smaller share of persons have counts as lacking.
     sample : tuple of SourceColumn
-        The persons by which new columns are described: all, or a sample of the whole source.
+        All persons, or a sample of the whole source.
     warnings : tuple of str
         What about the rows is allowed but probably a mistake; without values.
     """
@@ -130,10 +129,6 @@ class SitePersons:
             sample=sources(self.sample),
             _blocks=blocks,
         )
-
-    def describe(self, p: int, *, fences: bool = True) -> tuple[TableColumn, ...]:
-        """Return how a table of these persons releases its columns, described by the sample."""
-        return describe_columns(self.sample, p, fences=fences)
 
     def matrix(self, block: PersonBlock) -> FloatArray:
         """Return persons in the session's columns (n, d), to label them; NaN where missing."""
@@ -217,24 +212,54 @@ class PersonSample:
         self,
         columns: Sequence[SiteColumn],
         values: Sequence[FloatArray],
-        distinct: Sequence[FloatArray],
     ) -> tuple[SourceColumn, ...]:
-        """Return the persons of the sample, given their rows' values in each column.
-
-        Up to three distinct values of each column are appended, so that a column with a rare third
-        value is not taken for a yes/no column.
-        """
+        """Return the persons of the sample, given their rows' values in each column."""
         persons = np.unique(np.concatenate(self._persons), return_inverse=True)[1]
         sources = [c.source(v) for c, v in zip(columns, values, strict=True)]
-        found = person_values(sources, persons, voted_columns(columns))
-        n, d = len(found[0].values), len(found)
-        extended = []
-        for place, (source, few) in enumerate(zip(found, distinct, strict=True)):
-            more = np.full(3 * d, np.nan)
-            more[3 * place : 3 * place + len(few)] = few
-            extended.append(replace(source, values=np.append(source.values[:n], more)))
-        return tuple(extended)
+        return person_values(sources, persons, voted_columns(columns))
 
 
 def voted_columns(columns: Sequence[SiteColumn]) -> frozenset[str]:
     return frozenset(column.name for column in columns if column.by_vote)
+
+
+# --- one value a person ---------------------------------------------------------------------------
+
+
+def person_values(
+    sources: Sequence[SourceColumn], persons: IntArray, by_vote: Collection[str] = ()
+) -> tuple[SourceColumn, ...]:
+    """Return one value for each person, given the person of each row (n rows,), from 0.
+
+    The mean of the person's rows; for columns of levels, and the yes/no columns ``by_vote``, the
+    commonest value, or the smallest of equally common ones.
+    """
+    n_persons = int(persons.max(initial=-1)) + 1
+    return tuple(
+        _most_common(source, persons, n_persons)
+        if source.n_levels is not None or source.name in by_vote
+        else _person_means(source, persons, n_persons)
+        for source in sources
+    )
+
+
+def _person_means(source: SourceColumn, persons: IntArray, n_persons: int) -> SourceColumn:
+    present = ~np.isnan(source.values)
+    kept = persons[present]
+    sums = np.bincount(kept, weights=source.values[present], minlength=n_persons)
+    rows = np.bincount(kept, minlength=n_persons)
+    means = np.divide(sums, rows, out=np.full(n_persons, np.nan), where=rows > 0)
+    return SourceColumn(source.name, means)
+
+
+def _most_common(source: SourceColumn, persons: IntArray, n_persons: int) -> SourceColumn:
+    present = ~np.isnan(source.values)
+    distinct, codes = np.unique(source.values[present], return_inverse=True)
+    width = max(len(distinct), 1)
+    pairs, votes = np.unique(persons[present] * width + codes, return_counts=True)
+    voters, choices = np.divmod(pairs, width)
+    # The last entry of each person stays: the most votes; of equal votes the smallest value.
+    order = np.lexsort((-choices, votes, voters))
+    chosen = np.full(n_persons, np.nan)
+    chosen[voters[order]] = distinct[choices[order]]
+    return SourceColumn(source.name, chosen, source.n_levels)

@@ -26,6 +26,7 @@ from fedclust.data.person_blocks import (
     SiteColumn,
     SitePersons,
     join_blocks,
+    person_values,
     slice_block,
     value_words,
     voted_columns,
@@ -35,8 +36,7 @@ from fedclust.data.row_source import RowBlock, RowSource, column_mark
 from fedclust.data.row_warnings import RowWarnings
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
-from fedclust.protection.columns import SourceColumn, collect_distinct
-from fedclust.protection.table import person_values
+from fedclust.protection.columns import SourceColumn
 from fedclust.schema.feature import Feature, Outcome
 
 #: A column with more codes than this is text, not levels.
@@ -183,7 +183,7 @@ class _Reader:
         self.rows.refuse()
         self.warnings = row_warnings.warn()
         rows = [np.concatenate(each) for each in zip(*parts, strict=True)]
-        columns = self._columns([len(collect_distinct(np.empty(0), each)) == 2 for each in rows])
+        columns = self._columns([len(_collect_distinct(np.empty(0), each)) == 2 for each in rows])
         values = [self._renumber(*each) for each in zip(columns, rows, strict=True)]
         marks = {
             column.name: column_mark(0, value_words(column.codes, each))
@@ -230,7 +230,7 @@ class _Reader:
         for block in self.rows.scan(_ROWS):
             row_warnings.add(block)
             values = [block.values[j] for j in self.places]
-            distinct = [collect_distinct(*each) for each in zip(distinct, values, strict=True)]
+            distinct = [_collect_distinct(*each) for each in zip(distinct, values, strict=True)]
             marks = self._add_marks(marks, block)
             keys = self._keys(block)
             persons = np.arange(n_rows, n_rows + len(block))
@@ -254,7 +254,6 @@ class _Reader:
         sampled = sample.sources(
             columns,
             [self._renumber(*each) for each in zip(columns, sample.values(), strict=True)],
-            [self._renumber(*each) for each in zip(columns, distinct, strict=True)],
         )
         for column in columns:
             if column.codes is not None:
@@ -354,9 +353,8 @@ class _Reader:
             decoder = self.rows.decoders[feature]
             codes = None
             if decoder.rule.coded:
-                # Sorted: the list does not depend on the order of the rows.
-                declared = decoder.codes[: decoder.n_declared]
-                codes = (*declared, *sorted(decoder.codes[decoder.n_declared :]))
+                # Sorted: the list depends neither on the order of the rows nor on the session's.
+                codes = tuple(sorted(decoder.codes))
                 if len(codes) > _MOST_CODES:
                     message = f"it holds {len(codes)} different codes, and levels are at most "
                     message += f"{_MOST_CODES}; is it text or an identifier?"
@@ -398,3 +396,13 @@ class _Reader:
             blocks,
             self.warnings,
         )
+
+
+def _collect_distinct(found: FloatArray, values: FloatArray) -> FloatArray:
+    """Return up to three distinct values, sorted, of those ``found`` before and ``values`` (n,)."""
+    # The first values of most columns are enough.
+    for some in (values[:1_000], values):
+        if len(found) > 2:
+            break
+        found = np.union1d(found, np.unique(some[~np.isnan(some)])[:3])[:3]
+    return found

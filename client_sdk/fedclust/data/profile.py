@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedclust.data.advice import count_values, level_advice, outside_text, sentinel_advice
 from fedclust.data.readings import FeatureReading
+from fedclust.data.row_patterns import Absence, AbsenceCounts, FarRows, RowsFarOut
 from fedclust.data.row_source import RowFault, RowSource
 from fedclust.errors import DataError, DisclosureError
 from fedclust.schema.feature import Feature, Outcome
@@ -103,6 +104,9 @@ class ColumnProfile:
         Share of the rows that have no value.
     minimum, maximum, mean, sd : float or None
         In the session's unit, ddof 0; None without a value, and for levels.
+    furthest, furthest_sd : float or None
+        Of numbers the value furthest from the median, and its distance in robust standard
+        deviations, after the feature's transform; None if nine in ten values or more are the same.
     levels : dict of str to int
         Rows with each level; ``0`` and ``1`` of a binary feature. Of an outcome rows in each cell
         but that for no value. Never sent.
@@ -126,6 +130,8 @@ class ColumnProfile:
     maximum: float | None = None
     mean: float | None = None
     sd: float | None = None
+    furthest: float | None = None
+    furthest_sd: float | None = None
     levels: dict[str, int] = field(default_factory=dict)
     says: tuple[str, ...] = ()
 
@@ -137,7 +143,8 @@ class SourceProfile:
     ``complete_rows`` counts the rows without a missing value, ``ignored`` are the source's columns
     that are neither a feature nor an identifier. ``refused`` is why the site could not take part,
     else None. ``repeated`` has, by column of identifiers, how many of them occur several times, and
-    in how many rows.
+    in how many rows. ``far_out`` are rows that are far out in many columns, and ``absences``
+    features whose absence equals a yes/no column.
     """
 
     source: str
@@ -148,6 +155,8 @@ class SourceProfile:
     unused: tuple[str, ...]
     refused: DataError | DisclosureError | None
     repeated: dict[str, tuple[int, int]] = field(default_factory=dict)
+    far_out: RowsFarOut | None = None
+    absences: tuple[Absence, ...] = ()
 
 
 class _Column:
@@ -244,14 +253,22 @@ def profile(
         missing = error
         rows = RowSource(source, features, text=text, lacking=True, outcomes=outcomes)
     ids: dict[str, Counter[str]] = {name: Counter() for name in text}
-    columns, cells, n, complete = _read_columns(rows, ids)
+    far, absent = FarRows(features), AbsenceCounts(rows.features, rows.n_features)
+    columns, cells, n, complete = _read_columns(rows, ids, far, absent)
     faults: dict[str, list[RowFault]] = {name: [] for name in rows.local.values()}
     for fault in rows.faults:
         faults[fault.column].append(fault)
     profiles = (
         *(
-            _column_profile(rows, columns[each.name], n, faults[rows.local[each.name]], lacking)
-            for each in features
+            _column_profile(
+                rows,
+                columns[each.name],
+                n,
+                faults[rows.local[each.name]],
+                lacking,
+                far.furthest(place, columns[each.name].minimum, columns[each.name].maximum),
+            )
+            for place, each in enumerate(features)
         ),
         *(
             _outcome_profile(rows, outcome, columns, counts, faults, lacking)
@@ -275,16 +292,26 @@ def profile(
     counted = {name: [k for k in found.values() if k > 1] for name, found in ids.items()}
     repeated = {name: (len(found), sum(found)) for name, found in counted.items() if found}
     return SourceProfile(
-        rows.origin.source, n, complete, profiles, ignored, unused, refused, repeated
+        rows.origin.source,
+        n,
+        complete,
+        profiles,
+        ignored,
+        unused,
+        refused,
+        repeated,
+        far.found(rows.origin.unit),
+        absent.found,
     )
 
 
 def _read_columns(
-    rows: RowSource, ids: dict[str, Counter[str]]
+    rows: RowSource, ids: dict[str, Counter[str]], far: FarRows, absent: AbsenceCounts
 ) -> tuple[dict[str, _Column], list[NDArray[np.int64]], int, int]:
     """Return the figures of each column, and how many rows are in each cell of each outcome.
 
-    And the number of rows, and that of complete rows. Identifiers are counted in ``ids``.
+    And the number of rows, and that of complete rows. Identifiers are counted in ``ids``, and
+    ``far`` and ``absent`` see every block.
     """
     columns = {feature.name: _Column(feature) for feature in rows.features}
     cells = [np.zeros(len(outcome.cells), dtype=np.int64) for outcome in rows.outcomes]
@@ -296,6 +323,8 @@ def _read_columns(
         for counts, own_cells in zip(cells, rows.cells(block).T, strict=True):
             counts += np.bincount(own_cells, minlength=len(counts))
         converted = rows.session_values(block)
+        far.add(block, converted[: rows.n_features])
+        absent.add(converted)
         for place, (column, reading, own, values) in enumerate(
             zip(columns.values(), rows.readings, block.values, converted, strict=True)
         ):
@@ -311,7 +340,12 @@ def _read_columns(
 
 
 def _column_profile(
-    rows: RowSource, column: _Column, n: int, faults: Sequence[RowFault], lacking: bool
+    rows: RowSource,
+    column: _Column,
+    n: int,
+    faults: Sequence[RowFault],
+    lacking: bool,
+    furthest: tuple[float, float] | tuple[None, None],
 ) -> ColumnProfile:
     feature = column.feature
     here = rows.local[feature.name] if feature.name in rows.columns else None
@@ -357,6 +391,8 @@ def _column_profile(
         maximum=column.maximum if numbers else None,
         mean=column.mean if numbers else None,
         sd=math.sqrt(column.m2 / column.n) if numbers else None,
+        furthest=furthest[0],
+        furthest_sd=furthest[1],
         levels={} if feature.kind == "numeric" else counted,
         says=tuple(says),
     )
@@ -481,6 +517,6 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
         constant = int((column.levels > 0).sum()) == 1
     if column.n > 1 and constant and not wrong:
         says.append("all its values are the same")
-    if column.n and column.n < n / 2:
-        says.append(f"{1 - column.n / n:.0%} of its values are missing")
+    if column.n + column.unknown < n / 2:
+        says.append(f"{1 - (column.n + column.unknown) / n:.0%} of its values are missing")
     return says

@@ -19,7 +19,6 @@ from fedclust.data.mapping import ColumnMap, canonical_code, level_name, number_
 from fedclust.engine.site_points import released_points
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
-from fedclust.protection.columns import NumericColumn, TableColumn
 from fedclust.protection.table import ProtectedTable
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
@@ -158,11 +157,9 @@ def session_points(
         table alone.
     """
     table = table.sorted_by_value()
-
     found = [_released(table, reading, codes, source) for reading in readings]
     features = tuple(reading.feature for reading in readings)
-    values, within = (np.concatenate(each, axis=-1) for each in zip(*found, strict=True))
-    return released_points(values, table.sizes, within, features)
+    return released_points(np.concatenate(found, axis=1), table.sizes, features, table.neighbours)
 
 
 def _released(
@@ -170,33 +167,30 @@ def _released(
     reading: FeatureReading,
     codes: Mapping[str, Sequence[str] | None],
     source: str,
-) -> tuple[FloatArray, FloatArray]:
-    """Return the released values (m, w) of a feature, and its shares of variance within (w,)."""
+) -> FloatArray:
+    """Return the released values (m, w) of a feature; those of levels are 0 or 1."""
     feature = reading.feature
     width = len(feature.levels or ()) if feature.kind == "categorical" else 1
     if reading.column is None:
-        return np.full((len(table.sizes), width), np.nan), np.zeros(width)
-    column, share = _table_column(table, reading.column)
-    own_codes = codes[reading.column]
-    if isinstance(column, NumericColumn) and own_codes is None and feature.kind == "numeric":
-        found = reading.converted(table.values(column.name))[:, None]
+        return np.full((len(table.sizes), width), np.nan)
+    released, own_codes = table.values(reading.column), codes[reading.column]
+    if own_codes is None and feature.kind == "numeric":
+        found = reading.converted(released)
         _refuse_other_unit(reading, found, table.sizes, source)
-        return found, np.array([share or 0.0])
-    own, shares = _code_shares(table, column, reading, own_codes, source)
+        return found[:, None]
+    own, places = _released_codes(released, reading, own_codes, source)
     meanings = [reading.meaning(code) for code in own]
-    shown = np.nan_to_num(shares).max(axis=0, initial=0.0) > 0.0
-    if any(each is None and seen for each, seen in zip(meanings, shown, strict=True)):
+    if any(each is None and place in places for place, each in enumerate(meanings)):
         raise _unknown_code(reading, source)
-    numbers = np.array([math.nan if each is None else each for each in meanings])
+    numbers = np.array([math.nan if each is None else each for each in meanings] + [math.nan])
+    # A group whose commonest code means "missing" does not release the feature.
+    values = np.asarray(numbers[places])
     if feature.kind == "categorical":
-        targets = (numbers[:, None] == np.arange(width)).astype(np.float64)
-    else:
-        targets = np.nan_to_num(numbers)[:, None]
-    # A group with a person whose code means "missing" does not release the feature.
-    shares[(np.nan_to_num(shares) * np.isnan(numbers)).sum(axis=1) > 0.0] = np.nan
-    values = shares @ targets
+        shown = (values[:, None] == np.arange(width)).astype(np.float64)
+        shown[np.isnan(values)] = np.nan
+        return np.asarray(shown)
     _refuse_other_unit(reading, values, table.sizes, source)
-    return values, _share_within(values, shares @ targets**2, table.sizes)
+    return values[:, None]
 
 
 def _refuse_other_unit(
@@ -206,7 +200,6 @@ def _refuse_other_unit(
     feature = reading.feature
     if feature.kind != "numeric":
         return
-    values = values[:, 0]
     lower = -np.inf if feature.lower is None else feature.lower
     upper = np.inf if feature.upper is None else feature.upper
     outside = sizes[(values < lower) | (values > upper)].sum()
@@ -217,64 +210,21 @@ def _refuse_other_unit(
         raise DataError(source, "bounds", message, column=reading.column)
 
 
-def _share_within(values: FloatArray, squares: FloatArray, sizes: NDArray[np.int64]) -> FloatArray:
-    """Return the share of variance within groups, from their means and mean squares (m, w)."""
-    known = ~np.isnan(values[:, 0])
-    if not known.any():
-        return np.zeros(values.shape[1])
-    values, squares, weights = values[known], squares[known], sizes[known]
-    centre = np.average(values, axis=0, weights=weights)
-    between = np.average((values - centre) ** 2, axis=0, weights=weights)
-    within = np.average(np.maximum(squares - values**2, 0.0), axis=0, weights=weights)
-    total = between + within
-    return np.asarray(np.divide(within, total, out=np.zeros_like(total), where=total > 0.0))
-
-
-def _table_column(table: ProtectedTable, name: str) -> tuple[TableColumn, float | None]:
-    """Return a source column's column of the table, and its share of variance within groups."""
-    for column, share in zip(table.columns, table.shares, strict=True):
-        if name in ((column.name,) if isinstance(column, NumericColumn) else column.names):
-            return column, share
-    raise KeyError(name)
-
-
-def _code_shares(
-    table: ProtectedTable,
-    column: TableColumn,
-    reading: FeatureReading,
-    codes: Sequence[str] | None,
-    source: str,
-) -> tuple[Sequence[str], FloatArray]:
-    """Return the codes of a table's column, and the share of each in each group (m, C)."""
-    name = str(reading.column)
-    released = table.values(name)
-    if isinstance(column, NumericColumn):
-        # Numbers requested as codes: possible if the groups release nothing but codes.
-        distinct = np.unique(released[~np.isnan(released)])
-        own = _spell_codes(distinct.tolist(), codes)
-        most = 2 if reading.feature.kind == "binary" or codes is not None else 1
-        if len(own) > most or None in map(reading.meaning, own):
-            raise _kept_as_numbers(reading, source)
-        shares = (released[:, None] == distinct).astype(np.float64)
-        shares[np.isnan(released)] = np.nan
-        return own, shares
-    if released.ndim == 2:
-        assert codes is not None  # noqa: S101  (more than two levels are codes)
-        return codes, np.array(released)
-    values = column.values[column.names.index(name)]
-    low, high = min(values), max(values)
-    share = released - low
-    if high > low:
-        share = share / (high - low)
-    own = _spell_codes(sorted({low, high}), codes)
-    return own, np.column_stack([1.0 - share, share])[:, : len(own)]
-
-
-def _spell_codes(values: Sequence[float], codes: Sequence[str] | None) -> list[str]:
-    """Return the codes of a table column's values."""
+def _released_codes(
+    released: FloatArray, reading: FeatureReading, codes: Sequence[str] | None, source: str
+) -> tuple[Sequence[str], NDArray[np.int64]]:
+    """Return codes, and which of them each group releases (m,): -1 if it releases none."""
+    known = ~np.isnan(released)
     if codes is not None:
-        return [codes[int(value)] for value in values]
-    return [canonical_code(str(value)) for value in values]
+        return codes, np.where(known, released, -1).astype(np.int64)
+    # Numbers requested as codes: possible if the groups release nothing but codes.
+    distinct, places = np.unique(released[known], return_inverse=True)
+    own = [canonical_code(str(value)) for value in distinct.tolist()]
+    if len(own) > 2:
+        raise _kept_as_numbers(reading, source)
+    found = np.full(len(released), -1)
+    found[known] = places
+    return own, found
 
 
 def _kept_as_numbers(reading: FeatureReading, source: str) -> DataError:

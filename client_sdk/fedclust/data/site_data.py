@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.data.outcome_rows import OutcomeBlock, taking_part
 from fedclust.data.person_blocks import SitePersons
@@ -17,15 +15,14 @@ from fedclust.data.row_source import RowSource
 from fedclust.data.table import LabelRows, Table, load
 from fedclust.engine import Plan
 from fedclust.errors import DataError
-from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.numeric.array_types import IntArray
+from fedclust.protection.cohort import Cohort
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.figures import TableFigures, measure_table
-from fedclust.protection.table import (
-    ProtectedTable,
-    TooFewPersons,
-    encode_sources,
-    group_persons,
-    release_blocks,
-)
+from fedclust.protection.fingerprints import row_ids
+from fedclust.protection.recognition import PersonBlocks, PersonSource, person_rows
+from fedclust.protection.table import ProtectedTable, TooFewPersons
+from fedclust.protection.update import update_cohort
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.scaling import own_bounds
 
@@ -127,7 +124,7 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     DataError
     """
     try:
-        return table_points(persons, _form_groups(persons, p).table)
+        return table_points(persons, form_cohort(persons, p).table(_names(persons)))
     except TooFewPersons:
         return no_points(plan)
 
@@ -140,14 +137,12 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
     DataError
     """
     try:
-        formed = _form_groups(persons, p)
+        cohort = form_cohort(persons, p)
     except TooFewPersons:
         return no_points(plan), None
-    blocks = (
-        (block.sources, groups.astype(np.int64))
-        for block, groups in zip(persons.blocks(), formed.groups, strict=True)
-    )
-    return table_points(persons, formed.table), measure_table(formed.table, blocks)
+    table = cohort.table(_names(persons))
+    rows = person_rows(cohort, b"", _numbered(persons))
+    return table_points(persons, table), measure_table(table, rows, p)
 
 
 def form_counted(
@@ -160,41 +155,43 @@ def form_counted(
     DataError
     """
     try:
-        formed = _form_groups(persons, p)
+        cohort = form_cohort(persons, p)
     except TooFewPersons:
         return no_points(plan), ()
-    points, places = table_points(persons, formed.table), point_of_group(formed.table)
+    table = cohort.table(_names(persons))
+    points, places = table_points(persons, table), point_of_group(table)
     takes_part = taking_part(plan, points)[places]
-    blocks = (
-        OutcomeBlock(persons.matrix(block), takes_part[groups], block.cells)
-        for block, groups in zip(persons.blocks(), formed.groups, strict=True)
+    counted, first = [], 1
+    for block in persons.blocks():
+        rows = cohort.table_rows(b"", row_ids(first, block.n))
+        first += block.n
+        known = rows >= 0
+        takes = takes_part[rows[known]]
+        counted.append(OutcomeBlock(persons.matrix(block)[known], takes, block.cells[known]))
+    return points, tuple(counted)
+
+
+def form_cohort(persons: SitePersons, p: int) -> Cohort:
+    """Form the groups of persons who are not recognised again: without a state, and by number."""
+    names = _names(persons)
+    source = PersonSource(
+        _numbered(persons), dict.fromkeys(names, ""), persons.sample, persons.n_persons
     )
-    return points, tuple(blocks)
+    return update_cohort(Cohort.empty("", p), [], b"", source)[0]
 
 
-@dataclass(frozen=True)
-class _Formed:
-    """A table, and the group of each person: one array (n,) for each block."""
-
-    table: ProtectedTable
-    groups: list[NDArray[np.int32]]
-
-
-def _form_groups(persons: SitePersons, p: int) -> _Formed:
-    columns, labels = persons.describe(p), []
-    first = 0
-
-    def grouped() -> Iterator[tuple[list[FloatArray], IntArray]]:
-        nonlocal first
+def _numbered(persons: SitePersons) -> PersonBlocks:
+    def blocks() -> Iterator[tuple[Sequence[str], Sequence[SourceColumn]]]:
+        first = 1
         for block in persons.blocks():
-            encoded = encode_sources(columns, block.sources)
-            groups = group_persons(columns, encoded, p, persons.n_persons)
-            # Kept for a second pass; int32 halves the memory.
-            labels.append((first + groups).astype(np.int32))
-            first += int(groups.max()) + 1
-            yield encoded, groups
+            yield row_ids(first, block.n), block.sources
+            first += block.n
 
-    return _Formed(release_blocks(columns, grouped(), p), labels)
+    return blocks
+
+
+def _names(persons: SitePersons) -> list[str]:
+    return [column.name for column in persons.columns]
 
 
 def point_of_group(table: ProtectedTable) -> IntArray:

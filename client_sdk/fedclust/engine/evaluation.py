@@ -9,6 +9,7 @@ What it computes
       separation measure", 1979).
     - Means and standard deviations of each cluster (Chan, Golub & LeVeque, 1979). Each site's
       variance within groups is added.
+    - At how many sites all records of a column are equal, and where half of them or more are.
 
     With soft clusters a point belongs to the most probable one.
 
@@ -30,7 +31,8 @@ from numpy.typing import NDArray
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.common.task_checks import check_centroids
-from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntVector
+from fedclust.numeric.array_types import BoolArray
+from fedclust.numeric.arrays import BoolMatrix, BoolVector, FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.davies_bouldin import davies_bouldin
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
@@ -61,6 +63,8 @@ from fedclust.schema.task import (
 
 NAME = "evaluate"
 _SLACK = 1e-9
+#: Columns that a warning names.
+_MOST_NAMED = 10
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -105,6 +109,9 @@ class Evaluation(Model):
         Of each cluster's points, scaled: mean and sum of squared deviations from it.
     within : (d,) float64
         Variance within the site's groups, scaled.
+    constant, typical : (d,) bool
+        Whether all records hold one value, and whether records of half the persons or more do; of
+        the records that have one. False with ``protection: none``, where records are rows.
     left_out : int
         Persons of the groups that ``missing: drop`` leaves out.
     """
@@ -117,6 +124,8 @@ class Evaluation(Model):
     means: FloatMatrix
     m2: FloatMatrix
     within: FloatVector
+    constant: BoolVector
+    typical: BoolVector
     left_out: int = 0
 
 
@@ -177,10 +186,23 @@ PHASE = Phase(
             field="within",
             shape="d numbers",
             meaning=(
-                "The variance of each column within the groups, from the share that is released "
-                "once with the table."
+                "The variance of each column within the groups, estimated from the records alone: "
+                "half the squared difference between each group's record and that of the nearest "
+                "other group."
             ),
-            identifies="Describes all your persons together.",
+            identifies="A sum over all your groups.",
+        ),
+        Disclosure(
+            field="constant",
+            shape="d times yes or no",
+            meaning="Whether all your groups' records hold one value of a column.",
+            identifies="Describes all your groups together.",
+        ),
+        Disclosure(
+            field="typical",
+            shape="d times yes or no",
+            meaning="Whether the records of half your persons or more hold one value of a column.",
+            identifies="Describes all your groups together.",
         ),
         Disclosure(
             field="left_out",
@@ -257,6 +279,12 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
     for j in range(centroids.shape[1]):
         column = (points.X[:, j] - np.append(plain.means[:, j], 0.0)[labels]) ** 2
         m2[:, j] = np.bincount(labels + 1, weights=column * points.sizes, minlength=len(m2) + 1)[1:]
+    if config.policy.protection == "none":
+        constant, typical = np.zeros((2, centroids.shape[1]), dtype=np.bool_)
+    else:  # The same for every K.
+        if "repeated" not in points.derived:
+            points.derived["repeated"] = _repeated(points, config)
+        constant, typical = points.derived["repeated"]
     return Evaluation(
         counts=plain.counts,
         points=np.bincount(labels + 1, minlength=len(centroids) + 1)[1:].astype(np.int64),
@@ -266,8 +294,22 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
         means=plain.means,
         m2=m2,
         within=points.within * total_variances(points),
+        constant=constant,
+        typical=typical,
         left_out=points.left_out,
     )
+
+
+def _repeated(points: Points, config: RunConfig) -> BoolArray:
+    """Return in which columns all records hold one value, and in which half or more do: (2, d)."""
+    found = np.zeros((2, points.X.shape[1]), dtype=np.bool_)
+    for j in np.flatnonzero(config.mask):
+        known = slice(None) if points.observed is None else points.observed[:, j]
+        values, which = np.unique(points.X[known, j], return_inverse=True)
+        if len(values):
+            persons = np.bincount(which, weights=points.sizes[known])
+            found[:, j] = len(values) == 1, 2 * persons.max() >= persons.sum()
+    return found
 
 
 def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> IntArray:
@@ -380,6 +422,13 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
     _refuse(np.asarray((payload.m2 < 0).any(axis=1)), "m2", "a spread is negative")
     if (payload.within < 0).any():
         raise RuleViolation("within", "a variance is negative", "/within")
+    for name, flags in (("constant", payload.constant), ("typical", payload.typical)):
+        check_shape(flags, (d,), f"/{name}")
+        if (flags & ~config.mask).any() or (flags.any() and config.policy.protection == "none"):
+            message = "only records of a feature that the site has can be equal"
+            raise RuleViolation(name, message, f"/{name}")
+    if (payload.constant & ~payload.typical).any():
+        raise RuleViolation("typical", "equal records hold one value", "/typical")
     if config.policy.missing != "drop" and payload.left_out:
         raise RuleViolation("left-out", "only missing: drop leaves persons out", "/left_out")
     check_counts(np.array([payload.left_out]), config.p, "/left_out")
@@ -441,14 +490,17 @@ def aggregate(
             n_rows=n,
             n_left_out=sum(each.left_out for each in sent.values()),
         )
+    profile = _cluster_profile(sent, config)
     return EvaluationOutcome(
         quality=quality,
         sizes=tuple(int(count) for count in counts),
         site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
-        profile=_cluster_profile(sent, config),
+        profile=profile,
         warnings=(
             *_resolution_warnings(raw, centroids, list(sent.values()), config),
             *_number_warnings(raw, list(sent.values()), len(contributions), config),
+            *_lone_warning(list(sent.values()), config),
+            *_equal_warning(profile),
         ),
     )
 
@@ -513,6 +565,38 @@ def _number_warnings(
     return tuple(found)
 
 
+def _lone_warning(sent: Sequence[Evaluation], config: RunConfig) -> tuple[str, ...]:
+    """Return the warning that one of several sites alone has a small cluster."""
+    if len(sent) < 2:
+        return ()
+    counts = np.stack([each.counts for each in sent])
+    few = 4 * config.policy.min_group_size
+    found = int((((counts > 0).sum(axis=0) == 1) & (counts.sum(axis=0) < few)).sum())
+    if not found:
+        return ()
+    warning = (
+        f"{found} of the {counts.shape[1]} clusters {'has' if found == 1 else 'have'} fewer than "
+        f"{few} persons, all at one site: a few wild rows at one site can make a cluster of their "
+        "own. Let the sites look at their rows (fedclust check), or declare bounds."
+    )
+    return (warning,)
+
+
+def _equal_warning(profile: ClusterProfile | None) -> tuple[str, ...]:
+    """Return the warning that records are all equal at most sites that have a column."""
+    every = {} if profile is None else profile.all_equal
+    most = [f"{name!r} at {n} of {held} sites" for name, (n, held) in every.items() if 2 * n > held]
+    if not most:
+        return ()
+    more = f" and {len(most) - _MOST_NAMED} more columns" if len(most) > _MOST_NAMED else ""
+    warning = (
+        f"All records are equal in {', '.join(most[:_MOST_NAMED])}{more}: a rare trait vanishes "
+        "there, such as one of 5 % at ten sites of 40 persons. Ask it as an outcome, or use larger "
+        "sites."
+    )
+    return (warning,)
+
+
 def _centroid_distances(
     centroids: FloatArray, mask: NDArray[np.bool_] | None, config: RunConfig
 ) -> FloatArray:
@@ -540,12 +624,20 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
     for k in range(n_clusters):
         whole = merge_moments(whole, Moments(clusters.n[k], clusters.mean[k], clusters.m2[k]))
     known = clusters.n > 0
+    held = np.array([config.masks.get(site, config.mask) for site in sent]).sum(axis=0)
+    equal = np.sum([each.constant for each in sent.values()], axis=0)
+    typical = np.any([each.typical for each in sent.values()], axis=0)
+    names = [column.name for column in config.columns]
     return ClusterProfile(
         known=known,
         means=np.where(known, config.space.to_original(clusters.mean), 0.0),
         deviations=np.where(known, _deviations(clusters, config), 0.0),
         overall_means=config.space.to_original(whole.mean),
         overall_deviations=_deviations(whole, config),
+        typical=tuple(name for name, one in zip(names, typical, strict=True) if one),
+        all_equal={
+            name: (int(n), int(of)) for name, n, of in zip(names, equal, held, strict=True) if n
+        },
     )
 
 

@@ -21,7 +21,7 @@ from fedclust.schema.task import Phase
 
 #: Of the rounds that all methods share: preparation, evaluation, evidence, resampling, outcomes,
 #: and what joins several K. Raised when their tasks, payloads, state or arithmetic change.
-VERSION = 2
+VERSION = 3
 #: In place of the evaluation, in sessions with evidence; the same for every method.
 EVIDENCE_PHASES = (evidence.PHASE, resampling.PHASE)
 

@@ -127,8 +127,7 @@ PHASE = Phase(
 )
 
 
-#: From this share of imputed values on the result warns: with 5 % of the values missing at random
-#: about this many are imputed, and inertia was 9 to 18 % above that of the rows.
+#: From this share of imputed values on the result warns.
 _MUCH_IMPUTED = 0.1
 
 
@@ -271,8 +270,9 @@ def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> NDArr
         distances = np.hypot(spreads, means - middle)
         typical = _median(distances)
         apart = held & (distances > _APART * typical)
-    # Most sites may have one value alone: then any other is far away.
-    able = (held.sum(axis=0) >= _FEWEST_SITES) & (typical > CONSTANT * np.abs(middle))
+        usual = _median(np.where(held, spreads, np.nan))
+    # Most sites may have one value, or one group, alone: then any other is far away.
+    able = (held.sum(axis=0) >= _FEWEST_SITES) & (usual > CONSTANT * np.abs(middle))
     able &= ~binary_columns(config.columns) & (config.policy.scaling == "standard")
     return np.asarray(apart & able)
 

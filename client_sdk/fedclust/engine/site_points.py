@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.assign import refuse_infinite
+from fedclust.protection.table import within_shares
 from fedclust.schema.encoding import columns_of, transformed
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
@@ -25,12 +26,12 @@ __all__ = ["complete_points", "released_points", "scaled_points"]
 
 FloatArray = NDArray[np.float64]
 
-#: A share of variance within groups counts as at most this: the rest could not be scaled up.
-_MOST_WITHIN = 0.95
-
 
 def released_points(
-    values: FloatArray, sizes: NDArray[np.int64], within: FloatArray, features: tuple[Feature, ...]
+    values: FloatArray,
+    sizes: NDArray[np.int64],
+    features: tuple[Feature, ...],
+    neighbours: NDArray[np.int64],
 ) -> Points:
     """Return what groups release as points in own units.
 
@@ -39,16 +40,16 @@ def released_points(
     Parameters
     ----------
     values : (m, d) float64
-        In the session's units; of levels shares. NaN where a group does not release a feature.
+        In the session's units; of levels 0 or 1. NaN where a group does not release a feature.
         Clipped in place: a table can be as large as memory has room for once.
     sizes : (m,) int64
-    within : (d,) float64
-        The share of each column's variance within groups.
     features : tuple of Feature
+    neighbours : (k, 2) int64
+        See :class:`fedclust.protection.table.ProtectedTable`.
     """
     _clip(values, features)
     found = transformed(columns_of(features), values)
-    return Points(found, sizes, np.minimum(within, _MOST_WITHIN))
+    return Points(found, sizes, within_shares(found, sizes, neighbours))
 
 
 def _clip(values: FloatArray, features: Sequence[Feature]) -> None:

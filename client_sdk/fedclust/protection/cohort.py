@@ -1,24 +1,16 @@
-"""Rule: a person belongs to one group for ever, and a group's releases never change.
+"""Rule: a person belongs to one group for ever, and what a group has released never changes.
 
 A cohort is what a site remembers of its protected table. Known persons are answered from here,
-never from the file. Every update keeps one condition:
+never from the file.
 
-    **Every released sum has at least p persons whose value in this column is in no sum that was
-    released before.**
+- Newcomers wait until they can form groups of their own.
+- A group releases a column as soon as all its persons are in a file and at least p of them have a
+  value of it.
+- Values that change in the file change nothing: a later measurement is a column of its own.
+- Withdrawal: the group is no longer used, and its other persons wait like newcomers.
 
-Take any combination of released sums. The last of them has at least p persons whose values no
-earlier one holds, so these persons stay in the combination: none concerns 1 to p - 1 persons.
-
-- Newcomers wait until they can form groups of their own: all their values are new.
-- A new column of known groups: all its values are new. A group decides once all its persons are
-  there: if one of them has no value, it does not release the column, then or later. A column that
-  has the values of a released one is refused; of a later measurement, a group releases only what
-  p of its persons have changed.
-- Corrections: none is released.
-- Withdrawal: the group is no longer used. Its other persons may join groups of newcomers, each of
-  which has p new persons without them.
-
-Cohorts are kept on disk by ``fedclust.site.cohorts``. See docs/adr/0016-the-protected-table.md.
+Cohorts are kept on disk by ``fedclust.site.cohorts``. See
+docs/adr/0019-the-protected-table-releases-middle-values.md.
 """
 
 from __future__ import annotations
@@ -31,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.protection.columns import TableColumn, source_names
+from fedclust.protection.columns import TableColumn
 from fedclust.protection.fingerprints import person_keys, row_ids
-from fedclust.protection.table import ProtectedTable, TooFewPersons, unite_groups
+from fedclust.protection.table import ProtectedTable, TooFewPersons, find_neighbours
 
 #: The arrays of a cohort, by person and by group, and their types.
 ARRAYS = {
@@ -60,24 +52,55 @@ class PinnedColumn:
     Attributes
     ----------
     column : TableColumn
-    rules : tuple of str, one for each source column
-        How it is read: its kind, codes and markers.
-    share : float or None
-        The share of variance within groups, from the column's first release.
-    released : (m,) or (m, L) float64
+    rule : str
+        How it is read: its codes and markers.
+    released : (m,) float64
         As in :class:`~fedclust.protection.table.ProtectedTable`.
-    decided : (m,) bool
-        Groups that released the column or never will.
-    prints : (n, source columns) uint8
-        Fingerprints of the values that each person had when the group decided.
+    complete : (m,) bool
+        Groups all of whose persons were in a file with this column.
+    prints : (n,) uint8
+        Fingerprints of the values that each person had when the group released the column.
     """
 
     column: TableColumn
-    rules: tuple[str, ...]
-    share: float | None
+    rule: str
+    released: FloatArray
+    complete: BoolArray
+    prints: NDArray[np.uint8]
+
+    def extended(self, m: int, n: int | None = None) -> PinnedColumn:
+        """Return the column with further groups, m in all, and persons, n in all."""
+        return replace(
+            self,
+            released=pad(self.released, m, fill=np.nan),
+            complete=pad(self.complete, m),
+            prints=self.prints if n is None else pad(self.prints, n),
+        )
+
+
+@dataclass(frozen=True)
+class Unions:
+    """Unions of a cohort's m groups for a larger p; see ``fedclust.protection.unions``.
+
+    Attributes
+    ----------
+    p : int
+    labels : (m,) int32
+        The union of each group; -1 for groups that wait, or whose union ended.
+    released : (u, columns) float64
+        NaN where a union does not release a pinned column, or has not decided.
+    decided : (u, columns) bool
+    """
+
+    p: int
+    labels: NDArray[np.int32]
     released: FloatArray
     decided: BoolArray
-    prints: NDArray[np.uint8]
+
+    def without(self, used: BoolArray) -> Unions:
+        """Return these after a withdrawal: a union ends with any of its groups (m,)."""
+        ended = np.isin(self.labels, self.labels[~used[: len(self.labels)]])
+        return replace(self, labels=np.where(ended, np.int32(-1), self.labels))
 
 
 @dataclass(frozen=True)
@@ -89,7 +112,8 @@ class Cohort:
     table_id : str
         Random; it says nothing about the persons.
     p : int
-    fences : bool
+    least : int
+        Newcomers form groups of at least so many.
     has_ids : bool
         Without ids a person is recognised by the number of the row.
     keys : (n,) bytes of length 16, sorted
@@ -99,11 +123,12 @@ class Cohort:
     used : (m,) bool
         False once a person of the group was withdrawn.
     columns : tuple of PinnedColumn
+    unions : tuple of Unions
     """
 
     table_id: str
     p: int
-    fences: bool
+    least: int
     has_ids: bool
     keys: NDArray[Any]
     groups: NDArray[np.int32]
@@ -111,20 +136,17 @@ class Cohort:
     sizes: IntArray
     used: BoolArray
     columns: tuple[PinnedColumn, ...]
+    unions: tuple[Unions, ...]
 
     @classmethod
-    def empty(cls, table_id: str, p: int, *, fences: bool = True, has_ids: bool = True) -> Cohort:
+    def empty(cls, table_id: str, p: int, *, has_ids: bool = True) -> Cohort:
         """Return a cohort without persons: a first table starts from it."""
         arrays = {name: np.zeros(0, dtype) for name, dtype in ARRAYS.items()}
-        return cls(table_id, p, fences, has_ids, **arrays, columns=())
+        return cls(table_id, p, p, has_ids, **arrays, columns=(), unions=())
 
     def rules(self) -> dict[str, str]:
-        """Return how each pinned source column is read."""
-        return {
-            name: rule
-            for pinned in self.columns
-            for name, rule in zip(source_names(pinned.column), pinned.rules, strict=True)
-        }
+        """Return how each pinned column is read."""
+        return {pinned.column.name: pinned.rule for pinned in self.columns}
 
     def find(self, keys: NDArray[Any]) -> IntArray:
         """Return the index of the person with each key (n,); -1 if unknown."""
@@ -133,12 +155,28 @@ class Cohort:
         index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[index] == keys, index, -1)
 
-    def table_rows(self, secret: bytes, ids: Sequence[str]) -> IntArray:
+    def unions_for(self, p: int) -> Unions:
+        """Return the unions for ``p``, none if there are none yet."""
+        blank = np.zeros((0, len(self.columns)))
+        none = Unions(p, np.zeros(0, np.int32), blank, blank.astype(np.bool_))
+        return next((each for each in self.unions if each.p == p), none)
+
+    def table_rows(self, secret: bytes, ids: Sequence[str], p: int = 0) -> IntArray:
         """Return the row of :meth:`table` that each person (n,) is part of; -1 if none."""
         index = self.find(person_keys(secret, ids)[0])
-        groups = self.groups[index]
-        is_used = (index >= 0) & self.used[groups] & ~self.withdrawn[index]
-        return np.where(is_used, (np.cumsum(self.used) - 1)[groups], -1)
+        rows = np.full(len(index), -1)
+        known = index >= 0
+        known[known] = ~self.withdrawn[index[known]]
+        rows[known] = self._rows_of_groups(p)[self.groups[index[known]]]
+        return rows
+
+    def _rows_of_groups(self, p: int) -> IntArray:
+        """Return the row of :meth:`table` that each group (m,) is part of; -1 if none."""
+        labels = np.where(self.used, np.arange(len(self.sizes)), -1)
+        if p > self.p:
+            labels = pad(self.unions_for(p).labels.astype(np.int64), len(self.sizes), fill=-1)
+        served = np.unique(labels[labels >= 0])
+        return np.where(labels >= 0, np.searchsorted(served, labels), -1)
 
     def withdraw(self, secret: bytes, person: str) -> Cohort:
         """Return the cohort without a person, whose group is no longer used.
@@ -157,15 +195,15 @@ class Cohort:
             )
         withdrawn, used = self.withdrawn.copy(), self.used.copy()
         withdrawn[index], used[self.groups[index]] = True, False
-        return replace(self, withdrawn=withdrawn, used=used)
+        unions = tuple(each.without(used) for each in self.unions)
+        return replace(self, withdrawn=withdrawn, used=used, unions=unions)
 
     def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
-        """Return the protected table of some source columns.
+        """Return the protected table of some columns.
 
         Parameters
         ----------
         names : sequence of str
-            Columns joined with one of them are included.
         p : int
             If larger than the cohort's own p, the table is of unions of its groups.
 
@@ -174,17 +212,32 @@ class Cohort:
         KeyError
             If a column is not pinned.
         TooFewPersons
-            If the groups in use have fewer than ``p`` persons together.
+            If no group, or no union for ``p``, is in use.
         """
         if unknown := set(names) - set(self.rules()):
             raise KeyError(min(unknown))
-        chosen = [each for each in self.columns if set(names) & set(source_names(each.column))]
-        if not self.used.any():
-            raise TooFewPersons(0, max(p, self.p))
-        table = ProtectedTable(
-            tuple(each.column for each in chosen),
-            self.sizes[self.used],
-            tuple(each.released[self.used] for each in chosen),
-            tuple(each.share for each in chosen),
+        rows = self._rows_of_groups(p)
+        if not (rows >= 0).any():
+            raise TooFewPersons(int(self.sizes[self.used].sum()), max(p, self.p))
+        in_use = rows >= 0
+        sizes = np.bincount(rows[in_use], weights=self.sizes[in_use]).astype(np.int64)
+        if p > self.p:
+            unions = self.unions_for(p)
+            served = np.unique(unions.labels[unions.labels >= 0])
+            released = list(pad(unions.released.T, len(self.columns), fill=np.nan)[:, served])
+        else:
+            released = [pinned.released[self.used] for pinned in self.columns]
+        columns = [pinned.column for pinned in self.columns]
+        places = [place for place, column in enumerate(columns) if column.name in set(names)]
+        return ProtectedTable(
+            tuple(columns[place] for place in places),
+            sizes,
+            tuple(np.ascontiguousarray(released[place]) for place in places),
+            find_neighbours(columns, released, sizes),
         )
-        return unite_groups(table, p) if p > self.p else table
+
+
+def pad(array: NDArray[Any], length: int, *, fill: float = 0) -> NDArray[Any]:
+    """Return an array with ``fill`` appended up to ``length``."""
+    blank = np.full((length - len(array), *array.shape[1:]), fill, dtype=array.dtype)
+    return np.concatenate([array, blank])

@@ -5,20 +5,23 @@ They are printed at the site (``fedclust check``) and never leave it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.protection.columns import NumericColumn, SourceColumn, TableColumn, source_names
-from fedclust.protection.records import GroupSums
-from fedclust.protection.table import ProtectedTable, encode_sources
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+from fedclust.protection.columns import SourceColumn
+from fedclust.protection.table import ProtectedTable
 
 #: The median distance is taken over at least this many persons, if there are as many: it is then
 #: known to one percentile.
 _SAMPLE: Final = 16_384
+#: With fewer persons than this many times p a column's spread is not known.
+_ENOUGH: Final = 3
+#: A step above this part of the records' standard deviation hides much of a column.
+_COARSE: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -28,34 +31,76 @@ class TableFigures:
     Attributes
     ----------
     n_persons, n_groups : int
+    p : int
+        The least number of persons behind a record.
     group_sizes : (int, int)
         The smallest and the largest.
     distance_sd : float or None
-        Half of the persons are nearer to their group's mean than this, in standard deviations:
+        Half of the persons are nearer to their group's record than this, in standard deviations:
         the root mean square of the differences in the numeric columns. None without such columns.
         Computed from at least 16,384 of more than 32,768 persons, spread over the source; the
         other figures are of all persons.
     one_value : dict of str to float
         By column the share of persons in groups whose persons all have the same value. Whoever
         knows that somebody is in such a group knows the value.
-    fenced : dict of str to float
-        By numeric column with fences the share of persons whose value counts as a fence.
     unreleased : dict of str to float
-        By column the share of persons in groups that do not release it, because a person of the
-        group has no value.
+        By column the share of persons in groups that do not release it.
+    steps : dict of str to float
+        By numeric column the step to which it is rounded; 0 while it is not set.
+    all_equal : tuple of str
+        Columns whose records are all equal.
+    coarse : tuple of str
+        Columns whose step is above half the standard deviation of their records.
     """
 
     n_persons: int
     n_groups: int
+    p: int
     group_sizes: tuple[int, int]
     distance_sd: float | None
     one_value: dict[str, float]
-    fenced: dict[str, float]
     unreleased: dict[str, float]
+    steps: dict[str, float]
+    all_equal: tuple[str, ...]
+    coarse: tuple[str, ...]
+
+    def warnings(self) -> list[str]:
+        """Return which columns the table hardly shows, and what to do about it."""
+        found = []
+        if self.all_equal:
+            found.append(
+                f"All records are equal in {', '.join(self.all_equal)}: no session sees who differs"
+                " there. Count such a trait as an outcome, or use a larger site."
+            )
+        if self.coarse:
+            said = (
+                f"{', '.join(self.coarse)}: rounded to more than half of the standard deviation of "
+                "the records."
+            )
+            if self.n_persons < _ENOUGH * self.p:
+                said += f" Wait for {_ENOUGH * self.p} persons, or subtract the usual value first."
+            found.append(said)
+        return found
+
+    def by_column(self) -> list[list[str]]:
+        """Return name, shares of persons and step of each column, under :data:`HEADINGS`."""
+        return [
+            [
+                name,
+                f"{self.one_value[name]:.1%}",
+                f"{self.unreleased[name]:.1%}",
+                f"{self.steps[name]:g}" if self.steps.get(name) else "",
+            ]
+            for name in self.one_value
+        ]
+
+
+#: What :meth:`TableFigures.by_column` returns.
+HEADINGS: Final = ("column", "in groups of one value", "not released", "rounded to")
 
 
 def measure_table(
-    table: ProtectedTable, blocks: Iterable[tuple[Sequence[SourceColumn], IntArray]]
+    table: ProtectedTable, blocks: Iterable[tuple[Sequence[SourceColumn], IntArray]], p: int
 ) -> TableFigures | None:
     """Compare a table with the persons that it was made from; None if there are none of them.
 
@@ -65,65 +110,61 @@ def measure_table(
     ----------
     table : ProtectedTable
     blocks : iterable of (sequence of SourceColumn, (n,) int64)
-        One value a person, and the group of each. The persons of a group may be in several blocks.
+        One value a person in at least the table's columns, and the group of each. The persons of a
+        group may be in several blocks.
+    p : int
     """
     m = len(table.sizes)
-    measured = [_ColumnFigures(column, m) for column in table.columns]
+    equal = [_EqualValues(m) for _ in table.columns]
     persons, sample = np.zeros(m, dtype=np.int64), _Sample()
     for sources, groups in blocks:
         persons += np.bincount(groups, minlength=m)
-        encoded = encode_sources(table.columns, sources)
-        sample.add(encoded, groups)
         given = {source.name: source.values for source in sources}
-        for column, values in zip(measured, encoded, strict=True):
-            column.add(values, given, groups)
+        values = [given[name] for name in table.names()]
+        sample.add(values, groups)
+        for column, own in zip(equal, values, strict=True):
+            column.add(own, groups)
     n = int(persons.sum())
     if not n:
         return None
-    one_value: dict[str, float] = {}
-    fenced: dict[str, float] = {}
-    unreleased: dict[str, float] = {}
-    for each, released in zip(measured, table.released, strict=True):
-        lacks = np.isnan(released) if released.ndim == 1 else released.sum(axis=1) == 0.0
-        for name in source_names(each.column):
-            one_value[name] = float(persons[each.all_equal].sum() / n)
-            unreleased[name] = float(persons[lacks].sum() / n)
-        if isinstance(each.column, NumericColumn):
-            fenced[each.column.name] = each.n_fenced / n
-    group_sizes = int(table.sizes.min()), int(table.sizes.max())
-    distance = sample.median_distance(measured)
-    return TableFigures(n, m, group_sizes, distance, one_value, fenced, unreleased)
+    released = dict(zip(table.names(), table.released, strict=True))
+    known = {name: values[~np.isnan(values)] for name, values in released.items()}
+    steps = {column.name: column.step for column in table.columns if column.n_levels is None}
+    all_equal = tuple(name for name, v in known.items() if len(v) and (v == v[0]).all())
+    return TableFigures(
+        n_persons=n,
+        n_groups=m,
+        p=p,
+        group_sizes=(int(table.sizes.min()), int(table.sizes.max())),
+        distance_sd=sample.median_distance(table),
+        one_value={
+            name: float(persons[column.all_equal].sum() / n)
+            for name, column in zip(released, equal, strict=True)
+        },
+        unreleased={
+            name: float(persons[np.isnan(values)].sum() / n) for name, values in released.items()
+        },
+        steps=steps,
+        all_equal=all_equal,
+        coarse=tuple(
+            name
+            for name, step in steps.items()
+            if len(known[name]) and name not in all_equal
+            if _COARSE * known[name].std() < step
+        ),
+    )
 
 
-class _ColumnFigures:
-    """The figures of one column, by group (m,)."""
+class _EqualValues:
+    """Which groups (m,) have one value of a column; a missing value differs from every other."""
 
-    def __init__(self, column: TableColumn, m: int) -> None:
-        self.column, self.sums = column, GroupSums(column)
-        #: A value of each group, and whether all of its persons have this value.
+    def __init__(self, m: int) -> None:
         self._first, self.all_equal = np.full(m, np.nan), np.ones(m, dtype=np.bool_)
-        self.n_fenced = 0
 
-    def add(self, values: FloatArray, given: Mapping[str, FloatArray], groups: IntArray) -> None:
+    def add(self, values: FloatArray, groups: IntArray) -> None:
         begins = np.isnan(self._first[groups])
         self._first[groups[begins]] = values[begins]
-        # A missing value differs from every other.
         self.all_equal[groups[values != self._first[groups]]] = False
-        if isinstance(self.column, NumericColumn):
-            unfenced = given[self.column.name]
-            beyond = (unfenced < self.column.lower) | (unfenced > self.column.upper)
-            self.n_fenced += int(beyond.sum())
-            self.sums.add(values, groups, len(self._first))
-
-    def squares(self, origin: float, values: FloatArray, groups: IntArray) -> FloatArray:
-        """Return squared differences (n,) to the group's mean, in variances; 0 if missing."""
-        spread, sums = self.sums.spread(), self.sums
-        # The sums of squares of equal values are rounding errors.
-        if spread.total <= spread.n * (1e-9 * spread.mean) ** 2:
-            return np.zeros(len(values))
-        means = origin + sums.sums / np.maximum(sums.complete, 1)
-        squares = (values - means[groups]) ** 2 * spread.n / spread.total
-        return np.where(np.isnan(values), 0.0, squares)
 
 
 class _Sample:
@@ -134,15 +175,15 @@ class _Sample:
         self._n_seen = self._n_kept = 0
         self._parts: list[tuple[FloatArray, IntArray]] = []
 
-    def add(self, encoded: Sequence[FloatArray], groups: IntArray) -> None:
+    def add(self, values: Sequence[FloatArray], groups: IntArray) -> None:
         while self._n_kept + len(groups[self._next()]) >= 2 * _SAMPLE:
             if self._parts:
-                values, kept_groups = self._all()
-                self._parts = [(values[:, ::2], kept_groups[::2])]
+                held, kept_groups = self._all()
+                self._parts = [(held[:, ::2], kept_groups[::2])]
                 self._n_kept = len(self._parts[0][1])
             self._stride *= 2
         kept = self._next()
-        self._parts.append((np.stack([values[kept] for values in encoded]), groups[kept]))
+        self._parts.append((np.stack([each[kept] for each in values]), groups[kept]))
         self._n_seen += len(groups)
         self._n_kept += len(self._parts[-1][1])
 
@@ -154,12 +195,15 @@ class _Sample:
         values, groups = zip(*self._parts, strict=True)
         return np.concatenate(values, axis=1), np.concatenate(groups)
 
-    def median_distance(self, columns: Sequence[_ColumnFigures]) -> float | None:
-        """Return the median distance to the group's mean; None without numeric columns."""
+    def median_distance(self, table: ProtectedTable) -> float | None:
+        """Return the median distance to the group's record; None without numeric columns."""
         values, groups = self._all()
-        squares = [
-            figures.squares(figures.column.origin, own, groups)
-            for figures, own in zip(columns, values, strict=True)
-            if isinstance(figures.column, NumericColumn)
-        ]
+        squares = []
+        for column, own, released in zip(table.columns, values, table.released, strict=True):
+            gaps = own - released[groups]
+            known: BoolArray = ~np.isnan(gaps)
+            variance = float(own[known].var()) if known.any() else 0.0
+            if column.n_levels is None:
+                scaled = np.divide(gaps**2, variance, out=np.zeros(len(own)), where=variance > 0.0)
+                squares.append(np.where(known, scaled, 0.0))
         return float(np.median(np.sqrt(np.mean(squares, axis=0)))) if squares else None

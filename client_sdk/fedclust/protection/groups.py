@@ -1,4 +1,4 @@
-"""Rule: every group has at least the least size, or all points given; its persons are similar.
+"""Rule: every group has at least the least size, or all persons given; they are similar.
 
 The groups are the smallest nodes of Ward's tree that hold enough persons, improved by exchanges.
 Small sites use one tree; larger ones first cut their persons into blocks along principal axes; very
@@ -13,6 +13,8 @@ control", IEEE TKDE 14(1), 2002: groups of p to 2p - 1 records lose the least.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,35 +46,24 @@ _CHUNK = 2**12
 _TOLERANCE = 1e-9
 
 
-def least_group_size(n_persons: int, p: int, *, has_levels: bool) -> int:
-    """Return the least number of persons in a group of a site with ``n_persons``.
-
-    Parameters
-    ----------
-    n_persons : int
-    p : int
-        The least number of persons behind every released number.
-    has_levels : bool
-        Whether groups are to release counts, which need groups of 2p.
-    """
-    least = 2 * p if has_levels else p
+def least_for_site(least: int, n_persons: int) -> int:
+    """Return the least size of a group at a site with ``n_persons``: ``least``, or more."""
     return max(least, -(-n_persons // MOST_GROUPS))
 
 
-def form_groups(points: FloatArray, least: int, sizes: IntArray | None = None) -> IntArray:
-    """Partition points into groups of similar points with at least ``least`` persons each.
+def form_groups(points: FloatArray, least: int, ties: Sequence[FloatArray] = ()) -> IntArray:
+    """Partition points into groups of ``least`` to ``2 * least - 1`` similar points.
 
-    Groups of single persons have fewer than ``2 * least``. The partition depends on the points'
-    values, not on their order, except for equal points.
+    The partition depends on the values of points and ties, not on their order.
 
     Parameters
     ----------
     points : (n, d) float64
         Scaled, without missing values.
     least : int
-        At least 1. Fewer than ``2 * least`` persons form one group.
-    sizes : (n,) int64, optional
-        Persons that each point stands for; by default one.
+        At least 1. Fewer than ``2 * least`` points form one group.
+    ties : sequence of (n,) float64
+        Further columns, by which equal points are ordered.
 
     Returns
     -------
@@ -80,33 +71,26 @@ def form_groups(points: FloatArray, least: int, sizes: IntArray | None = None) -
         The group of each point, numbered from 0 in the order of the sorted rows.
     """
     n = len(points)
-    sizes = np.ones(n, dtype=np.int64) if sizes is None else sizes
-    if sizes.sum() < 2 * least or least == 1:
+    if n < 2 * least or least == 1:
         return np.zeros(n, dtype=np.int64) if least > 1 else np.arange(n)
-    order = _value_order(points)
-    integers, sizes = _to_integers(points)[order], sizes[order]
-    # This many rows have at least ``least`` persons, whichever they are.
-    count = -(-least // int(sizes.min()))
+    order = _value_order([*points.T, *ties])
+    integers = to_integers(points)[order]
     if n > _MOST_FOR_WARD:
-        found = _halve(integers, count, 2 * count - 1)
+        found = _halve(integers, least, 2 * least - 1)
     else:
-        blocks = _halve(integers, count, _BLOCK)
-        found = _group_by_trees(points[order], sizes, least, blocks)
+        blocks = _halve(integers, least, _BLOCK)
+        found = _group_by_trees(points[order], least, blocks)
     labels = np.empty(n, dtype=np.int64)
     labels[order] = _number_by_first(found)
     return labels
 
 
-def cut_into_blocks(points: FloatArray, least: int) -> IntArray:
-    """Return a block (n,) for points sorted by value, each of at least ``least`` similar ones."""
-    return _halve(_to_integers(points), least, _BLOCK)
-
-
-def _value_order(points: FloatArray) -> IntArray:
-    """Return the order (n,) of points (n, d) by their first coordinate, then by the next."""
-    order, tied = np.arange(len(points)), np.arange(len(points))
-    run = np.zeros(len(points), dtype=np.int64)
-    for column in points.T:
+def _value_order(columns: Sequence[FloatArray]) -> IntArray:
+    """Return the order (n,) of rows by their first column, then by the next."""
+    n = len(columns[0])
+    order, tied = np.arange(n), np.arange(n)
+    run = np.zeros(n, dtype=np.int64)
+    for column in columns:
         # Only points that are equal in all coordinates before: mostly few after the first.
         rows = order[tied]
         rows = rows[np.lexsort((column[rows], run))]
@@ -120,12 +104,12 @@ def _value_order(points: FloatArray) -> IntArray:
     return order
 
 
-def _group_by_trees(rows: FloatArray, sizes: IntArray, least: int, blocks: IntArray) -> IntArray:
+def _group_by_trees(rows: FloatArray, least: int, blocks: IntArray) -> IntArray:
     found = np.empty(len(rows), dtype=np.int64)
     first = 0
     for block in range(int(blocks.max()) + 1):
         members = np.flatnonzero(blocks == block)
-        labels = _group_block(rows[members], sizes[members], least)
+        labels = _group_block(rows[members], least)
         found[members] = first + labels
         first += int(labels.max()) + 1
     return found
@@ -141,14 +125,14 @@ def _number_by_first(labels: IntArray) -> IntArray:
 # --- Ward's tree ----------------------------------------------------------------------------------
 
 
-def _group_block(rows: FloatArray, sizes: IntArray, least: int) -> IntArray:
-    if len(rows) == 1 or sizes.sum() < 2 * least:
+def _group_block(rows: FloatArray, least: int) -> IntArray:
+    if len(rows) < 2 * least:
         return np.zeros(len(rows), dtype=np.int64)
     # Imported here: only sites form groups.
     from scipy.cluster.hierarchy import linkage
 
-    nodes, branches = _cut_tree(linkage(rows, "ward"), sizes, least)
-    groups = _Groups(rows, sizes, nodes, least)
+    nodes, branches = _cut_tree(linkage(rows, "ward"), least)
+    groups = _Groups(rows, nodes, least)
     for branch in branches:
         groups.attach(branch)
     groups.split_large()
@@ -158,15 +142,11 @@ def _group_block(rows: FloatArray, sizes: IntArray, least: int) -> IntArray:
     return groups.labels
 
 
-def _cut_tree(
-    tree: FloatArray, sizes: IntArray, least: int
-) -> tuple[list[IntArray], list[IntArray]]:
+def _cut_tree(tree: FloatArray, least: int) -> tuple[list[IntArray], list[IntArray]]:
     """Return the smallest nodes with at least ``least`` persons, and the smaller branches."""
-    n = len(sizes)
+    n = len(tree) + 1
     children = tree[:, :2].astype(np.int64)
-    persons = np.concatenate([sizes, np.zeros(n - 1, dtype=np.int64)])
-    for step, (left, right) in enumerate(children):
-        persons[n + step] = persons[left] + persons[right]
+    persons = np.concatenate([np.ones(n, dtype=np.int64), tree[:, 3].astype(np.int64)])
     nodes: list[IntArray] = []
     branches: list[IntArray] = []
     pending = [2 * n - 2]
@@ -199,10 +179,8 @@ class _Groups:
     ``labels`` (n,) of the rows; ``means`` (m, d) and ``totals`` (m,), the persons of each group.
     """
 
-    def __init__(
-        self, rows: FloatArray, sizes: IntArray, nodes: list[IntArray], least: int
-    ) -> None:
-        self.rows, self.sizes, self.least = rows, sizes.astype(np.float64), least
+    def __init__(self, rows: FloatArray, nodes: list[IntArray], least: int) -> None:
+        self.rows, self.least = rows, least
         self.labels = np.full(len(rows), -1, dtype=np.int64)
         self.means = np.zeros((len(nodes), rows.shape[1]))
         self.totals = np.zeros(len(nodes))
@@ -215,17 +193,13 @@ class _Groups:
 
     def _measure(self, group: int) -> None:
         members = np.flatnonzero(self.labels == group)
-        self.totals[group] = self.sizes[members].sum()
-        self.means[group] = self._mean(members)
-
-    def _mean(self, members: IntArray) -> FloatArray:
-        sizes = self.sizes[members]
-        return np.asarray((self.rows[members] * sizes[:, None]).sum(axis=0) / sizes.sum())
+        self.totals[group] = len(members)
+        self.means[group] = self.rows[members].mean(axis=0)
 
     def attach(self, branch: IntArray) -> None:
         """Add a branch that is too small for a group where it costs least (Ward's cost)."""
-        total = self.sizes[branch].sum()
-        gaps = ((self.means - self._mean(branch)) ** 2).sum(axis=1)
+        total = len(branch)
+        gaps = ((self.means - self.rows[branch].mean(axis=0)) ** 2).sum(axis=1)
         costs = gaps * self.totals * total / (self.totals + total)
         self._assign(branch, int(costs.argmin()))
 
@@ -258,28 +232,25 @@ class _Groups:
         """Return which group each row joins, one after another; changes means and totals."""
         joined = np.empty(len(rows), dtype=np.int64)
         for at, row in enumerate(rows):
-            size = float(self.sizes[row])
             gaps = ((means - self.rows[row]) ** 2).sum(axis=1)
-            joined[at] = group = int((gaps * totals * size / (totals + size)).argmin())
-            totals[group] += size
-            means[group] += (self.rows[row] - means[group]) * size / totals[group]
+            joined[at] = group = int((gaps * totals / (totals + 1.0)).argmin())
+            totals[group] += 1.0
+            means[group] += (self.rows[row] - means[group]) / totals[group]
         return joined
 
     def _inertia(self, members: IntArray) -> float:
-        squares = ((self.rows[members] - self._mean(members)) ** 2).sum(axis=1)
-        return float((squares * self.sizes[members]).sum())
+        rows = self.rows[members]
+        return float(((rows - rows.mean(axis=0)) ** 2).sum())
 
     def _split(self, members: IntArray) -> list[IntArray]:
         """Halve members until no part has twice the least size, as far as they can be cut."""
         pieces, pending = [], [members]
         while pending:
             part = pending.pop()
-            upper = None
-            if self.sizes[part].sum() >= 2 * self.least:
-                upper = _best_half(self.rows[part], self.sizes[part], self.least)
-            if upper is None:
+            if len(part) < 2 * self.least:
                 pieces.append(part)
             else:
+                upper = _best_half(self.rows[part], self.least)
                 pending += [part[upper], np.delete(part, upper)]
         return pieces
 
@@ -302,46 +273,44 @@ class _Groups:
         """
         for _ in range(_SWEEPS):
             moved = False
-            for row, size in enumerate(self.sizes):
+            for row, point in enumerate(self.rows):
                 old = int(self.labels[row])
-                rest = self.totals[old] - size
+                rest = self.totals[old] - 1.0
                 if rest < self.least:
                     continue
-                gaps = ((self.means - self.rows[row]) ** 2).sum(axis=1)
-                saved = gaps[old] * self.totals[old] * size / rest
-                costs = gaps * self.totals * size / (self.totals + size)
-                full = self.totals + size >= 2 * self.least
+                gaps = ((self.means - point) ** 2).sum(axis=1)
+                saved = gaps[old] * self.totals[old] / rest
+                costs = gaps * self.totals / (self.totals + 1.0)
+                full = self.totals + 1.0 >= 2 * self.least
                 costs[full | (self.totals == 0.0)] = np.inf
                 costs[old] = np.inf
                 new = int(costs.argmin())
                 if costs[new] >= saved * (1.0 - _TOLERANCE):
                     continue
-                point = self.rows[row]
-                self.means[old] -= (point - self.means[old]) * size / rest
-                self.means[new] += (point - self.means[new]) * size / (self.totals[new] + size)
-                self.totals[old] -= size
-                self.totals[new] += size
+                self.means[old] -= (point - self.means[old]) / rest
+                self.means[new] += (point - self.means[new]) / (self.totals[new] + 1.0)
+                self.totals[old] -= 1.0
+                self.totals[new] += 1.0
                 self.labels[row] = new
                 moved = True
             if not moved:
                 return
 
 
-def _best_half(rows: FloatArray, sizes: FloatArray, least: int) -> IntArray | None:
-    """Return the upper part of the best cut along the principal axis; None if there is none."""
-    integers = _to_integers(rows).astype(np.float64)
+def _best_half(rows: FloatArray, least: int) -> IntArray:
+    """Return the upper part of the best cut along the principal axis of ``2 * least`` rows or more.
+
+    Both parts have at least ``least`` rows.
+    """
+    integers = to_integers(rows).astype(np.float64)
     order = np.argsort(integers @ _principal_axes(integers[None])[0], kind="stable")
-    weights = sizes[order]
-    below = np.cumsum(weights)[:-1]
-    above = weights.sum() - below
-    centred = rows[order] - rows.mean(axis=0)
-    sums = np.cumsum(centred * weights[:, None], axis=0)
+    n = len(rows)
+    below = np.arange(1.0, n)
+    sums = np.cumsum(rows[order] - rows.mean(axis=0), axis=0)
     lower = (sums[:-1] ** 2).sum(axis=1) / below
-    upper = ((sums[-1] - sums[:-1]) ** 2).sum(axis=1) / above
-    between = np.where((below >= least) & (above >= least), lower + upper, -np.inf)
-    if not len(between) or between.max() == -np.inf:
-        return None
-    return np.asarray(order[int(between.argmax()) + 1 :])
+    upper = ((sums[-1] - sums[:-1]) ** 2).sum(axis=1) / (n - below)
+    between = (lower + upper)[least - 1 : n - least]
+    return np.asarray(order[least + int(between.argmax()) :])
 
 
 # --- cuts along principal axes --------------------------------------------------------------------
@@ -432,7 +401,7 @@ def _round_scaled(vectors: FloatArray) -> FloatArray:
     return np.asarray(np.rint(vectors * (_LARGEST / np.maximum(largest, 1.0))))
 
 
-def _to_integers(points: FloatArray) -> SmallIntArray:
+def to_integers(points: FloatArray) -> SmallIntArray:
     """Scale points (n, d) to a fixed largest size, and round them to integers."""
     largest = max(float(points.max()), -float(points.min()), np.finfo(np.float64).tiny)
     integers = np.empty(points.shape, dtype=np.int16)

@@ -177,7 +177,11 @@ def _definition(facts: Facts) -> str:
 def _profiles(facts: Facts) -> str:
     if facts.result.profile is None:
         return ""
-    return "The report gives mean and standard deviation, or share, by cluster and variable."
+    measures = dict.fromkeys(entry.measure for each in facts.clusters for entry in each.entries)
+    return (
+        f"The report gives by cluster and variable: {', '.join(measures)}; of numbers also the "
+        "standard deviation."
+    )
 
 
 def _effects(facts: Facts) -> str:

@@ -37,7 +37,7 @@ _MOST_CLUSTERS = 1_000
 #: Pairs of a repr.
 _MOST_LINES = 12
 LIMITS = (
-    "Means do not say whether the same persons are together. Only the sites can find out: each "
+    "Profiles do not say whether the same persons are together. Only the sites can find out: each "
     "runs fedclust predict with both results on its own rows and compares the two sets of "
     "labels, for example by the adjusted Rand index."
 )

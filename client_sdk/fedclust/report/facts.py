@@ -32,9 +32,12 @@ class ClusterColumn:
     Attributes
     ----------
     column : Column
+    measure : str
+        What ``mean`` is: ``mean``, ``geometric mean`` (under ``log``) or ``share`` of the persons;
+        ``typical value`` or ``share of groups`` where half of a site's records or more hold one
+        value; ``centroid`` where the persons are not described.
     mean : float or None
-        In own units; of a column under ``log`` the geometric mean, of a yes/no column or a level
-        the share of persons who have it. None: unknown.
+        In own units; None: unknown.
     deviation : float or None
         Standard deviation (ddof 0) of a numeric column without a transform.
     low, high : float or None
@@ -45,6 +48,7 @@ class ClusterColumn:
     """
 
     column: Column
+    measure: str
     mean: float | None
     deviation: float | None = None
     low: float | None = None
@@ -233,26 +237,30 @@ def _cluster_columns(
             return tuple(found)
         # Such a centroid holds the mode, which is no share of persons.
         return tuple(
-            ClusterColumn(entry.column, None) if entry.column.kind == "binary" else entry
+            ClusterColumn(entry.column, entry.measure, None)
+            if entry.column.kind == "binary"
+            else entry
             for entry in found
         )
     found = []
     for j, column in enumerate(columns):
+        measure = _measure(column, typical=column.name in profile.typical)
         if not profile.known[k, j]:
-            found.append(ClusterColumn(column, None))
+            found.append(ClusterColumn(column, measure, None))
             continue
         mean, wide = float(profile.means[k, j]), float(profile.overall_deviations[j])
         # A spread that is only rounding gives no difference.
         apart = mean - float(profile.overall_means[j])
         difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
         if column.kind == "binary":
-            found.append(ClusterColumn(column, _mean(mean, column), difference=difference))
+            found.append(ClusterColumn(column, measure, _mean(mean, column), difference=difference))
             continue
         spread = float(profile.deviations[k, j])
         plain = column.transform == "none"
         found.append(
             ClusterColumn(
                 column,
+                measure,
                 mean=_undone(mean, column),
                 deviation=spread if plain else None,
                 low=_undone(mean - spread, column),
@@ -261,6 +269,14 @@ def _cluster_columns(
             )
         )
     return tuple(found)
+
+
+def _measure(column: Column, *, typical: bool) -> str:
+    if column.kind == "binary":
+        return "share of groups" if typical else "share"
+    if typical:
+        return "typical value"
+    return "mean" if column.transform == "none" else "geometric mean"
 
 
 def _modes(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Mode, ...]:
@@ -285,7 +301,7 @@ def _centroid_columns(
     known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
     values = result.centroids_original[k]
     return tuple(
-        ClusterColumn(column, _mean(float(value), column) if is_known else None)
+        ClusterColumn(column, "centroid", _mean(float(value), column) if is_known else None)
         for column, value, is_known in zip(columns, values, known, strict=True)
     )
 

@@ -107,7 +107,7 @@ def named(pair: ClusterPair) -> list[ColumnDifference]:
 
 
 def changed(each: ColumnDifference) -> str:
-    """Return a column with its mean in both clusters, and the difference."""
+    """Return a column with its value in both clusters, and the difference."""
     before, after = (mean_of(mean) for mean in each.means)
     unit = f" {each.column.unit}" if each.column.unit and each.column.kind != "binary" else ""
     name = isolated(each.column.name)

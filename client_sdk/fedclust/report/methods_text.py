@@ -32,11 +32,11 @@ _ENDED = {
     "site_left": "a site left",
 }
 _MISSING = {
-    "drop": "{Groups} with a missing value in any variable were left out{left_out}{complete}.",
-    "impute": "Missing values were replaced by the mean over all sites, and those of categorical "
+    "drop": "{incomplete} were left out{left_out}.",
+    "impute": "{missing} were replaced by the mean over all sites, and those of categorical "
     "variables by the shares of the levels.",
-    "mask": "Sites could lack variables. Other missing values were replaced by the mean over all "
-    "sites, and those of categorical variables by the shares of the levels.",
+    "mask": "Sites could lack variables. {missing} were replaced by the mean over all sites, and "
+    "those of categorical variables by the shares of the levels.",
 }
 _SCALING = {
     "standard": "Each variable was standardised to mean 0 and variance 1 over all sites.",
@@ -140,16 +140,17 @@ def _variables(facts: Facts) -> str:
 
 def _missing(facts: Facts) -> str:
     policy = facts.definition.policy
-    rows, complete, left_out = "Rows", "", ""
+    left_out = ""
     quality = facts.result.quality
     if quality is not None and quality.n_left_out:
         total = quality.n_rows + quality.n_left_out
         left_out = f" ({quality.n_left_out:,} of {total:,} persons)"
+    incomplete, missing = "Rows with a missing value in any variable", "Missing values"
     if policy.protection != "none":
-        # How many persons is known at each site alone: ``fedclust check`` prints it.
-        rows, complete = "Groups of persons", ", persons with complete data in these groups too"
-    text = _MISSING[policy.missing].replace("{Groups}", rows).replace("{left_out}", left_out)
-    return text.replace("{complete}", complete)
+        incomplete = "Groups of persons that did not release every variable"
+        missing = "Values that a group of persons did not release"
+    said = _MISSING[policy.missing]
+    return said.format(incomplete=incomplete, missing=missing, left_out=left_out)
 
 
 def _scaling(facts: Facts) -> str:
@@ -198,9 +199,10 @@ def _protection(facts: Facts) -> str:
     return (
         f"For protection, each site put its persons into groups of at least "
         f"{policy.min_group_size} similar persons (Ward's criterion {cite('ward1963')}; in large "
-        "tables within or by cuts along principal axes). Each group released one record, such as "
-        f"rounded means, and everything that left a site{but} was computed from these records, "
-        "weighted by persons."
+        "tables within or by cuts along principal axes; where values were missing, groups were "
+        "larger). Each group released one record: of each variable the rounded median of its "
+        f"persons, or the commonest category. Everything that left a site{but} was computed from "
+        "these records, weighted by persons."
     )
 
 
@@ -209,8 +211,19 @@ def _share_within(facts: Facts) -> str:
     if quality is None or facts.definition.policy.protection == "none":
         return ""
     return (
-        f"Of the persons' own inertia, {100 * quality.share_within:.0f} % lay within groups, where "
-        "the clustering cannot see it."
+        f"An estimated {100 * quality.share_within:.0f} % of the persons' own inertia lay within "
+        "groups, where the clustering cannot see it."
+    )
+
+
+def _typical(facts: Facts) -> str:
+    profile = facts.result.profile
+    if profile is None or not profile.typical:
+        return ""
+    return (
+        f"Clusters are described by typical values and shares of groups in "
+        f"{_and([in_markdown(name) for name in profile.typical])}, for half of a site's records or "
+        "more hold one value there."
     )
 
 
@@ -392,6 +405,7 @@ SENTENCES: dict[str, Callable[[Facts], str]] = {
     "dissimilarity": _dissimilarity,
     "protection": _protection,
     "share_within": _share_within,
+    "typical": _typical,
     "algorithm": _algorithm,
     "seed": _seed,
     "rounds": _rounds,
@@ -405,7 +419,7 @@ SENTENCES: dict[str, Callable[[Facts], str]] = {
 _PARAGRAPHS: Sequence[Sequence[str]] = (
     ("design", "site_persons", "completed"),
     ("variables", "missing", "scaling", "dissimilarity"),
-    ("protection", "share_within"),
+    ("protection", "share_within", "typical"),
     ("algorithm", "seed", "rounds"),
     ("number_of_clusters", "quality", "likelihood", "bounds"),
     tuple(EVIDENCE),

@@ -196,7 +196,7 @@ def html_overview(kind: str, facts: Facts) -> str:
 
 
 def _profile_table(facts: Facts) -> str:
-    """Return clusters by columns; a colour is the difference from the mean of all persons."""
+    """Return clusters by columns; a colour is the difference from all persons."""
     columns, clusters = facts.columns, facts.clusters[:_HTML_CLUSTERS]
     places = sorted(ranked_columns(facts, _HTML_COLUMNS)) or [*range(len(columns))][:_HTML_COLUMNS]
     centroids = _centroids(facts)
@@ -214,7 +214,7 @@ def _profile_table(facts: Facts) -> str:
         rows.append(f"<tr>{first}<td>{share}</td>{cells}</tr>")
     caption = "Centroids in the data's own units."
     if any(entry.difference is not None for each in clusters for entry in each.entries):
-        caption += " Blue is below the mean of all persons, red above."
+        caption += " Blue is below all persons, red above."
     for noun, hidden in (
         ("clusters", len(facts.clusters) - len(clusters)),
         ("columns", len(columns) - len(places)),

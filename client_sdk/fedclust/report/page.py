@@ -27,8 +27,15 @@ from fedclust.report.methods_text import bibtex, methods_text
 from fedclust.report.outcomes import html_outcomes, outcome_columns
 from fedclust.report.stability import html_stability, stability_columns
 from fedclust.report.transfer import TRANSFER_TITLE, html_transfer
-from fedclust.report.wording import from_markdown, isolated, named_values, without_noise
+from fedclust.report.wording import (
+    equal_text,
+    from_markdown,
+    isolated,
+    named_values,
+    without_noise,
+)
 from fedclust.schema.encoding import Column
+from fedclust.schema.result import ClusterProfile
 from fedclust.wire.models import Definition
 
 __all__ = ["html", "sections"]
@@ -116,9 +123,8 @@ def _clusters(facts: Facts) -> str:
         apart = _apart(cluster.sets_apart) if cluster.compared else "not known"
         rows.append([cluster.number, size, share, apart])
     return html_table(
-        "Each cluster, its persons, and what sets it apart: columns whose mean lies half a "
-        "standard deviation or more from that of all persons, with the difference in standard "
-        "deviations.",
+        "Each cluster, its persons, and what sets it apart: columns that lie half a standard "
+        "deviation or more from all persons, with the difference in standard deviations.",
         ["cluster", "persons", "share", "what sets it apart"],
         rows,
         text=(3,),
@@ -140,33 +146,50 @@ def _profile(facts: Facts) -> str:
         return ""
     figure = html_figure(
         Plots(facts).profile,
-        "Means of each column and cluster, shares in per cent. Colour, and the number below: the "
-        "difference from the mean of all persons in standard deviations, blue below and red above. "
-        "The columns with the largest gap between two clusters come first.",
+        "Value of each column and cluster, shares in per cent. Colour, and the number below: the "
+        "difference from all persons in standard deviations, blue below and red above. The columns "
+        "with the largest gap between two clusters come first.",
     )
     rows = [
         [
-            column.name,
-            _unit(column),
-            *(_mean_and_spread(cluster.entries[j]) for cluster in facts.clusters),
+            entries[0].column.name,
+            entries[0].measure,
+            entries[0].column.unit,
+            *map(_mean_and_spread, entries),
         ]
-        for j, column in enumerate(facts.columns)
+        for entries in zip(*(cluster.entries for cluster in facts.clusters), strict=True)
     ]
     rows += _outcome_rows(facts)
     table = html_table(
-        "Mean of each cluster's persons ± standard deviation; under a logarithm the geometric "
-        "mean, with the range of one standard deviation. A dash: no value. Imputed values count."
+        "The measure of each column over each cluster's persons, of numbers ± standard deviation; "
+        "under a logarithm with the range of one. A dash: no value. Imputed values count."
         + _OF_OUTCOMES
         * bool(facts.result.outcomes),
-        ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
+        ["column", "measure", "unit", *(f"cluster {each.number}" for each in facts.clusters)],
         rows,
-        text=(1,),
+        text=(1, 2),
     )
-    table += _modes(facts)
+    table += _of_records(facts.result.profile) + _modes(facts)
     hidden = len(facts.columns) - MOST_COLUMNS
     left_out = f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
     note = left_out if figure and hidden > 0 else ""
     return f"{figure}{note}{table}{_standardised(facts)}{_pairs(facts)}"
+
+
+def _of_records(profile: ClusterProfile) -> str:
+    """Return what to know of columns of which many records hold one value."""
+    said = ""
+    if profile.typical:
+        said = (
+            "<p>Where half of a site's records or more hold one value of a column, it has a "
+            "typical value or a share of groups: the mean or share of the persons can differ.</p>"
+        )
+    if profile.all_equal:
+        said += (
+            f"<p>All records are equal in {escape(equal_text(profile.all_equal))}: a trait that "
+            "few persons have there cannot be seen.</p>"
+        )
+    return said
 
 
 def _outcome_rows(facts: Facts) -> list[list[str]]:
@@ -175,7 +198,8 @@ def _outcome_rows(facts: Facts) -> list[list[str]]:
     return [
         [
             isolated(own[0][0]),
-            "share" if own[0][1].is_share else own[0][2].unit,
+            "share" if own[0][1].is_share else "",
+            "" if own[0][1].is_share else own[0][2].unit,
             *(line.text for _, line, _ in own),
         ]
         for own in zip(*by_cluster, strict=True)
@@ -186,8 +210,8 @@ def _standardised(facts: Facts) -> str:
     """Return the radars and the numbers that they and the heat map show."""
     figure = html_figure(
         Plots(facts).radar,
-        "Radars: each axis is a column, in the order of the heat map. Outside the bold ring a mean "
-        "is above the mean of all persons, inside below. All have one scale; areas mean nothing.",
+        "Radars: each axis is a column, in the order of the heat map. Outside the bold ring a "
+        "value is above that of all persons, inside below. All have one scale; areas mean nothing.",
     )
     rows = [
         [column.name, *(_shown(cluster.entries[j].difference) for cluster in facts.clusters)]
@@ -196,7 +220,7 @@ def _standardised(facts: Facts) -> str:
     if not any(entry.difference for each in facts.clusters for entry in each.entries):
         return ""
     numbers = html_table(
-        "Mean of the cluster minus the mean of all persons, in standard deviations of all persons.",
+        "Value of the cluster minus that of all persons, in standard deviations of all persons.",
         ["column", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         rows,
     )
@@ -215,11 +239,11 @@ def _pairs(facts: Facts) -> str:
         which = f"For the {MOST_PAIRS} pairs of clusters that differ least"
     figure = html_figure(
         Plots(facts).pairs,
-        f"{which} the columns in which they differ most: the difference of their means in standard "
-        "deviations of all persons. A bar points to the cluster with the higher mean.",
+        f"{which} the columns in which they differ most: the difference in standard deviations of "
+        "all persons. A bar points to the cluster with the higher value.",
     )
     numbers = html_table(
-        "The first cluster's mean minus the second's. In all columns together: the root of the "
+        "The first cluster's value minus the second's. In all columns together: the root of the "
         "mean squared difference.",
         ["pair", "column", "first", "second", "difference", "in all columns"],
         [
@@ -247,11 +271,17 @@ def _modes(facts: Facts) -> str:
         return ""
     return html_table(
         "Mode of each cluster: the commonest level of each categorical feature, with the share of "
-        "persons who have it.",
+        f"{'groups that hold' if _of_groups(facts) else 'persons who have'} it.",
         ["feature", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         rows,
         text=tuple(range(1, len(modes) + 1)),
     )
+
+
+def _of_groups(facts: Facts) -> bool:
+    """Whether shares are of groups, and not of persons."""
+    entries = (entry for each in facts.clusters for entry in each.entries)
+    return any(entry.measure == "share of groups" for entry in entries)
 
 
 def _mode_text(mode: Mode | None) -> str:
@@ -339,7 +369,8 @@ def _centroids(facts: Facts) -> str:
             "belongs to the cluster of the nearest one, not of the nearest centroid."
         )
     euclidean = facts.result.dissimilarity == "euclidean"
-    shares = "the share" if euclidean else "100 % for the commonest value and 0 % for the others"
+    shares = "the share of groups" if _of_groups(facts) else "the share"
+    shares = shares if euclidean else "100 % for the commonest value and 0 % for the others"
     table = html_table(
         "The centroids in own units: under a logarithm transformed back, so a geometric mean; of "
         f"yes/no columns and levels {shares}. A dash: unknown. {labels}",
@@ -456,7 +487,8 @@ def _quality(facts: Facts) -> str:
         content = html_table(
             "Of the final clusters. A simplified silhouette near 1, and a low Davies-Bouldin "
             "index, mean clusters that are well apart. Within groups: the share of the persons' "
-            "own inertia that lies between persons of one group, where no clustering sees it.",
+            "own inertia that lies between persons of one group, where no clustering sees it, as "
+            "estimated from the records.",
             ["inertia", "within groups", "simplified silhouette", "Davies-Bouldin", "persons"],
             [
                 [

@@ -48,8 +48,8 @@ class ResultAttributes:
     def cluster_centers_(self) -> NDArray[np.float64]:
         """Centroids (K, d) in the data's own units.
 
-        Of a level the share of rows that have it; with ``dissimilarity: k-prototypes`` or ``gower``
-        1 for the commonest level and 0 for the others.
+        Of a level the share of records that have it; with ``dissimilarity: k-prototypes`` or
+        ``gower`` 1 for the commonest level and 0 for the others.
         """
         return self.result_.centroids_original
 

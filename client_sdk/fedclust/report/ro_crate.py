@@ -77,8 +77,8 @@ _DESCRIBED = {
         "text/csv",
         "Profile",
         (
-            "One line for each cluster and column: mean, standard deviation, and difference from "
-            "the mean of all clusters. Outcomes have 95 % intervals."
+            "One line for each cluster and column: its value and what that measures, standard "
+            "deviation, and difference from all clusters. Outcomes have 95 % intervals."
         ),
     ),
     "outcome_counts.csv": (

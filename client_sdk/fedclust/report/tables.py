@@ -28,7 +28,7 @@ __all__ = ["FORMATS", "csv_text", "json_text", "report_bytes", "spreadsheet_text
 FORMATS = (".html", ".json", ".csv")
 #: First characters of a formula in a spreadsheet.
 _SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-_COLUMNS = "cluster size column feature level kind unit mean sd low high difference"
+_COLUMNS = "cluster size column feature level kind unit measure value sd low high difference"
 _OF_OUTCOMES = ("lower", "upper", "sigma")
 _HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES)
 
@@ -72,6 +72,7 @@ def json_text(facts: Facts) -> str:
             "rounds": result.n_rounds,
             "warnings": result.warnings,
             "clusters": [_cluster(cluster) for cluster in facts.clusters],
+            "all_equal": result.profile.all_equal if result.profile else None,
             "sizes_by_site": result.site_sizes,
             "quality": result.quality,
             "likelihood": likelihood_fields(result.likelihood),
@@ -112,10 +113,11 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _column_fields(entry: ClusterColumn) -> dict[str, Any]:
-    column, mean = entry.column, entry.mean
-    spread = (entry.deviation, entry.low, entry.high, entry.difference)
+    column = entry.column
+    numbers = (entry.mean, entry.deviation, entry.low, entry.high, entry.difference)
     described = (column.name, column.feature, column.level, column.kind, column.unit)
-    return dict(zip(_COLUMNS.split()[2:], [*described, mean, *spread], strict=True))
+    values = [*described, entry.measure, *numbers]
+    return dict(zip(_COLUMNS.split()[2:], values, strict=True))
 
 
 def csv_text(facts: Facts) -> str:
@@ -131,8 +133,7 @@ def csv_text(facts: Facts) -> str:
             described = {"column": name, "feature": found.name, "level": line.what}
             described |= {"kind": "outcome", "unit": "" if line.is_share else found.unit}
             estimate = vars(line.estimate) if line.estimate else {}
-            numbers = {("mean" if name == "value" else name): x for name, x in estimate.items()}
-            row = {"cluster": cluster.number, "size": cluster.size, **described, **numbers}
+            row = {"cluster": cluster.number, "size": cluster.size, **described, **estimate}
             row["sigma"] = found.sigma
             writer.writerow({name: _field(value) for name, value in row.items()})
     return text.getvalue()

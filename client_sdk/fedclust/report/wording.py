@@ -45,6 +45,12 @@ def share(value: float) -> float:
     return 1.0 if abs(value - 1.0) < _ROUNDING else without_noise(value)
 
 
+def equal_text(all_equal: Mapping[str, tuple[int, int]]) -> str:
+    """Return at how many sites the records of each column are all equal."""
+    found = (f"{isolated(name)} at {n} of {held} sites" for name, (n, held) in all_equal.items())
+    return ", ".join(found)
+
+
 def without_noise(value: float) -> float:
     """Return a share, or a number in the scaled space, as 0 if it differs from it by rounding."""
     return 0.0 if abs(value) < _ROUNDING else value

@@ -22,12 +22,12 @@ class Points:
     X : (m, d) float64
         One record for each group of persons. Given to the engine in own units, NaN where a group
         does not release a column. Given to a method scaled and free of NaN, and 0 in the columns
-        of features that the site has not got. In a column of levels: shares.
+        of features that the site has not got.
     sizes : (m,) int64
         Persons in each group; ones with ``protection: none``, where each point is a row.
     within : (d,) float64
-        The share of each column's variance that lies within the groups, from 0 to .95; 0 with
-        ``protection: none``.
+        The share of each column's variance that lies within the groups, estimated from the records
+        alone, from .05 to .8; 0 with ``protection: none``.
     observed : (m, d) bool or None
         False where a value was imputed or the feature is lacking; None: every value was observed.
     left_out : int

@@ -43,8 +43,9 @@ class Policy(Model):
         ``standard``: mean 0 and variance 1 over all sites. ``bounds``: from the features' bounds.
         ``none``: numbers count as they are.
     missing : {"drop", "impute", "mask"}
-        ``drop``: leave out rows with a missing value. ``impute``: replace it by the mean over all
-        sites. ``mask``: sites may lack features; not every method takes that.
+        ``impute``: records that are not released take the mean over sites. ``drop``: leave out
+        groups that lack a column of the session; ``fedclust check`` says how many persons stay.
+        ``mask``: sites may lack features; not every method takes that.
     dissimilarity : {"euclidean", "gower", "k-prototypes"}
         How far a person is from a cluster. ``euclidean``: yes/no features and levels count as
         numbers, 0 or 1, and a cluster has shares of them. ``k-prototypes`` (Huang 1998): squared
@@ -68,7 +69,7 @@ class Policy(Model):
     min_group_size: Annotated[int, Field(ge=1, le=1_000_000, examples=[5, 10, 11])] = 5
     protection: Literal["groups", "none"] = "groups"
     scaling: Literal["none", "standard", "bounds"] = "standard"
-    missing: Literal["drop", "impute", "mask"] = "drop"
+    missing: Literal["drop", "impute", "mask"] = "impute"
     dissimilarity: Literal["euclidean", "gower", "k-prototypes"] = "euclidean"
     gamma: Annotated[FiniteFloat, Field(gt=0, le=MAX_GAMMA)] | None = None
 

@@ -32,7 +32,7 @@ class Quality(Model):
     inertia : float
         Over the points, weighted by persons.
     share_within : float
-        The share of the persons' own inertia that lies within groups, as the tables release it:
+        The share of the persons' own inertia that lies within groups, estimated from the records:
         their inertia is about ``inertia / (1 - share_within)``.
     simplified_silhouette, davies_bouldin : float or None
     n_rows : int
@@ -166,6 +166,12 @@ class ClusterProfile(Model):
         Standard deviations, ddof 0: 0 where not known.
     overall_means, overall_deviations : (d,) float64
         Over the persons of all clusters.
+    typical : tuple of str
+        Columns of which half of a site's records or more hold one value. A mean of such records is
+        a typical value, or a share of groups, and not the mean of the persons.
+    all_equal : dict of column to (int, int)
+        At how many sites all records hold one value of the column, of how many that have it. Not
+        the columns where it is none.
     """
 
     known: BoolMatrix
@@ -173,6 +179,8 @@ class ClusterProfile(Model):
     deviations: FloatMatrix
     overall_means: FloatVector
     overall_deviations: FloatVector
+    typical: tuple[str, ...] = ()
+    all_equal: dict[str, tuple[int, int]] = Field(default_factory=dict)
 
 
 class SweepEntry(Model):
@@ -214,7 +222,7 @@ class Result(Model):
         Scaled space, rows in lexicographic order.
     centroids_original : (K, d) float64
         The same in the units that were declared, transforms undone: geometric means of what was
-        taken logarithms of. Of a level the share of rows that have it.
+        taken logarithms of. Of a level the share of records that have it.
     columns : tuple of str, length d
         What the columns of the centroids are: a feature, or ``feature=level``.
     mask : (K, d) bool or None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from fedclust.protection.cohort import ARRAYS, Cohort, PinnedColumn
-from fedclust.protection.columns import LevelColumn, NumericColumn, source_names
+from fedclust.protection.cohort import ARRAYS, Cohort, PinnedColumn, Unions, pad
+from fedclust.protection.columns import TableColumn
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def encode_cohort(cohort: Cohort, head: str) -> bytes:
@@ -25,16 +25,16 @@ def encode_cohort(cohort: Cohort, head: str) -> bytes:
         "groups": len(cohort.sizes),
         "table_id": cohort.table_id,
         "p": cohort.p,
-        "fences": cohort.fences,
+        "least": cohort.least,
         "has_ids": cohort.has_ids,
-        "columns": [
-            asdict(each.column) | {"rules": each.rules, "share": each.share}
-            for each in cohort.columns
-        ],
+        "columns": [asdict(each.column) | {"rule": each.rule} for each in cohort.columns],
+        "unions": [{"p": each.p, "shape": each.released.shape} for each in cohort.unions],
     }
     arrays = [np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()]
     for each in cohort.columns:
-        arrays += [each.released, each.decided, each.prints]
+        arrays += [each.released, each.complete, each.prints]
+    for unions in cohort.unions:
+        arrays += [pad(unions.labels, len(cohort.sizes), fill=-1), unions.released, unions.decided]
     return b"\n".join([json.dumps(header).encode(), b"".join(each.tobytes() for each in arrays)])
 
 
@@ -52,26 +52,26 @@ def decode_cohort(content: bytes) -> tuple[Cohort, str]:
         if header["format"] != _FORMAT:
             raise ValueError("another version of fedclust wrote it")
         n, m = int(header["persons"]), int(header["groups"])
-        columns = [_column(each) for each in header["columns"]]
         shapes: list[tuple[str, tuple[int, ...]]] = [
             (dtype, (m,) if name in ("sizes", "used") else (n,)) for name, dtype in ARRAYS.items()
         ]
-        for column in columns:
-            width = () if isinstance(column, NumericColumn) else (column.n_levels,)
-            prints = (n, len(source_names(column)))
-            shapes += [("float64", (m, *width)), ("bool", (m,)), ("uint8", prints)]
+        shapes += [("float64", (m,)), ("bool", (m,)), ("uint8", (n,))] * len(header["columns"])
+        for each in header["unions"]:
+            shape = tuple(each["shape"])
+            shapes += [("int32", (m,)), ("float64", shape), ("bool", shape)]
         arrays = iter(_split_arrays(body, shapes))
         by_name = {name: next(arrays) for name in ARRAYS}
         pinned = [
-            PinnedColumn(
-                column, tuple(each["rules"]), each["share"], *(next(arrays) for _ in range(3))
-            )
-            for column, each in zip(columns, header["columns"], strict=True)
+            PinnedColumn(_column(each), rule, *(next(arrays) for _ in range(3)))
+            for each in header["columns"]
+            for rule in [each.pop("rule")]
         ]
+        unions = [Unions(each["p"], *(next(arrays) for _ in range(3))) for each in header["unions"]]
         cohort = replace(
-            Cohort.empty(header["table_id"], header["p"], fences=header["fences"]),
-            has_ids=header["has_ids"],
+            Cohort.empty(header["table_id"], header["p"], has_ids=header["has_ids"]),
+            least=header["least"],
             columns=tuple(pinned),
+            unions=tuple(unions),
             **by_name,
         )
         return cohort, str(header["head"])
@@ -79,12 +79,8 @@ def decode_cohort(content: bytes) -> tuple[Cohort, str]:
         raise ValueError(f"its first line is not what it should be: {error}") from None
 
 
-def _column(raw: Mapping[str, Any]) -> NumericColumn | LevelColumn:
-    if "step" in raw:
-        fences, common = (raw["lower"], raw["upper"]), tuple(raw["values"])
-        return NumericColumn(raw["name"], raw["step"], raw["origin"], *fences, common)
-    values = tuple(tuple(each) for each in raw["values"])
-    return LevelColumn(tuple(raw["names"]), raw["n_levels"], values)
+def _column(raw: dict[str, Any]) -> TableColumn:
+    return TableColumn(**{**raw, "order": tuple(raw["order"])})
 
 
 def _split_arrays(body: bytes, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Any]:

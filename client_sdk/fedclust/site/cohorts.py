@@ -23,7 +23,6 @@ from fedclust.protection.recognition import (
     PersonSource,
     Recognition,
     find_cohort,
-    find_same_columns,
 )
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.schema.times import write_time
@@ -128,8 +127,8 @@ class CohortStore:
         *,
         p: int,
         now: datetime,
-        fences: bool = True,
         has_ids: bool = True,
+        earlier: Mapping[str, str] | None = None,
         table: str | None = None,
         separate: str | None = None,
         other_persons: str | None = None,
@@ -143,10 +142,12 @@ class CohortStore:
         ----------
         source : PersonSource
         p : int
-            Of a new table.
+            Of a new table; an older one with a smaller p gets unions of its groups.
         now : datetime
-        fences, has_ids : bool
-            Of a new table: whether lone extremes are protected, and whether its persons have ids.
+        has_ids : bool
+            Of a new table: whether its persons have ids.
+        earlier : mapping of str to str, optional
+            Columns of a later measurement, and their names without the suffix.
         table : str, optional
             Start of the id of the table to use.
         separate : str, optional
@@ -169,7 +170,7 @@ class CohortStore:
         """
         records, secret = self.records(), self.state.secret()
         chosen = self._choose(records, table)
-        new = Cohort.empty(secrets.token_hex(16), p, fences=fences, has_ids=has_ids)
+        new = Cohort.empty(secrets.token_hex(16), p, has_ids=has_ids)
         usable = [] if separate else chosen
         everyone = [record.cohort for record in records.values()]
         with cohort_refusals():
@@ -179,6 +180,7 @@ class CohortStore:
                 secret,
                 source,
                 everyone,
+                p=p,
                 any_persons=any_persons or other_persons is not None,
                 permanent_ids=permanent_ids,
             )
@@ -202,6 +204,8 @@ class CohortStore:
         approvals = {"separate_groups": separate, "other_persons": other_persons}
         facts = asdict(change) | {"missing": recognition.missing}
         facts |= {name: text for name, text in approvals.items() if text}
+        if cohort.unions is not (before.cohort.unions if before else ()):
+            facts["unions_for"] = p
         if before is None:
             if no_person_in_another_table:
                 facts["no_person_in_another_table"] = True
@@ -209,16 +213,12 @@ class CohortStore:
                 facts |= created_with({name: each.history for name, each in records.items()})
         record = (before or CohortRecord(cohort, ())).after(cohort, what, now, **facts)
         with cohort_refusals():
-            _refuse_outcomes(record, before, source)
+            _refuse_outcomes(record, before, source, earlier or {})
         return Draft(record, change, recognition, seen)
 
     def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
         """Return the cohort that holds a source's persons; None if nobody is known."""
         return find_cohort(self._choose(self.records(), table), self.state.secret(), blocks)
-
-    def same_columns(self, cohort: Cohort, blocks: PersonBlocks) -> dict[str, str]:
-        """Return the source's new columns that have the values of released ones, and which."""
-        return find_same_columns(cohort, self.state.secret(), blocks)
 
     def keep(self, draft: Draft) -> Cohort:
         """Store a draft with its line in the ledger, before anything of it leaves.
@@ -374,11 +374,14 @@ def outcomes_only(cohort: Cohort, allowance: Allowance) -> frozenset[str]:
 
 
 def _refuse_outcomes(
-    record: CohortRecord, before: CohortRecord | None, source: PersonSource
+    record: CohortRecord,
+    before: CohortRecord | None,
+    source: PersonSource,
+    earlier: Mapping[str, str],
 ) -> None:
     """Refuse to release a column that was only ever an outcome: groups would publish it."""
     known = before.cohort if before else Cohort.empty("", record.cohort.p)
-    asked = {source.later.get(name, name) for name in source.rules}
+    asked = {earlier.get(name, name) for name in source.rules}
     for name in sorted(outcomes_only(known, allowance_of(record.history)) & asked):
         raise CohortRefused(
             "outcome-role",

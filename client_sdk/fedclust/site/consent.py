@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import engine
+from fedclust.data.outcome_rows import Staying
 from fedclust.protection.figures import TableFigures
 from fedclust.protection.privacy_loss import noise_sd, right_guesses
 from fedclust.protection.recognition import Recognition
@@ -40,6 +41,8 @@ class ConsentRequest(SessionTerms):
         site's own.
     persons : int
         Persons of the site's table. Joining declares ``size_band``.
+    groups_of : int
+        The least size of a group of this table; smaller than ``p`` if groups are united.
     size_band : str
     persons_declared : bool
         Whether a column says which rows belong to one person.
@@ -50,10 +53,10 @@ class ConsentRequest(SessionTerms):
     figures : TableFigures or None
         How close the site's table is to its persons; None with ``protection: none``, or if the
         site has fewer than p persons.
+    staying : Staying or None
+        How much of the site's table ``missing: drop`` does not leave out; None if it is all of it.
     recognition : Recognition or None
         How many of the persons the site's tables know; None if it has none.
-    fences : bool
-        Whether extremes count as a fence in the site's table.
     warnings : tuple of str
         What about the rows is allowed but probably a mistake. Stays at the site.
     separate_groups : str or None
@@ -71,13 +74,14 @@ class ConsentRequest(SessionTerms):
     """
 
     persons: int
+    groups_of: int
     size_band: str
     persons_declared: bool
     features: tuple[str, ...]
     data: DataTerms
     figures: TableFigures | None = None
+    staying: Staying | None = None
     recognition: Recognition | None = None
-    fences: bool = True
     warnings: tuple[str, ...] = ()
     separate_groups: str | None = None
     other_persons: str | None = None
@@ -172,11 +176,8 @@ class ConsentRequest(SessionTerms):
                 f"Fewer than {self.p} persons have the values that this session needs, so this "
                 "site sends only empty submissions. See which columns lack values: fedclust check."
             )
-        if not self.fences:
-            notes.append(
-                "Your table was formed without fences: the record of a group that holds a lone "
-                "extreme shows that there is one."
-            )
+        if self.staying is not None and self.staying.few:
+            notes.append(f"{self.staying.text}.")
         if self.figures is not None:
             notes += self._table_notes(self.figures)
         return tuple(notes)
@@ -186,22 +187,24 @@ class ConsentRequest(SessionTerms):
         close = (
             ""
             if figures.distance_sd is None
-            else f", half of the persons within {figures.distance_sd:.2f} standard deviations of "
-            "their group's record"
+            else f", half of them within {figures.distance_sd:.2f} sd of their record"
         )
-        yield (
-            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}. "
-            "A larger least group size makes it coarser."
-        )
+        yield (f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}.")
+        if self.p > self.groups_of:
+            yield (
+                f"This session gets records of at least {self.p} persons. Other sessions get "
+                f"records of groups of at least {self.groups_of} of the same persons."
+            )
+        yield from figures.warnings()
         shares = sorted(figures.one_value.items(), key=lambda item: (-item[1], item[0]))
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
+        said = ""
         if listed:
             more = len(listed) - _MOST_COLUMNS
             rest = f" and {more} columns more (fedclust check)" if more > 0 else ""
-            yield (
-                "Persons in groups of one value, which whoever knows the group knows: "
-                f"{', '.join(listed[:_MOST_COLUMNS])}{rest}."
-            )
+            said = "Persons in groups of one value, which whoever knows the group knows: "
+            said += f"{', '.join(listed[:_MOST_COLUMNS])}{rest}. "
+        yield said + "Sensitive and rare traits should be outcomes."
 
     def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
         for heading, line in super()._lines(full=full):
@@ -244,6 +247,9 @@ class ConsentRequest(SessionTerms):
         yield "this site", f"{self.site}, {persons} of {self.data.text}"
         for place, how in enumerate(self.data.lines if full else ()):
             yield "read as" if place == 0 else "", how
+        if full and self.figures is not None:
+            steps = (f"{name} {step:g}" for name, step in self.figures.steps.items() if step)
+            yield "rounded to", f"multiples of: {', '.join(steps)}"
 
     def _warning_lines(self) -> Iterator[tuple[str, str]]:
         for place, warning in enumerate(self.warnings):
@@ -263,7 +269,6 @@ class ConsentRequest(SessionTerms):
             "min_group_size": self.p,
             "features": list(self.features),
             "persons_declared": self.persons_declared,
-            "fences": self.fences,
             "data_source": self.data.source,
             "reading_sha256": self.data.digest,
             "separate_groups": self.separate_groups,

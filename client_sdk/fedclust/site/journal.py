@@ -28,7 +28,11 @@ M = TypeVar("M", bound=Model)
 
 
 class SessionRecord(Model):
-    """Consent to a definition, and the participation that was declared with it."""
+    """Consent to a definition, and the participation that was declared with it.
+
+    ``within`` (d,) is the share of each column's variance within groups, as it was then: columns
+    that other sessions release since would change it.
+    """
 
     coordinator: str
     site: str
@@ -36,6 +40,7 @@ class SessionRecord(Model):
     definition_sha256: Sha256
     consented_at: Timestamp
     participation: Participation
+    within: tuple[float, ...]
 
 
 class SubmissionOutcome(Model):

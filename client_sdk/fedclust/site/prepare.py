@@ -22,6 +22,7 @@ from fedclust.data import DataWarning, LabelRows, Source, Table
 from fedclust.data.id_map import IdMap, read_id_map
 from fedclust.data.outcome_rows import (
     OutcomeBlock,
+    measure_staying,
     outcome_columns,
     outcomes_of_rows,
     taking_part,
@@ -43,7 +44,7 @@ from fedclust.definition import LEAST_GROUP
 from fedclust.engine import VERSION, Plan
 from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import SourceColumn, source_names
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.fingerprints import row_ids
 from fedclust.protection.recognition import (
@@ -53,7 +54,7 @@ from fedclust.protection.recognition import (
     person_rows,
 )
 from fedclust.protection.size_bands import size_band
-from fedclust.protection.table import ProtectedTable, TooFewPersons, union_labels, unite_groups
+from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.points import Points
 from fedclust.schema.states import ENDED
@@ -185,6 +186,12 @@ class Prepared:
             return None
         return self.draft.recognition
 
+    def with_within(self, within: Sequence[float]) -> Prepared:
+        """Return these with the shares of variance within groups (d,) that a session began with."""
+        return dataclasses.replace(
+            self, data=dataclasses.replace(self.data, within=np.array(within, dtype=np.float64))
+        )
+
     def digest(self, rows: Table | LabelRows) -> str:
         """Return the SHA-256 that distinguishes these rows and points from any others."""
         found = hashlib.sha256(rows.digest().encode())
@@ -224,12 +231,14 @@ def prepare(
         cohort = draft.record.cohort
         p_used = max(p, cohort.p)
         names = [each.column for each in persons.readings if each.column is not None]
-        table, part_of = _used_table(cohort, names, p_used)
+        table = cohort.table(names, p_used)
         points = table_points(persons, table)
-        figures = _measure_closeness(store, cohort, persons, names, given)
+        blocks = _person_blocks(persons, read_id_map(given.id_map))
+        rows_of = person_rows(cohort, store.state.secret(), blocks, p_used)
+        figures = measure_table(table, rows_of, p_used)
     except TooFewPersons:
         return Prepared(no_points(plan), rows.features, p)
-    takes_part = taking_part(plan, points)[point_of_group(table)[part_of]]
+    takes_part = taking_part(plan, points)[point_of_group(table)]
     held = declared(plan, given.source, held_features(plan, persons, points))
     columns = own_columns(plan, given.source)
     released = set(cohort.rules())
@@ -242,20 +251,10 @@ def prepare(
         (*persons.warnings, *_value_warnings(draft.recognition, p_used)),
         persons.n_rows,
         persons.n_persons,
-        partial(_person_outcomes, store, plan, given, cohort, takes_part),
+        partial(_person_outcomes, store, plan, given, cohort, p_used, takes_part),
         {name: columns[name] for name in held if name in columns},
         tuple(name for name in held if released.intersection(columns.get(name, ()))),
     )
-
-
-def _used_table(
-    cohort: Cohort, names: Sequence[str], p: int
-) -> tuple[ProtectedTable, NDArray[np.int64]]:
-    """Return the table of some columns, and the row (m,) that each group in use is part of."""
-    table = cohort.table(names)
-    if p <= cohort.p:
-        return table, np.arange(len(table.sizes))
-    return unite_groups(table, p), union_labels(table, p)
 
 
 def _row_outcomes(rows: Table | LabelRows) -> Iterator[OutcomeBlock]:
@@ -268,20 +267,21 @@ def _person_outcomes(
     plan: Plan,
     given: SiteRows,
     cohort: Cohort,
+    p: int,
     takes_part: NDArray[np.bool_],
 ) -> Iterator[OutcomeBlock]:
-    """Yield the persons who are in a group of the cohort; ``takes_part`` says it of each group."""
+    """Yield the persons who are in the table for ``p``; ``takes_part`` says it of its rows."""
     reader = _PersonReader(given, plan.features, plan.policy.missing == "mask", plan.outcomes)
     with warnings.catch_warnings():
         # Those of these columns were shown when the session was joined.
         warnings.simplefilter("ignore", DataWarning)
         persons = reader.read(_pinned_columns(cohort, given.later), [])
     for ids, whole in _identified(persons, read_id_map(given.id_map)):
-        groups = cohort.table_rows(store.state.secret(), ids)
+        table_rows = cohort.table_rows(store.state.secret(), ids, p)
         for start in range(0, whole.n, BLOCK):
             part = slice(start, start + BLOCK)
-            block, known = slice_block(whole, part), groups[part] >= 0
-            takes = takes_part[groups[part][known]]
+            block, known = slice_block(whole, part), table_rows[part] >= 0
+            takes = takes_part[table_rows[part][known]]
             yield OutcomeBlock(persons.matrix(block)[known], takes, block.cells[known])
 
 
@@ -321,13 +321,14 @@ def consent_request(
         plan=plan,
         p=prepared.p,
         persons=persons,
+        groups_of=prepared.p if prepared.draft is None else prepared.draft.record.cohort.p,
         size_band=size_band(persons),
         persons_declared=given.person is not None,
         features=prepared.features,
         data=dataclasses.replace(terms, n_rows=prepared.n_rows, n_persons=prepared.n_persons),
         figures=prepared.figures,
+        staying=measure_staying(plan, prepared.data),
         recognition=prepared.recognition,
-        fences=prepared.draft is None or prepared.draft.record.cohort.fences,
         warnings=prepared.warnings,
         separate_groups=_approval("separate_groups", prepared, given, joined),
         other_persons=_approval("other_persons", prepared, given, joined),
@@ -422,7 +423,6 @@ def draft_table(
     now: datetime,
     *,
     lacking: bool = False,
-    fences: bool = True,
     outcomes: Sequence[Outcome] = (),
 ) -> tuple[SitePersons, Draft]:
     """Read a source, and bring the cohort of its persons up to date.
@@ -442,29 +442,30 @@ def draft_table(
     if not given.separate_groups:
         cohort = store.find(_person_blocks(persons, old_ids), given.cohort)
     if cohort is not None:
-        persons = reader.read_released(_pinned_columns(cohort, given.later), wanted)
-    later: dict[str, str] = {}
+        pinned = _pinned_columns(cohort, given.later)
+        # Of later measurements, only what the session asks for gets a new name.
+        persons = (
+            reader.read(pinned, [])
+            if given.later is not None
+            else reader.read_released(pinned, wanted)
+        )
+    earlier: dict[str, str] = {}
     if given.later is not None:
-        later = {column.name + given.later: column.name for column in persons.columns}
-        persons = persons.renamed({name: new for new, name in later.items()})
-        if cohort is not None:
-            # What a later file has unchanged is the released column itself.
-            same = store.same_columns(cohort, _person_blocks(persons, old_ids))
-            persons = persons.renamed({new: old for new, old in same.items() if later[new] == old})
+        earlier = {column.name + given.later: column.name for column in persons.columns}
+        persons = persons.renamed({name: new for new, name in earlier.items()})
     source = PersonSource(
         _person_blocks(persons, old_ids),
         {column.name: _rule(column) for column in persons.columns},
         persons.sample,
         persons.n_persons,
-        later,
         bool(outcomes),
     )
     draft = store.draft(
         source,
         p=p,
         now=now,
-        fences=fences,
         has_ids=given.has_ids,
+        earlier=earlier,
         table=given.cohort,
         separate=given.separate_groups,
         other_persons=given.other_persons,
@@ -588,26 +589,6 @@ def _as_features(columns: Mapping[str, SiteColumn]) -> list[Feature]:
         )
         for name, column in columns.items()
     ]
-
-
-def _measure_closeness(
-    store: CohortStore, cohort: Cohort, persons: SitePersons, names: Sequence[str], given: SiteRows
-) -> TableFigures | None:
-    """Return how close the table is to its persons; None if no column can be compared."""
-    present = {column.name for column in persons.columns}
-    table = cohort.table(names)
-    # A column joined with one that this source lacks cannot be compared.
-    kept = [k for k, each in enumerate(table.columns) if set(source_names(each)) <= present]
-    if not kept:
-        return None
-    table = dataclasses.replace(
-        table,
-        columns=tuple(table.columns[k] for k in kept),
-        released=tuple(table.released[k] for k in kept),
-        shares=tuple(table.shares[k] for k in kept),
-    )
-    blocks = _person_blocks(persons, read_id_map(given.id_map))
-    return measure_table(table, person_rows(cohort, store.state.secret(), blocks))
 
 
 def _value_warnings(found: Recognition, p: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import writing
-from fedclust.protection.figures import TableFigures
+from fedclust.protection.figures import HEADINGS, TableFigures
 from fedclust.report.markup import html_document, html_table
 from fedclust.report.session_terms import TECHNICAL, feature_text
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
@@ -41,7 +41,6 @@ _TERMS = {
     "min_group_size": "least group size, in persons",
     "features": "columns that this site has",
     "persons_declared": "rows and persons",
-    "fences": "extreme values",
     "data_source": "data source",
     "reading_sha256": "how its columns are read, SHA-256",
     "separate_groups": "approval of a second grouping of persons who have groups",
@@ -55,8 +54,6 @@ _TERMS = {
 _YES_NO = {
     ("persons_declared", True): "A column says which rows belong to one person.",
     ("persons_declared", False): "Each row counts as a person.",
-    ("fences", True): "A value beyond a fence counts as the fence.",
-    ("fences", False): "The groups were formed without fences.",
     ("points_short", True): "This site answers no outcomes in this session.",
     ("exact_outcomes", True): (
         "They are counted exactly, which ends the promise of the allowance for these persons."
@@ -78,14 +75,6 @@ _WORDS = (
     ("centroid", r"centroids?", "The mean of a cluster."),
     ("cluster", r"clusters?", "Similar persons of all sites together, as the method finds them."),
     (
-        "fence",
-        r"fences?",
-        (
-            "A limit for extreme values: a value beyond it counts as the fence, so that a lone "
-            "extreme does not show."
-        ),
-    ),
-    (
         "group",
         r"groups?",
         (
@@ -102,7 +91,7 @@ _WORDS = (
     (
         "not released",
         r"not released",
-        "A group does not release a column if one of its persons has no value in it.",
+        "A group releases a column if at least the least group size of its persons have a value.",
     ),
     (
         "point",
@@ -122,8 +111,8 @@ _WORDS = (
         "released value",
         r"releases?|released",
         (
-            "One value of a group's record, such as a rounded mean; what leaves is computed from "
-            "such values."
+            "One value of a group's record: the middle one of its persons' values, rounded, or "
+            "the commonest level; what leaves is computed from such values."
         ),
     ),
     (
@@ -216,7 +205,7 @@ def _own_figures(request: ConsentRequest) -> str:
         counts += [["groups", found.n_groups], ["persons of a group", f"{smallest} to {largest}"]]
         if found.distance_sd is not None:
             near = f"{found.distance_sd:.2f} standard deviations"
-            counts.append(["half of the persons are nearer to their group's mean than", near])
+            counts.append(["half of the persons are nearer to their group's record than", near])
         by_column = _by_column(found)
     table = html_table(
         "They stay at this site, may change with a new row, and are not part of the code.",
@@ -229,16 +218,11 @@ def _own_figures(request: ConsentRequest) -> str:
 
 
 def _by_column(figures: TableFigures) -> str:
-    shares = (figures.one_value, figures.fenced, figures.unreleased)
-    rows = [
-        [name, *(f"{each[name]:.1%}" if name in each else "–" for each in shares)]
-        for name in figures.one_value
-    ]
     return html_table(
         "Share of persons, by column. In groups of one value: a reader who knows that somebody "
         "is in such a group knows the value.",
-        ["column", "in groups of one value", "beyond a fence", "not released"],
-        rows,
+        HEADINGS,
+        figures.by_column(),
     )
 
 
@@ -253,9 +237,7 @@ def _covered(request: ConsentRequest) -> str:
     rows = [
         [_TERMS[name], _YES_NO[name, value] if isinstance(value, bool) else words(value)]
         for name, value in request.terms.items()
-        if value is not None
-        and (name, value) != ("protection_none", False)
-        and not (name == "fences" and request.protection_none)
+        if value is not None and (name, value) != ("protection_none", False)
     ]
     table = html_table(
         "An approval covers exactly this: if one of these changes, it no longer holds.",

@@ -99,6 +99,8 @@ class SessionRun:
         self.participation, self.journal, self.state = participation, journal, journal.state
         self.ledger, self.approvals = Ledger(self.state), Approvals(self.state)
         self.store, self.charges = CohortStore(self.state), Charges(self.state)
+        if journal.record is not None:
+            prepared = prepared.with_within(journal.record.within)
         self.prepared, self.rows, self.data_digest = prepared, rows, prepared.digest(rows)
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.media = BINARY
@@ -189,6 +191,7 @@ class SessionRun:
                 definition_sha256=self.request.definition_sha256,
                 consented_at=self.now(),
                 participation=wanted,
+                within=tuple(self.prepared.data.within.tolist()),
             )
         # The groups and their releases, and the points, are stored before anything leaves.
         with self.state.write():

@@ -5,7 +5,8 @@ the Royal Statistical Society B 39, 1977. Numbers are normal with a mean and a v
 class, yes/no features are Bernoulli, categorical features have a probability for each level, and
 within a class all are independent. Both steps need sums over persons alone, so the distributed form
 equals EM on all sites' points: scikit-learn's ``GaussianMixture(covariance_type="diag")`` if all
-features are numbers and the points are rows.
+features are numbers and the points are rows. Of groups, it is over artificial persons around their
+records (``artificial``).
 
 The start is a partition by k-means: of given centroids, or (``cells``) of the weighted k-means of
 all sites' cell means. Probabilities of persons never leave a site.
@@ -20,7 +21,7 @@ from fedclust.schema.method import Method
 
 METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="mixture",
-    version=1,
+    version=2,
     title="Mixture model by federated EM (latent classes)",
     citation=(
         "A. P. Dempster, N. M. Laird, D. B. Rubin, Maximum likelihood from incomplete data via the "

@@ -1,16 +1,4 @@
-"""The classes of a mixture, and how probable records are in each.
-
-A record stands for a group of persons: it is their mean, and around it their values scatter. They
-share the probabilities of the classes. What counts is therefore the mean of the persons' logarithm
-of the density. For a yes/no feature it follows from the group's share, and for a number from the
-group's mean and the variance within the group::
-
-    log N(mean; mu, v) - variance / (2 v)
-
-This bounds the persons' own log-likelihood from below, and EM never lets it fall (Neal & Hinton, "A
-view of the EM algorithm that justifies incremental, sparse, and other variants", 1998). With
-``protection: none`` a record is a person, the variance is 0, and it is their log-likelihood.
-"""
+"""The classes of a mixture, and how probable persons are in each."""
 
 from __future__ import annotations
 
@@ -65,17 +53,13 @@ def column_kinds(columns: Sequence[Column]) -> IntArray:
     return np.array(kinds, dtype=np.int64)
 
 
-def log_densities(
-    X: FloatArray, within: FloatArray | None, classes: Classes, kinds: IntArray, space: Space
-) -> FloatArray:
-    """Return the mean logarithm (m, K) of the density of a record's persons in each class.
+def log_densities(X: FloatArray, classes: Classes, kinds: IntArray, space: Space) -> FloatArray:
+    """Return the logarithm (m, K) of the density of each row in each class.
 
     Parameters
     ----------
     X : (m, d) float64
         Scaled.
-    within : (m, d) float64 or None
-        The variance within each group, scaled; None: 0. Used in columns of numbers.
     classes : Classes
     kinds : (d,) int64
     space : Space
@@ -88,9 +72,8 @@ def log_densities(
     for begin in range(0, len(X), _BLOCK):
         block = slice(begin, begin + _BLOCK)
         rows = X[block, numbers]
-        spread = 0.0 if within is None else within[block, numbers]
         for k in range(len(means)):
-            squares = (rows - means[k]) ** 2 + spread
+            squares = (rows - means[k]) ** 2
             found[block, k] = constants[k] - 0.5 * (squares / variances[k]).sum(axis=1)
         if shares.any():
             own = np.clip(space.to_original(X[block])[:, shares], 0.0, 1.0)

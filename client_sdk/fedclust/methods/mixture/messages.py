@@ -1,8 +1,8 @@
 """The tasks and messages of ``mixture``, and their checks.
 
 The first partition counts persons, so each count is 0 or at least p. The sums of EM weigh every
-group by a class's probability: no number among them counts persons, and none has a least value.
-They are checked for shapes, declared bounds and totals.
+artificial person by a class's probability: no number among them counts persons, and none has a
+least value. They are checked for shapes, declared bounds and totals.
 """
 
 from __future__ import annotations
@@ -47,15 +47,11 @@ class EMTask(CentroidTask, title="MixtureEMTask"):
     variances : (K, d) float64
         Scaled; 1 in columns of yes/no and of levels.
     proportions : (K,) float64
-    start : (K, d) float64
-        The centroids of the first partition, scaled: it decides how the variance within groups
-        is divided among these.
     """
 
     centroids: FloatMatrix
     variances: FloatMatrix
     proportions: FloatVector
-    start: FloatMatrix
 
     @property
     def classes(self) -> Classes:
@@ -73,8 +69,7 @@ class Partition(Model, title="MixturePartition"):
     offsets : (K, d) float64
         Sums of differences from the task's centroid, scaled.
     squares : (K, d) float64
-        Sums of squared differences, the variance within groups included; 0 in columns of yes/no
-        and of levels.
+        Sums of squared differences; 0 in columns of yes/no and of levels.
     """
 
     counts: IntVector
@@ -108,8 +103,7 @@ AnyTask: TypeAlias = CellsTask | PartitionTask | EMTask
 AnyPayload: TypeAlias = Cells | Partition | Weighted
 
 _SQUARES = (
-    "How widely they are spread: squared differences, added up, with the variance within your "
-    "groups. 0 for yes/no columns and levels."
+    "How widely they are spread: squared differences, added up. 0 for yes/no columns and levels."
 )
 PHASES = (
     CELLS,
@@ -133,30 +127,31 @@ PHASES = (
     ),
     Phase(
         name="em",
-        summary="Each site weighs its points by how probable each class is, and adds them up.",
+        summary=(
+            "Each site draws artificial persons around its groups' records, weighs them by how "
+            "probable each class is, and adds them up."
+        ),
         task=EMTask,
         payload=Weighted,
         discloses=(
             disclosure(
                 "totals",
                 "K numbers",
-                "How many of your persons each class is expected to have: the probabilities of "
-                "the class, added up. No count of persons.",
+                "How many persons each class is expected to have, drawn around your groups' "
+                "records: the probabilities of the class, added up. No count of persons.",
             ),
             disclosure(
                 "offsets",
                 "K x d numbers",
-                "How far the records lie from the class's mean in each column, weighted by the "
+                "How far these persons lie from the class's mean in each column, weighted by the "
                 "probability of the class and added up, scaled.",
             ),
             disclosure("squares", "K x d numbers", _SQUARES),
-            disclosure(
-                "log_likelihood", "one number", "How well the classes fit all your records."
-            ),
+            disclosure("log_likelihood", "one number", "How well the classes fit them all."),
             disclosure(
                 "entropy",
                 "one number",
-                "How uncertain it is which class your persons belong to, added up.",
+                "How uncertain it is which class they belong to, added up.",
             ),
         ),
     ),
@@ -178,7 +173,6 @@ def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
     if isinstance(asked, PartitionTask):
         check_first_centroids(asked.centroids, config)
         return
-    check_shape(asked.start, shape, "/parameters/start")
     check_classes(asked.classes, shape, "/parameters")
 
 

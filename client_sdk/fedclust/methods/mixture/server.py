@@ -14,6 +14,8 @@ from fedclust.methods.common.given_start import given_centroids
 from fedclust.methods.common.kmeans_rounds import CellsTask, collect_cells
 from fedclust.methods.mixture.classes import NUMBER, YES_NO, Classes, column_kinds
 from fedclust.methods.mixture.config import Config
+from fedclust.methods.mixture.em import maximize
+from fedclust.methods.mixture.loss import loss_warning
 from fedclust.methods.mixture.messages import (
     AnyPayload,
     AnyTask,
@@ -34,9 +36,6 @@ from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of, wi
 
 FloatArray = NDArray[np.float64]
 
-#: A variance is at least this, also with ``reg_covar: 0``: it is divided by.
-_LEAST_VARIANCE = 1e-12
-
 
 class State(Model, title="MixtureState"):
     """What a session keeps between rounds.
@@ -53,7 +52,9 @@ class State(Model, title="MixtureState"):
     measured : Classes or None
         The same of the last round of EM that closed,
     likelihood : Likelihood or None
-        and how well they fit.
+        how well they fit,
+    sites : tuple of (int, int)
+        and each site's persons in it, and least number of persons of its groups.
     judgement : Judgement
     """
 
@@ -63,6 +64,7 @@ class State(Model, title="MixtureState"):
     classes: Classes | None = None
     measured: Classes | None = None
     likelihood: Likelihood | None = None
+    sites: tuple[tuple[int, int], ...] = ()
     judgement: Judgement = Judgement()
 
 
@@ -89,16 +91,15 @@ def aggregate(
         return Next(following, Task("partition", PartitionTask(centroids=centroids)))
     if state.classes is None:
         first = _first_classes(state.start, contributions, config)
-        return _ask(state.model_copy(update={"classes": first}), state.start, first)
-    return _close_em(state, state.start, state.classes, contributions, config)
+        return _ask(state.model_copy(update={"classes": first}), first)
+    return _close_em(state, state.classes, contributions, config)
 
 
-def _ask(state: State, start: FloatArray, classes: Classes) -> Next[State, EMTask]:
+def _ask(state: State, classes: Classes) -> Next[State, EMTask]:
     task = EMTask(
         centroids=classes.means,
         variances=classes.variances,
         proportions=classes.proportions,
-        start=start,
     )
     return Next(state.model_copy(update={"phase": "em"}), Task("em", task))
 
@@ -116,36 +117,11 @@ def _first_classes(
         means=centroids,
         variances=np.ones(centroids.shape),
     )
-    return _maximize(wide, counts, offsets, squares, config)
-
-
-def _maximize(
-    classes: Classes,
-    totals: FloatArray,
-    offsets: FloatArray,
-    squares: FloatArray,
-    config: RunConfig[Config],
-) -> Classes:
-    """Do an M step: offsets and squares (K, d) are from ``classes.means``.
-
-    A class that nobody belongs to keeps its mean and variances.
-    """
-    persons = totals[:, None]
-    some = persons > np.finfo(np.float64).tiny
-    shift = offsets / np.where(some, persons, 1.0)
-    spread = squares / np.where(some, persons, 1.0) - shift**2
-    variances = np.maximum(spread, 0.0) + config.options.reg_covar
-    numbers = some & (column_kinds(config.columns) == NUMBER)
-    return Classes(
-        proportions=totals / totals.sum(),
-        means=np.where(some, classes.means + shift, classes.means),
-        variances=np.where(numbers, np.maximum(variances, _LEAST_VARIANCE), classes.variances),
-    )
+    return maximize(wide, counts, offsets, squares, config)
 
 
 def _close_em(
     state: State,
-    start: FloatArray,
     classes: Classes,
     contributions: Sequence[Contribution],
     config: RunConfig[Config],
@@ -159,7 +135,7 @@ def _close_em(
     totals = np.sum([each.totals for each in sent], axis=0)
     offsets = np.sum([each.offsets for each in sent], axis=0)
     squares = np.sum([each.squares for each in sent], axis=0)
-    moved = _maximize(classes, totals, offsets, squares, config)
+    moved = maximize(classes, totals, offsets, squares, config)
     shift = np.sqrt(((moved.means - classes.means) ** 2).sum(axis=1).max())
     metrics = {"centroid_shift": float(shift)}
     judgement = judge(state.judgement, classes.means, costs, config, config.options.tol)
@@ -167,13 +143,18 @@ def _close_em(
         update={
             "classes": moved,
             "measured": classes,
+            "sites": tuple(
+                (round(float(each.payload.totals.sum())), each.p)
+                for each in with_payload(contributions, Weighted)
+                if each.payload is not None
+            ),
             "likelihood": _likelihood(sent, len(classes.means), config),
             "judgement": judgement,
         }
     )
     if judgement.converged:
         return Done(finish(following, config), metrics)
-    asked = _ask(following, start, moved)
+    asked = _ask(following, moved)
     return Next(asked.state, asked.task, metrics)
 
 
@@ -221,7 +202,10 @@ def finish(state: State, config: RunConfig[Config]) -> Result:
         classes.means[order],
         config,
         stopped_because="converged" if state.judgement.converged else "",
-        warnings=(_WEIGHTS,) if weighted else (),
+        warnings=(
+            *((_WEIGHTS,) if weighted else ()),
+            *loss_warning(classes, state.sites, config, state.seed),
+        ),
     )
     soft = {
         "proportions": proportions[sorting][:, None],

@@ -85,8 +85,7 @@ PHASES = (
                 "variances",
                 "up to K_i x d numbers",
                 "How widely each column is spread in each cell: the variance of the groups' "
-                "records, and the variance within groups, from the share that is released once "
-                "with the table.",
+                "records, and the variance within groups that is estimated from them.",
                 "Sums over whole groups.",
             ),
             disclosure(

@@ -47,7 +47,7 @@ _SIDES = ("#0072b2", "#e69f00")
 class PairedColumn:
     """A column in the two clusters of a pair.
 
-    ``difference`` is the first cluster's mean minus the second's, in standard deviations of all
+    ``difference`` is the first cluster's value minus the second's, in standard deviations of all
     persons; ``means`` are as people read them.
     """
 
@@ -112,7 +112,7 @@ def _pair(first: Cluster, second: Cluster, gaps: NDArray[np.float64], apart: flo
 def draw_pairs(facts: Facts) -> Figure:
     """Draw a panel for each pair: a bar for each of the columns in which its clusters differ most.
 
-    A bar points to the side of the cluster with the higher mean.
+    A bar points to the side of the cluster with the higher value.
 
     Raises
     ------

@@ -73,7 +73,7 @@ class Plots:
         raise AttributeError(_unknown(name))
 
     def profile(self) -> Figure:
-        """Draw a heat map: standardised means as colours and numbers, means in own units."""
+        """Draw a heat map: standardised differences as colours and numbers, values in own units."""
         return draw_profile(self._facts)
 
     def pairs(self) -> Figure:
@@ -81,7 +81,7 @@ class Plots:
         return draw_pairs(self._facts)
 
     def radar(self) -> Figure:
-        """Draw the standardised means of each cluster on three to twelve axes."""
+        """Draw the standardised differences of each cluster on three to twelve axes."""
         return draw_radar(self._facts)
 
     def sizes(self) -> Figure:

@@ -1,4 +1,4 @@
-"""The heat map of standardised means, and in which order figures show the columns."""
+"""The heat map of standardised differences, and in which order figures show the columns."""
 
 from __future__ import annotations
 
@@ -69,14 +69,13 @@ def draw_profile(facts: Facts) -> Figure:
     parts += _legend(bottom + 14, marks=high == _LOW)
     described = (
         f"{len(shown)} columns by {len(facts.clusters)} clusters, the columns with the largest gap "
-        "between two clusters first; blue is below the mean of all persons, red above, by standard "
-        "deviations. "
+        "between two clusters first; blue is below all persons, red above, by standard deviations. "
     ) + joined(f"Cluster {cluster.number}: {_in_words(cluster)}" for cluster in facts.clusters)
     return Figure(parts, bottom + 56, "Profile of the clusters", described)
 
 
 def _cell(entry: ClusterColumn, x: float, y: float, wide: float, high: float) -> list[str]:
-    """Return a cell with its mean and difference; too narrow for them, with a mark."""
+    """Return a cell with its value and difference; too narrow for them, with a mark."""
     fill, ink = difference_colour(entry.difference)
     parts = [tag("rect", x=x, y=y, width=wide, height=high, fill=fill)]
     middle, away = x + wide / 2, entry.difference
@@ -116,7 +115,7 @@ def _legend(y: float, *, marks: bool) -> list[str]:
             label = f"{away:+.0f}{beyond}" if away else "0"
             parts.append(text(x + wide / 2, y + high + 16, label, "middle"))
     parts.append(text(_LEFT - 8, y + 12, "standard deviations", "end"))
-    parts.append(text(_LEFT + wide * count + 8, y + 12, "from the mean of all", "start"))
+    parts.append(text(_LEFT + wide * count + 8, y + 12, "from all persons", "start"))
     return parts
 
 

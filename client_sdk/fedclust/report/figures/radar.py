@@ -1,4 +1,4 @@
-"""Standardised means of each cluster on the axes of the columns that separate most."""
+"""Standardised differences of each cluster on the axes of the columns that separate most."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = 82.0
 
 
 def draw_radar(facts: Facts) -> Figure:
-    """Draw a radar for each cluster; the bold ring is the mean of all persons.
+    """Draw a radar for each cluster; the bold ring is all persons.
 
     All radars have the same axes and the same scale, which begins below the least and ends above
     the greatest value: nothing is cut off. Areas are not filled, since they would depend on the
@@ -48,7 +48,7 @@ def draw_radar(facts: Facts) -> Figure:
         parts += _radar(facts, cluster, columns, reach, (left + wide / 2, top + _MIDDLE))
     bottom = _HIGH * math.ceil(len(clusters) / 2)
     names = f"Rings: {-reach:+d} at the centre"
-    words = f"{names}, 0 (bold, the mean of all persons) to {reach:+d} standard deviations."
+    words = f"{names}, 0 (bold, all persons) to {reach:+d} standard deviations."
     parts.append(text(WIDTH / 2, bottom + 16, words, "middle"))
     described = f"{len(columns)} axes. {words} " + joined(
         f"Cluster {cluster.number}: "

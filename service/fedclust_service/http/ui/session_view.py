@@ -39,8 +39,8 @@ _SCALING = {
     "bounds": "Features are scaled by their bounds.",
 }
 _MISSING = {
-    "drop": "Rows with missing values are left out.",
-    "impute": "Missing values are imputed.",
+    "drop": "Groups that lack a column are left out.",
+    "impute": "Records that are not released take the mean over sites.",
     "mask": "Sites may lack features.",
 }
 

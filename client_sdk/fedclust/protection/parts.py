@@ -1,0 +1,176 @@
+"""Rule: persons of a first table are grouped within parts, by which columns they lack.
+
+Persons with exactly the same missing columns are a part if there are many of them; the others are
+one part. Where values are missing, groups are larger, so that most of them still release a column.
+How much larger depends on counts rounded to p: the size of a group never shows that 1 to p - 1
+persons lack a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+from fedclust.protection.columns import SourceColumn
+
+#: Persons with the same missing columns are a part of their own from this many times p on.
+_PATTERN = 8
+#: Groups are at most this many times p,
+_MOST = 3
+#: and large enough that a group releases a column with this probability.
+_RELEASED = 0.9
+#: Having a value counts in distances if fewer groups than this share would release the column:
+#: otherwise a panel that few patients had would be in no group.
+_RARE = 0.7
+#: All columns of having a value weigh as much together as two others times this.
+_PRESENCE = 2.0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a first table.
+
+    Attributes
+    ----------
+    patterns : (k, d) bool
+        Missing columns of the parts with one pattern.
+    least : tuple of int
+        The least size of a group in each of these parts, and in the part of all other persons.
+        Without that part the last entry is missing.
+    rare : (parts, d) bool
+        Columns for which having a value counts in distances.
+    """
+
+    patterns: BoolArray
+    least: tuple[int, ...]
+    rare: BoolArray
+
+    def least_of_newcomers(self, p: int) -> int:
+        """Return the least size of a group of newcomers: that of all other persons, else ``p``."""
+        return self.least[-1] if len(self.least) > len(self.patterns) else p
+
+    def of(self, missing: BoolArray) -> IntArray:
+        """Return the part (n,) of persons with these missing columns (n, d)."""
+        # Without a part of all others, these persons join the largest, which is the first.
+        n_patterns = len(self.patterns)
+        parts = np.full(len(missing), n_patterns if len(self.least) > n_patterns else 0)
+        for part, pattern in enumerate(self.patterns):
+            parts[(missing == pattern).all(axis=1)] = part
+        return parts
+
+
+def newcomer_parts(least: int, n_columns: int) -> Parts:
+    """Return the only part of newcomers, with groups of at least ``least``."""
+    return Parts(np.zeros((0, n_columns), np.bool_), (least,), np.zeros((1, n_columns), np.bool_))
+
+
+def find_parts(sources: Sequence[SourceColumn], p: int, n_persons: int) -> Parts:
+    """Return the parts of a first table.
+
+    Parameters
+    ----------
+    sources : sequence of SourceColumn
+        Of all persons, or of a sample.
+    p : int
+    n_persons : int
+        All persons of the table.
+    """
+    missing = np.column_stack([np.isnan(each.values) for each in sources])
+    if not missing.any():
+        return newcomer_parts(p, len(sources))
+    distinct, places, counts = np.unique(
+        np.packbits(missing, axis=1), axis=0, return_inverse=True, return_counts=True
+    )
+    places = places.ravel()
+    large = np.flatnonzero(counts >= _PATTERN * p)
+    # The largest first; of equally large ones the one with the first pattern.
+    large = large[np.argsort(-counts[large], kind="stable")]
+    patterns = np.unpackbits(distinct[large], axis=1, count=len(sources)).astype(np.bool_)
+    is_other = ~np.isin(places, large)
+    members = [places == each for each in large]
+    if len(large) and is_other.sum() < 2 * p:
+        members[0] = members[0] | is_other
+    else:
+        members.append(is_other)
+    least, rare = zip(*(_least_size(missing[each], p, n_persons) for each in members), strict=True)
+    return Parts(patterns, least, np.stack(rare))
+
+
+def _least_size(missing: BoolArray, p: int, n_persons: int) -> tuple[int, BoolArray]:
+    """Return L of a part, and the columns (d,) for which having a value counts in distances."""
+    n, n_lacking = len(missing), missing.sum(axis=0)
+    held = n - n_lacking >= p
+    # Halves are rounded up.
+    lacking = np.minimum((2 * n_lacking + p) // (2 * p) * p, n)
+    shares = np.where(held, 1.0 - lacking / max(n, 1), 0.0)
+    # A small table would show by its size that some persons lack a value.
+    least = p
+    if n_persons >= 2 * p and shares.any():
+        sizes = range(p, _MOST * p + 1)
+        least = next((size for size in sizes if _released(size, p, shares) >= _RELEASED), sizes[-1])
+    return least, held & (shares < _RARE * p / least)
+
+
+def _released(size: int, p: int, shares: FloatArray) -> float:
+    """Return the probability that a group of this size releases a column, weighted by shares."""
+    found = [_at_least(p, size, share) for share in shares.tolist()]
+    return float(np.average(found, weights=shares))
+
+
+@lru_cache(maxsize=4096)
+def _at_least(p: int, size: int, share: float) -> float:
+    # Imported here: only a first table with missing values needs it.
+    from scipy.stats import binom
+
+    return 1.0 if share == 1.0 else float(binom.sf(p - 1, size, share))
+
+
+# --- from persons to points -----------------------------------------------------------------------
+
+
+def embed_persons(sources: Sequence[SourceColumn], p: int) -> FloatArray:
+    """Return points (n, width) whose distances say how similar persons are.
+
+    Each column has a total variance of 1; missing values are at its mean. Numbers beyond the
+    ``p``-th largest or smallest count as that one.
+    """
+    points = np.zeros((sum(each.n_levels or 1 for each in sources), len(sources[0].values)))
+    end = 0
+    for source in sources:
+        end += _add_column(points[end:], source, p)
+    return points[: max(end, 1)].T
+
+
+def embed_presence(values: Sequence[FloatArray]) -> FloatArray:
+    """Return points (n, width) whose distances say who of a part has a value of rare columns."""
+    sources = [SourceColumn("", (~np.isnan(each)).astype(np.float64)) for each in values]
+    return np.asarray(embed_persons(sources, 1) * _PRESENCE / np.sqrt(len(sources)))
+
+
+def _add_column(points: FloatArray, source: SourceColumn, p: int) -> int:
+    """Write a column into the first rows of ``points``, and return into how many."""
+    missing = np.isnan(source.values)
+    # Sorted: sums, and so ties, do not depend on the order of the persons.
+    known = np.sort(source.values[~missing])
+    if source.n_levels is None:
+        if len(known) < 2 * p:
+            return 0
+        lower, upper = known[p - 1], known[-p]
+        if lower == upper:
+            return 0
+        block, known = (np.clip(each, lower, upper)[None] for each in (source.values, known))
+    else:
+        levels = np.arange(source.n_levels)[:, None]
+        block, known = (each[None] == levels for each in (source.values, known))
+    variance = float(known.var(axis=1).sum()) if known.size else 0.0
+    if not variance > 0.0:
+        return 0
+    scaled = points[: len(block)]
+    np.subtract(block, known.mean(axis=1, keepdims=True), out=scaled)
+    scaled /= np.sqrt(variance)
+    scaled[:, missing] = 0.0
+    return len(block)
