@@ -11,8 +11,7 @@ A coordinator and four hospitals run as separate processes and talk over HTTP. T
 
 - ``heart-shared``: federated k-means on the eight features that all four hospitals have.
 - ``heart-all``: all thirteen. Each hospital uses those that groups with 70 % of its patients
-  release (``missing: mask``): thirteen in Cleveland, nine in Budapest, eight in Zurich, and six in
-  Long Beach.
+  release (``missing: mask``): all thirteen in Cleveland, fewer in the others.
 
 No hospital sends the diagnosis: it is in a column that the sessions do not ask for. Only this
 script, which plays all roles, compares it with the labels at the end.
@@ -52,7 +51,7 @@ SESSIONS: dict[str, dict[str, Any]] = {
         "algorithm": "fkm",
         "config": {"n_clusters": 2},
         "features": SHARED,
-        "policy": {"missing": "drop"},
+        "policy": {"missing": "impute"},
     },
     "heart-all": {
         "algorithm": "overlap",
