@@ -15,7 +15,7 @@ from fedclust.protection.parts import embed_persons
 #: Nearest other groups are searched for at most this many groups, spread over the table.
 _SAMPLE = 500
 #: Groups compared with all others at once.
-_BLOCK = 100
+_BLOCK = 20
 #: The share of variance within groups is a multiple of this, and at least this,
 _SHARE_STEP = 0.05
 #: and at most this: the rest could not be scaled up.
@@ -87,7 +87,7 @@ class ProtectedTable:
 
 def order_records(released: Sequence[FloatArray], sizes: IntArray) -> IntArray:
     """Return the rows (m,) of groups, sorted by what they release, then by size."""
-    return np.lexsort(np.column_stack([*released, sizes]).T)
+    return np.lexsort((*released, sizes))
 
 
 def embed_records(columns: Sequence[TableColumn], released: Sequence[FloatArray]) -> FloatArray:

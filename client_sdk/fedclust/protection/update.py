@@ -44,7 +44,7 @@ from fedclust.protection.unions import update_unions
 
 #: Newcomers of a source in blocks are grouped when this many wait: grouping more at a time gains
 #: little and takes memory.
-_BLOCK = 100_000
+_BLOCK = 50_000
 
 
 @dataclass(frozen=True)
@@ -235,6 +235,7 @@ class _ColumnUpdate:
             members = group_members(own, n_known)
             found[:n_known] = find_middles(self._values, members, cohort.p, self.n_levels)
         found[n_known:] = np.concatenate([found[:0], *self.found])
+        self.found = []
         now &= ~np.isnan(found[:, 0])
         column = before.column
         if not column.is_set and now.any():
@@ -358,6 +359,7 @@ class _Update:
     def _form_groups(self, parts: Parts, *, last: bool = False) -> None:
         """Form groups of the persons who wait, in each part with enough of them."""
         persons, p = _concatenate(self.waiting), self.cohort.p
+        self.waiting = []
         sources = [
             SourceColumn(column.name, values, column.n_levels)
             for column, values in zip(self.columns, persons.values, strict=True)
@@ -372,8 +374,9 @@ class _Update:
             is_whole = last and not len(self.cohort.sizes) and part not in self._grouped
             if len(rows) < least and not (is_whole and len(rows) >= 2 * p):
                 continue
-            own = [each[rows] for each in persons.values]
-            similar = points[rows]
+            # Not copied where all persons are of one part.
+            mine: Any = rows if len(rows) < len(persons) else slice(None)
+            own, similar = [each[mine] for each in persons.values], points[mine]
             if parts.rare[part].any():
                 presence = [own[place] for place in np.flatnonzero(parts.rare[part])]
                 similar = np.column_stack([similar, embed_presence(presence)])
@@ -387,7 +390,8 @@ class _Update:
         members = group_members(groups, len(sizes))
         for column, values in zip(self.columns, persons.values, strict=True):
             column.found.append(find_middles(values, members, p, column.n_levels))
-        self.formed.append((persons, groups + len(self.sizes)))
+        # Their values are not needed any more.
+        self.formed.append((replace(persons, values=[]), groups + len(self.sizes)))
         self.sizes = np.append(self.sizes, sizes)
 
     # --- the end ----------------------------------------------------------------------------------
@@ -423,8 +427,10 @@ class _Update:
 
     def _merge(self, parts: Parts) -> tuple[Cohort, Change]:
         cohort, m, waiting = self.cohort, len(self.sizes), self.waiting[0]
-        formed = _concatenate([*(persons for persons, _ in self.formed), waiting[:0]])
+        nobody = replace(waiting[:0], values=[])
+        formed = _concatenate([*(persons for persons, _ in self.formed), nobody])
         labels = np.concatenate([cohort.groups[:0], *(groups for _, groups in self.formed)])
+        self.formed = []
         moved = formed.index >= 0
         new = formed[~moved]
         keys = np.concatenate([cohort.keys, new.keys])
