@@ -289,6 +289,8 @@ def test_each_role_opens_and_posts_what_it_may(place: Place, role: str) -> None:
                 assert found == wanted, (page, which)
         if getattr(access, role)[1] == HIDDEN:
             assert _shown(answers[FOREIGN]) == _shown(answers[ABSENT]), page
+    # Signed out everywhere: a test that runs later needs a reader who is signed in.
+    place.readers[name] = place.reader(name)
 
 
 #: Pages and what the HTTP interface says about the same.
