@@ -28,7 +28,7 @@ from _report import write
 from fedclust.data import Dataset, LabelRows
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
-from fedclust.data.site_data import form_cohort, table_points
+from fedclust.data.site_data import form_once, table_points
 from fedclust.schema.feature import Feature
 
 D, K, P = 32, 16, 5
@@ -109,7 +109,7 @@ def measured(path: Path, small: Path) -> dict[str, Any]:
 def grouped_in_memory(path: Path, n: int) -> float:
     """Return the time that grouping takes in memory, in groups as large as those of n persons."""
     persons = replace(read_persons(path, FEATURES), n_persons=n)
-    return timed(lambda: form_cohort(persons, P))
+    return timed(lambda: form_once(persons, P))
 
 
 _FIGURES = (
@@ -132,7 +132,7 @@ def limited(path: Path) -> dict[str, Any]:
 
     def form() -> None:
         persons = read_persons(source, FEATURES)
-        table = form_cohort(persons, P).table([feature.name for feature in FEATURES])
+        table = form_once(persons, P)[0]
         found.append(len(table_points(persons, table).X))
 
     def label() -> None:

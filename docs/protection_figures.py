@@ -33,9 +33,9 @@ from diagrams import (
 from fedclust import SimulationResult, simulate
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.groups import form_groups
+from fedclust.protection.newcomers import form_table
 from fedclust.protection.parts import embed_persons
 from fedclust.protection.table import ProtectedTable
-from fedclust.protection.update import form_table
 from fedclust.report.drawing import PALETTE, Axis, Figure, frame, tag, text, words_width
 
 FloatArray = NDArray[np.float64]

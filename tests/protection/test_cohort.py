@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedclust.protection.cohort import CohortRefused
+from fedclust.protection.newcomers import form_table
 from fedclust.protection.table import TooFewPersons, find_neighbours
-from fedclust.protection.update import form_table
 from support.cohorts import SECRET, Memory, persons, sources_of
 
 NAMES = ["x0", "x1", "x2"]
@@ -257,24 +257,31 @@ def test_withdrawal_ends_the_use_of_a_group() -> None:
     assert site.update(people).persons == 0, "neither the person nor the others come back alone"
 
 
-def test_those_left_over_wait_like_newcomers_real_record() -> None:
-    people = persons(60)
+@pytest.mark.parametrize("size", [5, 6])
+def test_those_left_over_by_a_withdrawal_join_no_other_group(size: int) -> None:
+    people = persons(90)
     site = Memory()
     site.update(people)
-    small = next(g for g in range(len(site.cohort.sizes)) if site.cohort.sizes[g] == 5)
-    fellows = [name for name in people if site.group_of(name) == small]
+    group = next(g for g in range(len(site.cohort.sizes)) if site.cohort.sizes[g] == size)
+    fellows = [name for name in people if site.group_of(name) == group]
+    before = site.cohort.table(NAMES)
     site.cohorts = [site.cohort.withdraw(SECRET, fellows[0])]
-    assert site.update(people).waiting == 4
+    left = site.cohort
+    # Overlapping groups would tell on which side of the record the person was.
+    assert site.update({name: people[name] for name in people if name != fellows[0]}).groups == 0
+    assert site.cohort is left
+    # Nor do newcomers complete them, however similar they are.
+    near = {f"N{place}": people[name] for place, name in enumerate(fellows[1:5])}
+    assert site.update(people | near).waiting == 4
 
-    change = site.update(people | persons(1, first=100))
+    change = site.update(people | near | persons(1, first=100))
 
-    assert (change.persons, change.groups, change.waiting) == (1, 1, 0)
-    assert site.group_of(fellows[0]) == -1
-    assert len({site.group_of(name) for name in [*fellows[1:], "P100"]}) == 1
-    assert site.cohort.table(NAMES).sizes.sum() == 60
-    before = site.cohort
-    assert site.update(people | persons(1, first=100)).groups == 0
-    assert site.cohort is before
+    assert (change.persons, change.groups, change.waiting) == (5, 1, 0)
+    assert {site.group_of(name) for name in fellows} == {-1}
+    after = site.cohort.table(NAMES)
+    kept = np.delete(np.arange(len(before.sizes)), group)
+    for name in NAMES:
+        assert after.values(name)[:-1].tolist() == before.values(name)[kept].tolist()
 
 
 def test_a_withdrawn_person_is_in_no_table_again_real_record() -> None:

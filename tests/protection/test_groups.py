@@ -56,7 +56,7 @@ def test_blocks_and_halving_keep_the_least_size(
 def test_points_are_ordered_as_by_all_their_coordinates() -> None:
     points = np.random.default_rng(0).integers(0, 4, (2_000, 5)).astype(np.float64)
 
-    order = groups._value_order(list(points.T))
+    order = groups.value_order(list(points.T))
 
     np.testing.assert_array_equal(points[order], points[np.lexsort(points.T[::-1])])
 

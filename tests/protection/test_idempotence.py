@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort, CohortRefused
 from fedclust.protection.columns import SourceColumn
+from fedclust.protection.newcomers import form_table
 from fedclust.protection.table import ProtectedTable, within_shares
-from fedclust.protection.update import form_table
 from protection.drawn_sites import MAKERS, draw_columns, rows_of, sites
 from support import reference_table as reference
 from support.cohorts import Memory, given_groups

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.protection import update
+from fedclust.protection import newcomers
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.parts import embed_persons, embed_presence, find_parts
 from support import reference_table as reference
@@ -256,7 +256,7 @@ def test_values_beyond_the_pth_largest_or_smallest_count_as_that_one(seed: int, 
 
     np.testing.assert_array_equal(tame, there)
     assert (there[np.isnan(values)] == 0.0).all(), "a missing value is at the mean"
-    if len(known) >= 2 * p:
+    if len(known) > 2 * p:
         moved = wild.copy()
         moved[known[p - 1]] -= 1.0
         assert not np.array_equal(embed_persons([SourceColumn("x", moved)], p), there)
@@ -304,7 +304,7 @@ def test_columns_have_variance_1_and_having_a_rare_one_counts() -> None:
     assert points.shape == (200, 1 + 1 + 1 + 3)
     variances = points.var(axis=0)
     clipped = np.clip(common, *np.sort(common)[[4, -5]])
-    np.testing.assert_allclose(points[:, 0], (clipped - clipped.mean()) / clipped.std())
+    np.testing.assert_allclose(points[:, 0], (clipped - clipped.mean()) / clipped.std(), rtol=1e-4)
     assert variances[3:6].sum() == pytest.approx(1.0)
     np.testing.assert_allclose(presence.var(axis=0), (2.0 / np.sqrt(2.0)) ** 2)
     assert len(np.unique(presence[:, 0])) == 2
@@ -325,7 +325,7 @@ def test_columns_are_scaled_over_all_parts_and_having_a_value_within_one() -> No
         seen.append(points)
         return np.zeros(len(points), np.int64)
 
-    with mock.patch.object(update, "form_groups", form_groups):
+    with mock.patch.object(newcomers, "form_groups", form_groups):
         Memory(3).update_sources(
             [f"P{i}" for i in range(120)],
             [SourceColumn(f"x{j}", each) for j, each in enumerate(values.T)],
@@ -333,9 +333,10 @@ def test_columns_are_scaled_over_all_parts_and_having_a_value_within_one() -> No
 
     assert len(seen) > 1
     first = np.concatenate([points[:, 0] for points in seen])
-    assert first.mean() == pytest.approx(0.0, abs=1e-12)
+    assert first.mean() == pytest.approx(0.0, abs=1e-4)
     low, high = np.sort(values[:, 0])[[2, -3]]
-    assert np.ptp(first) == pytest.approx((high - low) / np.clip(values[:, 0], low, high).std())
+    expected = (high - low) / np.clip(values[:, 0], low, high).std()
+    assert np.ptp(first) == pytest.approx(expected, rel=1e-4)
     for points in seen:
         # Indicators follow the columns: they are centred within the part.
         assert np.abs(points[:, 4:].mean(axis=0)).max(initial=0.0) < 1e-12

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust.protection.columns import SourceColumn
+from fedclust.protection.newcomers import form_table
 from fedclust.protection.resolution import resolution_warning
 from fedclust.protection.table import within_shares
-from fedclust.protection.update import form_table
 
 FloatArray = NDArray[np.float64]
 

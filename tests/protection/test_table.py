@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from fedclust.protection import table as table_module
 from fedclust.protection.columns import SourceColumn, TableColumn
+from fedclust.protection.newcomers import form_table
 from fedclust.protection.table import (
     ProtectedTable,
     TooFewPersons,
     find_neighbours,
     within_shares,
 )
-from fedclust.protection.update import form_table
 from support import reference_table as reference
 
 FloatArray = NDArray[np.float64]

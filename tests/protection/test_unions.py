@@ -298,9 +298,10 @@ def test_a_withdrawal_ends_the_union_and_its_other_groups_wait() -> None:
     everybody = [SourceColumn("x", x), SourceColumn("place", np.arange(7.0).repeat(3))]
     memory.update_sources([*ids, *newcomers], everybody, p=6, any_persons=True)
     rows = memory.cohort.table_rows(SECRET, [*ids, *newcomers], 6)
-    assert rows[0] == -1
-    assert len(set(rows[1:])) == 3
-    assert set(rows[members[1:]]) == set(rows[-3:]), "those left over are with the newcomers"
+    assert members[0] == 0
+    assert np.flatnonzero(rows < 0).tolist() == [0, 1, 2], "those left over are in no other group"
+    assert len(set(rows[3:])) == 3
+    assert set(rows[members[3:]]) == set(rows[-3:]), "their union's other group is with the new one"
 
 
 def test_new_groups_wait_until_they_are_enough() -> None:

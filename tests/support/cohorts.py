@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection import update
+from fedclust.protection import newcomers
 from fedclust.protection.cohort import Cohort, Unions
 from fedclust.protection.columns import SourceColumn, TableColumn
 from fedclust.protection.fingerprints import person_keys, row_ids
@@ -251,7 +251,7 @@ def given_groups(choose: Callable[[int], IntArray], least: int) -> Iterator[None
         return found
 
     with (
-        mock.patch.object(update, "find_parts", find_parts),
-        mock.patch.object(update, "form_groups", form_groups),
+        mock.patch.object(newcomers, "find_parts", find_parts),
+        mock.patch.object(newcomers, "form_groups", form_groups),
     ):
         yield

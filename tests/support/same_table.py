@@ -19,7 +19,7 @@ import pandas as pd
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.protection import update
+from fedclust.protection import newcomers
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import choose_nearer
 from fedclust.protection.parts import newcomer_parts
@@ -101,8 +101,8 @@ class SiteFile:
             return
         one_part = newcomer_parts(P, len(self.columns))
         with (
-            mock.patch.object(update, "find_parts", return_value=one_part),
-            mock.patch.object(update, "form_groups", return_value=self.groups),
+            mock.patch.object(newcomers, "find_parts", return_value=one_part),
+            mock.patch.object(newcomers, "form_groups", return_value=self.groups),
         ):
             yield
 

@@ -157,20 +157,24 @@ def session_points(
         table alone.
     """
     table = table.sorted_by_value()
-    found = [_released(table, reading, codes, source) for reading in readings]
     features = tuple(reading.feature for reading in readings)
-    return released_points(np.concatenate(found, axis=1), table.sizes, features, table.neighbours)
+    widths = [len(each.levels or ()) if each.kind == "categorical" else 1 for each in features]
+    X, end = np.empty((len(table.sizes), sum(widths))), 0
+    for reading, width in zip(readings, widths, strict=True):
+        X[:, end : end + width] = _released(table, reading, width, codes, source)
+        end += width
+    return released_points(X, table.sizes, features, table.neighbours)
 
 
 def _released(
     table: ProtectedTable,
     reading: FeatureReading,
+    width: int,
     codes: Mapping[str, Sequence[str] | None],
     source: str,
 ) -> FloatArray:
-    """Return the released values (m, w) of a feature; those of levels are 0 or 1."""
+    """Return the released values (m, width) of a feature; those of levels are 0 or 1."""
     feature = reading.feature
-    width = len(feature.levels or ()) if feature.kind == "categorical" else 1
     if reading.column is None:
         return np.full((len(table.sizes), width), np.nan)
     released, own_codes = table.values(reading.column), codes[reading.column]

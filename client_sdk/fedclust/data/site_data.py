@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.data.outcome_rows import OutcomeBlock, taking_part
-from fedclust.data.person_blocks import SitePersons
+from fedclust.data.person_blocks import PersonBlock, SitePersons
 from fedclust.data.persons import read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.row_source import RowSource
@@ -16,13 +17,9 @@ from fedclust.data.table import LabelRows, Table, load
 from fedclust.engine import Plan
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import IntArray
-from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import SourceColumn
 from fedclust.protection.figures import TableFigures, measure_table
-from fedclust.protection.fingerprints import row_ids
-from fedclust.protection.recognition import PersonBlocks, PersonSource, person_rows
+from fedclust.protection.newcomers import form_by_blocks
 from fedclust.protection.table import ProtectedTable, TooFewPersons
-from fedclust.protection.update import update_cohort
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.scaling import own_bounds
 
@@ -124,7 +121,7 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     DataError
     """
     try:
-        return table_points(persons, form_cohort(persons, p).table(_names(persons)))
+        return table_points(persons, form_once(persons, p)[0])
     except TooFewPersons:
         return no_points(plan)
 
@@ -137,11 +134,10 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
     DataError
     """
     try:
-        cohort = form_cohort(persons, p)
+        table, groups = form_once(persons, p)
     except TooFewPersons:
         return no_points(plan), None
-    table = cohort.table(_names(persons))
-    rows = person_rows(cohort, b"", _numbered(persons))
+    rows = ((block.sources, own) for block, own in _with_groups(persons, groups))
     return table_points(persons, table), measure_table(table, rows, p)
 
 
@@ -155,43 +151,38 @@ def form_counted(
     DataError
     """
     try:
-        cohort = form_cohort(persons, p)
+        table, groups = form_once(persons, p)
     except TooFewPersons:
         return no_points(plan), ()
-    table = cohort.table(_names(persons))
-    points, places = table_points(persons, table), point_of_group(table)
-    takes_part = taking_part(plan, points)[places]
-    counted, first = [], 1
-    for block in persons.blocks():
-        rows = cohort.table_rows(b"", row_ids(first, block.n))
-        first += block.n
-        known = rows >= 0
-        takes = takes_part[rows[known]]
+    points = table_points(persons, table)
+    takes_part = taking_part(plan, points)[point_of_group(table)]
+    counted = []
+    for block, own in _with_groups(persons, groups):
+        known = own >= 0
+        takes = takes_part[own[known]]
         counted.append(OutcomeBlock(persons.matrix(block)[known], takes, block.cells[known]))
     return points, tuple(counted)
 
 
-def form_cohort(persons: SitePersons, p: int) -> Cohort:
-    """Form the groups of persons who are not recognised again: without a state, and by number."""
-    names = _names(persons)
-    source = PersonSource(
-        _numbered(persons), dict.fromkeys(names, ""), persons.sample, persons.n_persons
-    )
-    return update_cohort(Cohort.empty("", p), [], b"", source)[0]
+def form_once(persons: SitePersons, p: int) -> tuple[ProtectedTable, NDArray[np.int32]]:
+    """Form the table of persons who are not recognised again, and the group of each (n,) or -1.
+
+    Raises
+    ------
+    DataError
+    TooFewPersons
+    """
+    blocks = (block.sources for block in persons.blocks())
+    return form_by_blocks(blocks, p, persons.sample, persons.n_persons)
 
 
-def _numbered(persons: SitePersons) -> PersonBlocks:
-    def blocks() -> Iterator[tuple[Sequence[str], Sequence[SourceColumn]]]:
-        first = 1
-        for block in persons.blocks():
-            yield row_ids(first, block.n), block.sources
-            first += block.n
-
-    return blocks
-
-
-def _names(persons: SitePersons) -> list[str]:
-    return [column.name for column in persons.columns]
+def _with_groups(
+    persons: SitePersons, groups: NDArray[np.int32]
+) -> Iterator[tuple[PersonBlock, NDArray[np.int32]]]:
+    first = 0
+    for block in persons.blocks():
+        yield block, groups[first : first + block.n]
+        first += block.n
 
 
 def point_of_group(table: ProtectedTable) -> IntArray:

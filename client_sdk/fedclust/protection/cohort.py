@@ -7,7 +7,7 @@ never from the file.
 - A group releases a column as soon as all its persons are in a file and at least p of them have a
   value of it.
 - Values that change in the file change nothing: a later measurement is a column of its own.
-- Withdrawal: the group is no longer used, and its other persons wait like newcomers.
+- Withdrawal: the group is no longer used, and its other persons join no other group.
 
 Cohorts are kept on disk by ``fedclust.site.cohorts``. See
 docs/adr/0019-the-protected-table-releases-middle-values.md.
@@ -68,14 +68,10 @@ class PinnedColumn:
     complete: BoolArray
     prints: NDArray[np.uint8]
 
-    def extended(self, m: int, n: int | None = None) -> PinnedColumn:
-        """Return the column with further groups, m in all, and persons, n in all."""
-        return replace(
-            self,
-            released=pad(self.released, m, fill=np.nan),
-            complete=pad(self.complete, m),
-            prints=self.prints if n is None else pad(self.prints, n),
-        )
+    def extended(self, m: int) -> PinnedColumn:
+        """Return the column with further groups, m in all."""
+        released, complete = pad(self.released, m, fill=np.nan), pad(self.complete, m)
+        return replace(self, released=released, complete=complete)
 
 
 @dataclass(frozen=True)

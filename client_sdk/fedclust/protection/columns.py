@@ -90,6 +90,28 @@ class TableColumn:
         step = find_step(choose_nearer(found, centre), sizes)
         return replace(self, step=step, centre=centre) if step > 0.0 else self
 
+    def release(
+        self, before: FloatArray, found: FloatArray, sizes: IntArray
+    ) -> tuple[TableColumn, FloatArray]:
+        """Return the column, and all that groups have released of it.
+
+        Parameters
+        ----------
+        before : (m,) float64
+            What they have released so far; NaN for nothing.
+        found : (m, 2) or (m, L) float64
+            See :meth:`set_by`; NaN for groups that release nothing now.
+        sizes : (m,) int64
+        """
+        now, column, released = ~np.isnan(found[:, 0]), self, before.copy()
+        if now.any():
+            if not self.is_set:
+                # What was released before it was set were zeros.
+                some = now | ~np.isnan(before)
+                column = self.set_by(np.where(now[:, None], found, 0.0)[some], sizes[some])
+            released[now] = column.records(found[now])
+        return column, released
+
     def records(self, found: FloatArray) -> FloatArray:
         """Return the records (m,) of groups, given their middle values or counts of levels."""
         if self.n_levels is not None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import ProtectedTable
 
-#: The median distance is taken over at least this many persons, if there are as many: it is then
+#: The median distance is taken over so many of the table's persons, if there are more: it is then
 #: known to one percentile.
 _SAMPLE: Final = 16_384
 #: With fewer persons than this many times p a column's spread is not known.
@@ -38,8 +39,7 @@ class TableFigures:
     distance_sd : float or None
         Half of the persons are nearer to their group's record than this, in standard deviations:
         the root mean square of the differences in the numeric columns. None without such columns.
-        Computed from at least 16,384 of more than 32,768 persons, spread over the source; the
-        other figures are of all persons.
+        Of large tables computed from every second, third, ... person, 16,384 or more.
     one_value : dict of str to float
         By column the share of persons in groups whose persons all have the same value. Whoever
         knows that somebody is in such a group knows the value.
@@ -100,7 +100,9 @@ HEADINGS: Final = ("column", "in groups of one value", "not released", "rounded 
 
 
 def measure_table(
-    table: ProtectedTable, blocks: Iterable[tuple[Sequence[SourceColumn], IntArray]], p: int
+    table: ProtectedTable,
+    blocks: Iterable[tuple[Sequence[SourceColumn], IntArray | NDArray[np.int32]]],
+    p: int,
 ) -> TableFigures | None:
     """Compare a table with the persons that it was made from; None if there are none of them.
 
@@ -109,21 +111,28 @@ def measure_table(
     Parameters
     ----------
     table : ProtectedTable
-    blocks : iterable of (sequence of SourceColumn, (n,) int64)
-        One value a person in at least the table's columns, and the group of each. The persons of a
-        group may be in several blocks.
+    blocks : iterable of (sequence of SourceColumn, (n,) int)
+        One value a person in at least the table's columns, and the group of each, -1 for none. The
+        persons of a group may be in several blocks.
     p : int
     """
     m = len(table.sizes)
     equal = [_EqualValues(m) for _ in table.columns]
-    persons, sample = np.zeros(m, dtype=np.int64), _Sample()
-    for sources, groups in blocks:
+    persons, seen, stride = np.zeros(m, dtype=np.int64), 0, int(table.sizes.sum()) // _SAMPLE or 1
+    sampled: list[list[FloatArray]] = [[] for _ in table.columns]
+    sampled_groups = []
+    for sources, rows in blocks:
+        kept = rows >= 0
+        groups = rows[kept].astype(np.int64)
         persons += np.bincount(groups, minlength=m)
         given = {source.name: source.values for source in sources}
-        values = [given[name] for name in table.names()]
-        sample.add(values, groups)
-        for column, own in zip(equal, values, strict=True):
+        values = [given[name][kept] for name in table.names()]
+        every = slice(-seen % stride, None, stride)
+        seen += len(groups)
+        sampled_groups.append(groups[every])
+        for column, own, some in zip(equal, values, sampled, strict=True):
             column.add(own, groups)
+            some.append(own[every].copy())
     n = int(persons.sum())
     if not n:
         return None
@@ -136,7 +145,9 @@ def measure_table(
         n_groups=m,
         p=p,
         group_sizes=(int(table.sizes.min()), int(table.sizes.max())),
-        distance_sd=sample.median_distance(table),
+        distance_sd=_median_distance(
+            table, list(map(np.concatenate, sampled)), np.concatenate(sampled_groups)
+        ),
         one_value={
             name: float(persons[column.all_equal].sum() / n)
             for name, column in zip(released, equal, strict=True)
@@ -167,43 +178,16 @@ class _EqualValues:
         self.all_equal[groups[values != self._first[groups]]] = False
 
 
-class _Sample:
-    """All persons; of many, every second, fourth, ... in the order of the source."""
-
-    def __init__(self) -> None:
-        self._stride = 1
-        self._n_seen = self._n_kept = 0
-        self._parts: list[tuple[FloatArray, IntArray]] = []
-
-    def add(self, values: Sequence[FloatArray], groups: IntArray) -> None:
-        while self._n_kept + len(groups[self._next()]) >= 2 * _SAMPLE:
-            if self._parts:
-                held, kept_groups = self._all()
-                self._parts = [(held[:, ::2], kept_groups[::2])]
-                self._n_kept = len(self._parts[0][1])
-            self._stride *= 2
-        kept = self._next()
-        self._parts.append((np.stack([each[kept] for each in values]), groups[kept]))
-        self._n_seen += len(groups)
-        self._n_kept += len(self._parts[-1][1])
-
-    def _next(self) -> slice:
-        """Return which of the next persons are kept."""
-        return slice(-self._n_seen % self._stride, None, self._stride)
-
-    def _all(self) -> tuple[FloatArray, IntArray]:
-        values, groups = zip(*self._parts, strict=True)
-        return np.concatenate(values, axis=1), np.concatenate(groups)
-
-    def median_distance(self, table: ProtectedTable) -> float | None:
-        """Return the median distance to the group's record; None without numeric columns."""
-        values, groups = self._all()
-        squares = []
-        for column, own, released in zip(table.columns, values, table.released, strict=True):
-            gaps = own - released[groups]
-            known: BoolArray = ~np.isnan(gaps)
-            variance = float(own[known].var()) if known.any() else 0.0
-            if column.n_levels is None:
-                scaled = np.divide(gaps**2, variance, out=np.zeros(len(own)), where=variance > 0.0)
-                squares.append(np.where(known, scaled, 0.0))
-        return float(np.median(np.sqrt(np.mean(squares, axis=0)))) if squares else None
+def _median_distance(
+    table: ProtectedTable, values: Sequence[FloatArray], groups: IntArray
+) -> float | None:
+    """Return the persons' median distance to their group's record; None without numbers."""
+    squares = []
+    for column, own, released in zip(table.columns, values, table.released, strict=True):
+        gaps = own - released[groups]
+        known: BoolArray = ~np.isnan(gaps)
+        variance = float(own[known].var()) if known.any() else 0.0
+        if column.n_levels is None:
+            scaled = np.divide(gaps**2, variance, out=np.zeros(len(own)), where=variance > 0.0)
+            squares.append(np.where(known, scaled, 0.0))
+    return float(np.median(np.sqrt(np.mean(squares, axis=0)))) if squares else None

@@ -73,7 +73,7 @@ def form_groups(points: FloatArray, least: int, ties: Sequence[FloatArray] = ())
     n = len(points)
     if n < 2 * least or least == 1:
         return np.zeros(n, dtype=np.int64) if least > 1 else np.arange(n)
-    order = _value_order([*points.T, *ties])
+    order = value_order([*points.T, *ties])
     integers = to_integers(points)[order]
     if n > _MOST_FOR_WARD:
         found = _halve(integers, least, 2 * least - 1)
@@ -85,7 +85,7 @@ def form_groups(points: FloatArray, least: int, ties: Sequence[FloatArray] = ())
     return labels
 
 
-def _value_order(columns: Sequence[FloatArray]) -> IntArray:
+def value_order(columns: Sequence[FloatArray | IntArray]) -> IntArray:
     """Return the order (n,) of rows by their first column, then by the next."""
     n = len(columns[0])
     order, tied = np.arange(n), np.arange(n)

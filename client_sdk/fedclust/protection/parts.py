@@ -26,6 +26,9 @@ _RELEASED = 0.9
 #: Having a value counts in distances if fewer groups than this share would release the column:
 #: otherwise a panel that few patients had would be in no group.
 _RARE = 0.7
+#: Means and variances are computed from so many equal steps between the clipped extremes: those of
+#: up to 13 equally spaced values are exact, as all numbers up to 12 divide it.
+_GRID = 27_720.0
 #: All columns of having a value weigh as much together as two others times this.
 _PRESENCE = 2.0
 
@@ -153,24 +156,30 @@ def embed_presence(values: Sequence[FloatArray]) -> FloatArray:
 
 def _add_column(points: FloatArray, source: SourceColumn, p: int) -> int:
     """Write a column into the first rows of ``points``, and return into how many."""
-    missing = np.isnan(source.values)
-    # Sorted: sums, and so ties, do not depend on the order of the persons.
-    known = np.sort(source.values[~missing])
+    values, missing = source.values, np.isnan(source.values)
+    n_known = len(values) - int(missing.sum())
     if source.n_levels is None:
-        if len(known) < 2 * p:
+        if n_known < 2 * p:
             return 0
-        lower, upper = known[p - 1], known[-p]
+        scaled = points[:1]
+        held = np.partition(values, (p - 1, n_known - p))  # NaN last
+        lower, upper = held[p - 1], held[n_known - p]
         if lower == upper:
             return 0
-        block, known = (np.clip(each, lower, upper)[None] for each in (source.values, known))
+        # Halved first: a difference of two large numbers may be infinite.
+        np.subtract(np.clip(values, lower, upper) / 2.0, lower / 2.0, out=scaled[0])
+        scaled *= _GRID / (upper / 2.0 - lower / 2.0)
+        whole = np.rint(scaled)
+        whole[:, missing] = 0.0
     else:
-        levels = np.arange(source.n_levels)[:, None]
-        block, known = (each[None] == levels for each in (source.values, known))
-    variance = float(known.var(axis=1).sum()) if known.size else 0.0
+        scaled = points[: source.n_levels]
+        scaled[:] = whole = values == np.arange(source.n_levels)[:, None]
+    # Sums of whole numbers do not depend on the order of the persons: nor do ties.
+    means = whole.sum(axis=1) / max(n_known, 1)
+    variance = float(((whole**2).sum(axis=1) / max(n_known, 1) - means**2).sum())
     if not variance > 0.0:
         return 0
-    scaled = points[: len(block)]
-    np.subtract(block, known.mean(axis=1, keepdims=True), out=scaled)
+    scaled -= means[:, None]
     scaled /= np.sqrt(variance)
     scaled[:, missing] = 0.0
-    return len(block)
+    return len(scaled)

@@ -7,7 +7,7 @@ single person. A file of other people under the known ids is noticed by its valu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -82,17 +82,9 @@ class Recognition:
     persons_differing: int = 0
 
     def refuse_unknown(self, p: int, *, permanent: bool) -> None:
-        """Refuse a source in which too many persons are not known.
+        """Raise CohortRefused if too many persons of the source are not known.
 
-        Parameters
-        ----------
-        p : int
-        permanent : bool
-            Whether nobody's id changes at this site.
-
-        Raises
-        ------
-        CohortRefused
+        ``permanent`` says whether nobody's id changes at this site.
         """
         n = self.known + self.unknown
         few = 2 * self.known < n
@@ -108,17 +100,9 @@ class Recognition:
         raise CohortRefused("unknown-persons", said)
 
     def refuse_other_values(self, p: int, *, newcomers: bool) -> None:
-        """Refuse a source whose known persons have other values than those released.
+        """Raise CohortRefused if the known persons have other values than those released.
 
-        Parameters
-        ----------
-        p : int
-        newcomers : bool
-            Whether newcomers would release values of these columns.
-
-        Raises
-        ------
-        CohortRefused
+        ``newcomers`` says whether newcomers would release values of these columns.
         """
         differ = sum(n for n, _ in self.differing.values())
         of = sum(n for _, n in self.differing.values())
@@ -145,42 +129,28 @@ class Recognition:
         return [name for name, (n, of) in self.differing.items() if 2 * n > of and n >= p]
 
 
-class ValueComparison:
-    """Compares the known persons' values in one pinned column with those that were released.
+def compare_values(
+    pinned: PinnedColumn,
+    common: float,
+    values: FloatArray,
+    prints: ByteArray,
+    missing: ByteArray,
+    index: IntArray,
+    groups: IntArray,
+) -> tuple[BoolArray, BoolArray]:
+    """Return which known persons' values (n,) differ from those released, and which count.
 
-    Attributes
-    ----------
-    counts : (int, int)
-        As in ``Recognition.differing``.
+    ``common`` is the column's commonest value in this source, ``prints`` and ``missing`` are the
+    fingerprints of the values and of a missing one, ``index`` and ``groups`` each person's place in
+    the cohort and group.
     """
-
-    def __init__(self, pinned: PinnedColumn, common: float) -> None:
-        """``common`` is the column's commonest value in this source."""
-        self._pinned, self._common = pinned, common
-        self.counts = (0, 0)
-
-    def add(
-        self,
-        values: FloatArray,
-        prints: ByteArray,
-        missing: ByteArray,
-        index: IntArray,
-        groups: IntArray,
-    ) -> BoolArray:
-        """Add known persons (n,), and return whose value differs.
-
-        ``prints`` are the fingerprints of ``values``, and ``missing`` those of a missing value.
-        """
-        before = self._pinned.prints[index]
-        same = prints == before
-        # Only values that both files have.
-        counted = ~np.isnan(self._pinned.released)[groups] & ~np.isnan(values)
-        counted &= same | (before != missing)
-        # Two rare diseases agree in nearly everybody, who has neither.
-        counted &= ~(same & (values == self._common))
-        differs = counted & ~same
-        self.counts = self.counts[0] + int(differs.sum()), self.counts[1] + int(counted.sum())
-        return np.asarray(differs)
+    before = pinned.prints[index]
+    same = prints == before
+    # Only values that both files have.
+    counted = ~np.isnan(pinned.released)[groups] & ~np.isnan(values) & (same | (before != missing))
+    # Two rare diseases agree in nearly everybody, who has neither.
+    counted &= ~(same & (values == common))
+    return counted & ~same, counted
 
 
 def commonest(values: FloatArray) -> float:
@@ -204,18 +174,3 @@ def _iterate_keys(secret: bytes, blocks: PersonBlocks) -> Iterator[NDArray[Any]]
     for ids, _ in blocks():
         for start in range(0, len(ids), _IDS):
             yield person_keys(secret, ids[start : start + _IDS])[0]
-
-
-def person_rows(
-    cohort: Cohort, secret: bytes, blocks: PersonBlocks, p: int = 0
-) -> Iterator[tuple[Sequence[SourceColumn], IntArray]]:
-    """Yield persons by block, with the row (n,) of the cohort's table that each is part of.
-
-    Persons who are part of none are left out.
-    """
-    for ids, sources in blocks():
-        rows = cohort.table_rows(secret, ids, p)
-        kept = rows >= 0
-        if not kept.all():
-            sources = [replace(each, values=each.values[kept]) for each in sources]
-        yield sources, rows[kept]

@@ -9,13 +9,13 @@ import numpy as np
 
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.columns import SourceColumn, TableColumn
-from fedclust.protection.groups import to_integers
+from fedclust.protection.groups import to_integers, value_order
 from fedclust.protection.parts import embed_persons
 
 #: Nearest other groups are searched for at most this many groups, spread over the table.
 _SAMPLE = 500
-#: Groups compared with all others at once.
-_BLOCK = 20
+#: Groups that these are compared with at once.
+_BLOCK = 1_000
 #: The share of variance within groups is a multiple of this, and at least this,
 _SHARE_STEP = 0.05
 #: and at most this: the rest could not be scaled up.
@@ -70,24 +70,14 @@ class ProtectedTable:
         """Return the source columns that the table holds."""
         return tuple(column.name for column in self.columns)
 
-    def column(self, name: str) -> TableColumn:
-        """Return a column; KeyError if the table does not have it."""
-        return self.columns[self._place(name)]
-
     def values(self, name: str) -> FloatArray:
         """Return what the groups release of a column (m,); KeyError if the table has it not."""
-        return self.released[self._place(name)]
-
-    def _place(self, name: str) -> int:
-        try:
-            return self.names().index(name)
-        except ValueError:
-            raise KeyError(name) from None
+        return dict(zip(self.names(), self.released, strict=True))[name]
 
 
 def order_records(released: Sequence[FloatArray], sizes: IntArray) -> IntArray:
-    """Return the rows (m,) of groups, sorted by what they release, then by size."""
-    return np.lexsort((*released, sizes))
+    """Return the rows (m,) of groups, sorted by size, then by what they release, last first."""
+    return value_order([sizes, *reversed(released)])
 
 
 def embed_records(columns: Sequence[TableColumn], released: Sequence[FloatArray]) -> FloatArray:
@@ -114,15 +104,20 @@ def find_neighbours(
         return np.zeros((0, 2), dtype=np.int64)
     order = order_records(released, sizes)
     # Sums of products of integers are exact, so that every processor finds the same groups.
-    points = to_integers(embed_records(columns, released))[order].astype(np.float64)
-    squares = (points**2).sum(axis=1)
+    points = to_integers(embed_records(columns, released))
     chosen = np.arange(0, m, -(-m // _SAMPLE))
-    nearest = np.empty(len(chosen), dtype=np.int64)
-    for begin in range(0, len(chosen), _BLOCK):
-        rows = chosen[begin : begin + _BLOCK]
-        gaps = squares - 2.0 * (points[rows] @ points.T)
-        gaps[np.arange(len(rows)), rows] = np.inf
-        nearest[begin : begin + _BLOCK] = gaps.argmin(axis=1)
+    own = np.column_stack([points[order[chosen]].astype(np.float64), np.ones(len(chosen))])
+    nearest, best = chosen.copy(), np.full(len(chosen), -np.inf)
+    for begin in range(0, m, _BLOCK):
+        others = points[order[begin : begin + _BLOCK]].astype(np.float64)
+        # Half of what the square of the first is above the squared distance.
+        closeness = own @ np.column_stack([others, (others**2).sum(axis=1) / -2.0]).T
+        here = np.flatnonzero((chosen >= begin) & (chosen < begin + len(others)))
+        closeness[here, chosen[here] - begin] = -np.inf
+        found = closeness.argmax(axis=1)
+        closest = closeness[np.arange(len(own)), found]
+        nearest = np.where(closest > best, begin + found, nearest)
+        best = np.maximum(closest, best)
     return np.column_stack([order[chosen], order[nearest]])
 
 
@@ -145,18 +140,18 @@ def within_shares(values: FloatArray, sizes: IntArray, neighbours: IntArray) -> 
     (d,) float64
         From .05 to .8.
     """
+    return np.array([_within_share(column, sizes, neighbours) for column in values.T])
+
+
+def _within_share(values: FloatArray, sizes: IntArray, neighbours: IntArray) -> float:
     groups, nearest = neighbours.T
-    halves = (values[groups] - values[nearest]) ** 2 / 2.0
-    within = _mean_of_known(halves, sizes[groups])
+    within = _mean_of_known((values[groups] - values[nearest]) ** 2 / 2.0, sizes[groups])
     total = _mean_of_known((values - _mean_of_known(values, sizes)) ** 2, sizes)
-    shares = np.divide(within, total, out=np.zeros(len(total)), where=total > 0.0)
-    steps = np.rint(np.round(np.minimum(shares, _MOST_SHARE) / _SHARE_STEP, 9))
-    return np.asarray(np.maximum(steps, 1.0) / round(1.0 / _SHARE_STEP))
+    share = min(within / total, _MOST_SHARE) if total > 0.0 else 0.0
+    return max(round(round(share / _SHARE_STEP, 9)), 1) / round(1.0 / _SHARE_STEP)
 
 
-def _mean_of_known(values: FloatArray, sizes: IntArray) -> FloatArray:
-    """Return the mean (d,) of values (m, d) weighted by persons, without NaN; 0 of none."""
+def _mean_of_known(values: FloatArray, sizes: IntArray) -> float:
+    """Return the mean of values (m,) weighted by persons, without NaN; 0 of none."""
     known = ~np.isnan(values)
-    weights = np.where(known, sizes[:, None], 0)
-    totals = (np.where(known, values, 0.0) * weights).sum(axis=0)
-    return np.asarray(totals / np.maximum(weights.sum(axis=0), 1))
+    return float((values[known] * sizes[known]).sum()) / max(int(sizes[known].sum()), 1)

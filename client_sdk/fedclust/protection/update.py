@@ -1,50 +1,32 @@
-"""Rule: newcomers form groups of their own, and a group releases a column once.
+"""Rule: a group releases a column once, as soon as all its persons are in a file with it.
 
-One pass over a source brings a cohort up to date. Persons may come in blocks: no group spans two
-blocks of newcomers, and known groups are completed at the end.
+One pass over a source brings a cohort up to date. Persons may come in blocks; known groups release
+at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedclust.numeric.array_types import (
-    BoolArray,
-    ByteArray,
-    FloatArray,
-    IntArray,
-    KeyArray,
-    WordArray,
-)
+from fedclust.numeric.array_types import BoolArray, ByteArray, FloatArray, IntArray, KeyArray
 from fedclust.protection.cohort import Cohort, CohortRefused, PinnedColumn, pad
 from fedclust.protection.columns import SourceColumn, TableColumn
-from fedclust.protection.fingerprints import column_seed, fingerprints, person_keys, row_ids
-from fedclust.protection.groups import form_groups, least_for_site
-from fedclust.protection.parts import (
-    Parts,
-    embed_persons,
-    embed_presence,
-    find_parts,
-    newcomer_parts,
-)
+from fedclust.protection.fingerprints import column_seed, fingerprints, person_keys
+from fedclust.protection.newcomers import Newcomers
 from fedclust.protection.recognition import (
     PersonSource,
     Recognition,
-    ValueComparison,
     commonest,
+    compare_values,
     find_cohort,
 )
 from fedclust.protection.records import find_middles, group_members
-from fedclust.protection.table import ProtectedTable, TooFewPersons
+from fedclust.protection.table import TooFewPersons
 from fedclust.protection.unions import update_unions
-
-#: Newcomers of a source in blocks are grouped when this many wait: grouping more at a time gains
-#: little and takes memory.
-_BLOCK = 50_000
 
 
 @dataclass(frozen=True)
@@ -106,231 +88,152 @@ def update_cohort(
         A new cohort has fewer than p persons.
     """
     cohort = find_cohort(cohorts, secret, source.blocks) or new
-    update = _Update(cohort, secret, source)
-    update.others = [other for other in cohorts if other is not cohort]
-    update.withdrawn = np.concatenate(
-        [cohort.keys[:0], *(each.keys[each.withdrawn] for each in others)]
-    )
+    update = _Update(cohort, secret, source, [each for each in cohorts if each is not cohort])
+    withdrawn = [each.keys[each.withdrawn] for each in others]
+    update.withdrawn = np.concatenate([cohort.keys[:0], *withdrawn])
     for ids, sources in source.blocks():
         update.add(ids, sources)
+    recognition = update.recognition()
     if cohorts and not any_persons:
-        update.recognition().refuse_unknown(cohort.p, permanent=permanent_ids)
-    updated, change, recognition = update.finish()
+        recognition.refuse_unknown(cohort.p, permanent=permanent_ids)
+    updated, change = update.finish()
+    if updated is not cohort or source.counted:
+        recognition.refuse_other_values(cohort.p, newcomers=change.persons > 0)
     return update_unions(updated, p) if p > cohort.p else updated, change, recognition
 
 
-def form_table(sources: Sequence[SourceColumn], p: int) -> ProtectedTable:
-    """Form the protected table of persons who have no group yet, without a state.
-
-    Raises
-    ------
-    TooFewPersons
-        If there are fewer than ``p`` persons.
-    """
-    ids = row_ids(1, len(sources[0].values))
-    names = [source.name for source in sources]
-    persons = PersonSource(lambda: [(ids, sources)], dict.fromkeys(names, ""))
-    return update_cohort(Cohort.empty("", p), [], b"", persons)[0].table(names)
-
-
-# --- a pass over a source -------------------------------------------------------------------------
-
-
-@dataclass
-class _Persons:
-    """Some persons: their values (n,) and fingerprints (n,) by column.
-
-    ``index`` (n,) is that in the cohort, -1 for newcomers.
-    """
-
-    keys: KeyArray
-    index: IntArray
-    values: list[FloatArray]
-    prints: list[ByteArray]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, rows: Any) -> _Persons:
-        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ and rows.all():
-            return self
-        values, prints = [v[rows] for v in self.values], [v[rows] for v in self.prints]
-        return _Persons(self.keys[rows], self.index[rows], values, prints)
-
-
-def _concatenate(parts: Sequence[_Persons]) -> _Persons:
-    if len(parts) == 1:
-        return parts[0]
-    return _Persons(
-        np.concatenate([part.keys for part in parts]),
-        np.concatenate([part.index for part in parts]),
-        [np.concatenate(each) for each in zip(*(part.values for part in parts), strict=True)],
-        [np.concatenate(each) for each in zip(*(part.prints for part in parts), strict=True)],
-    )
-
-
 class _ColumnUpdate:
-    """One column during a pass over a source.
+    """One column during a pass: what it was before, and what the persons have of it.
 
-    Attributes
-    ----------
-    name : str
-    n_levels : int or None
-    pinned : PinnedColumn
-        Its releases so far; none of a new column.
-    is_new : bool
-    found : list of (m, 2) or (m, L) float64
-        Middle values, or counts of levels, of the groups that newcomers formed.
+    ``prints`` and ``values`` are those of known persons, values only where a group may still
+    release the column; ``new_prints`` are those of newcomers, by block.
     """
 
-    def __init__(
-        self, source: SourceColumn, pinned: PinnedColumn | None, rule: str, cohort: Cohort
-    ):
-        self.name, self.n_levels = source.name, source.n_levels
-        n, m = len(cohort.keys), len(cohort.sizes)
-        blank = PinnedColumn(
-            TableColumn(source.name, source.n_levels),
-            rule,
-            np.full(m, np.nan),
-            np.zeros(m, np.bool_),
-            np.zeros(n, np.uint8),
-        )
-        self.is_new, self.pinned = pinned is None, pinned or blank
-        self.found: list[FloatArray] = []
+    def __init__(self, pinned: PinnedColumn, common: float, cohort: Cohort) -> None:
+        self.pinned, self.common = pinned, common
+        n = len(cohort.keys)
         self.prints = np.zeros(n, np.uint8)
-        #: The known persons' values, where a group may still release the column.
-        undecided = np.isnan(self.pinned.released) & cohort.used
-        self._values = np.full(n if undecided.any() else 0, np.nan)
-
-    def add_known(self, block: _Persons, place: int) -> None:
-        """Add known persons."""
-        self.prints[block.index] = block.prints[place]
-        if len(self._values):
-            self._values[block.index] = block.values[place]
+        undecided = np.isnan(pinned.released) & cohort.used
+        self.values = np.full(n if undecided.any() else 0, np.nan)
+        self.new_prints: list[ByteArray] = []
+        #: How many values of known persons differ from those released, and of how many.
+        self.differing = (0, 0)
 
     def release(
-        self, cohort: Cohort, groups: IntArray, sizes: IntArray, complete: BoolArray
-    ) -> tuple[PinnedColumn, bool]:
-        """Return the column after this pass, and whether it has changed.
+        self, cohort: Cohort, new_found: Sequence[FloatArray], sizes: IntArray, complete: BoolArray
+    ) -> PinnedColumn:
+        """Return the column after this pass, with the prints of known persons.
 
-        Parameters
-        ----------
-        cohort : Cohort
-            Before this pass.
-        groups : (n,) int64
-            The group of each person who was known before, after this pass.
-        sizes : (m,) int64
-            Of all groups, new ones last.
-        complete : (m,) bool
-            Groups in use, all of whose persons are in the source.
+        ``cohort`` is that before this pass. Of all groups ``sizes`` (m,) are given, and whether
+        they are in use with all persons in the source (m,); ``new_found`` is what decides the
+        records of the new ones, which come last.
         """
-        m, n_known = len(sizes), len(cohort.sizes)
-        before = self.pinned.extended(m)
-        now = complete & np.isnan(before.released)
-        width = 2 if self.n_levels is None else self.n_levels
-        found = np.full((m, width), np.nan)
-        if now[:n_known].any():
-            # Persons who left a group by a withdrawal are in none of these.
-            own = np.where(now[cohort.groups], cohort.groups, -1).astype(np.int64)
-            members = group_members(own, n_known)
-            found[:n_known] = find_middles(self._values, members, cohort.p, self.n_levels)
-        found[n_known:] = np.concatenate([found[:0], *self.found])
-        self.found = []
-        now &= ~np.isnan(found[:, 0])
-        column = before.column
-        if not column.is_set and now.any():
-            # What was released before it was set were zeros.
-            zeros = ~np.isnan(before.released)
-            found[zeros] = 0.0
-            column = column.set_by(found[now | zeros], sizes[now | zeros])
-        released = before.released.copy()
+        m, m_known = len(sizes), len(cohort.sizes)
+        before, n_levels = self.pinned.extended(m), self.pinned.column.n_levels
+        found = np.full((m, 2 if n_levels is None else n_levels), np.nan)
+        now = (complete & np.isnan(before.released))[:m_known]
         if now.any():
-            released[now] = column.records(found[now])
-        prints = np.where(now[groups], self.prints, before.prints)
-        after = replace(
-            before,
-            column=column,
-            released=released,
-            complete=before.complete | complete,
-            prints=prints,
+            members = group_members(np.where(now[cohort.groups], cohort.groups, -1), m_known)
+            found[:m_known] = find_middles(self.values, members, cohort.p, n_levels)
+        found[m_known:] = np.concatenate([found[:0], *new_found])
+        column, released = before.column.release(before.released, found, sizes)
+        now = (released == released) & np.isnan(before.released)
+        return PinnedColumn(
+            column,
+            before.rule,
+            released,
+            before.complete | complete,
+            np.where(now[cohort.groups], self.prints, before.prints),
         )
-        return after, bool((after.complete != before.complete).any() or now.any())
 
 
 class _Update:
     """A pass over a source: :meth:`add` its blocks, then :meth:`finish`."""
 
-    def __init__(self, cohort: Cohort, secret: bytes, source: PersonSource) -> None:
-        self.cohort, self.secret, self.source = cohort, secret, source
-        #: Cohorts that the persons may not be in, and the keys of persons withdrawn from any.
-        self.others: Sequence[Cohort] = ()
+    def __init__(
+        self, cohort: Cohort, secret: bytes, source: PersonSource, others: Sequence[Cohort]
+    ) -> None:
+        """``others`` are cohorts that the persons may not be in."""
+        self.cohort, self.secret, self.source, self.others = cohort, secret, source, others
+        #: Keys of persons withdrawn from any cohort.
         self.withdrawn = cohort.keys[:0]
-        #: Known persons who are in the source, and how many of each group.
-        self.seen = np.zeros(len(cohort.keys), bool)
+        #: Known persons who are in the source, how many of each group, and whose values differ.
+        self.seen = np.zeros(len(cohort.keys), np.bool_)
         self.present = np.zeros(len(cohort.sizes), np.int64)
-        self.sizes = cohort.sizes
+        self.differs = np.zeros(len(cohort.keys), np.bool_)
         self.columns: list[_ColumnUpdate] = []
-        #: By place in ``columns``, those that were released before; and whose values differ.
-        self.comparisons: dict[int, ValueComparison] = {}
-        self.differs = np.zeros(len(cohort.keys), bool)
-        self.parts: Parts | None = None
-        #: Persons without a group.
-        self.waiting: list[_Persons] = []
-        #: Those of them who were put into groups by this pass, and the parts with such groups.
-        self.formed: list[tuple[_Persons, IntArray]] = []
-        self._grouped: set[int] = set()
-
-    # --- a block ----------------------------------------------------------------------------------
+        self.newcomers: Newcomers | None = None
+        self.new_keys: list[KeyArray] = []
 
     def add(self, ids: Sequence[str], sources: Sequence[SourceColumn]) -> None:
         """Add some persons and their columns, the same in each block."""
-        if self.parts is None:
-            self.parts = self._begin(sources)
-        given = {source.name: source.values for source in sources}
-        values = [given[column.name] for column in self.columns]
+        # Pinned columns stay in their order; new ones follow.
+        order = {name: place for place, name in enumerate(self.cohort.rules())}
+        sources = sorted(sources, key=lambda each: order.get(each.name, len(order)))
+        if self.newcomers is None and sources:
+            self.newcomers = self._begin(sources)
+        if self.newcomers is None:
+            return
         keys, masks = person_keys(self.secret, ids)
-        seeds = [column_seed(self.secret, column.name) for column in self.columns]
-        prints = [fingerprints(v, masks, s) for v, s in zip(values, seeds, strict=True)]
-        block = _Persons(keys, self.cohort.find(keys), values, prints)
-        is_known = block.index >= 0
-        self._note_seen(block.keys, block.index[is_known])
-        withdrawn = np.isin(block.keys, self.withdrawn)
-        withdrawn[is_known] |= self.cohort.withdrawn[block.index[is_known]]
+        index = self.cohort.find(keys)
+        is_known = index >= 0
+        self._note_seen(keys, index[is_known])
+        # A person who is left over by a withdrawal joins no other group: two overlapping groups
+        # can tell the value of the person who was withdrawn.
         in_use = is_known.copy()
-        in_use[is_known] = self.cohort.used[self.cohort.groups[block.index[is_known]]]
-        rows = np.flatnonzero(in_use & ~withdrawn)
-        self._add_known(block[rows], masks[rows])
-        # Whoever is left over by a withdrawal waits like a newcomer.
-        self.waiting.append(block[~in_use & ~withdrawn])
-        if sum(map(len, self.waiting)) >= _BLOCK:
-            self._form_groups(self.parts)
+        in_use[is_known] = self.cohort.used[self.cohort.groups[index[is_known]]]
+        known = np.flatnonzero(in_use)
+        index, groups = index[known], self.cohort.groups[index[known]].astype(np.int64)
+        self.present += np.bincount(groups, minlength=len(self.present))
+        is_new = ~is_known & ~np.isin(keys, self.withdrawn)
+        new = slice(None) if is_new.all() else np.flatnonzero(is_new)
+        for column, source in zip(self.columns, sources, strict=True):
+            seed = column_seed(self.secret, source.name)
+            prints = fingerprints(source.values, masks, seed)
+            column.new_prints.append(prints[new])
+            if not len(known):
+                continue
+            values, prints = source.values[known], prints[known]
+            column.prints[index] = prints
+            if len(column.values):
+                column.values[index] = values
+            missing = fingerprints(np.full(len(known), np.nan), masks[known], seed)
+            differs, counted = compare_values(
+                column.pinned, column.common, values, prints, missing, index, groups
+            )
+            self.differs[index] |= differs
+            differ, of = column.differing
+            column.differing = differ + int(differs.sum()), of + int(counted.sum())
+        self.new_keys.append(keys[new])
+        self.newcomers.add([replace(each, values=each.values[new]) for each in sources])
 
-    def _begin(self, sources: Sequence[SourceColumn]) -> Parts:
-        """Prepare the columns, and return the parts of newcomers."""
+    def _begin(self, sources: Sequence[SourceColumn]) -> Newcomers:
+        """Prepare the columns."""
         cohort, rules = self.cohort, self.source.rules
         pinned = {each.column.name: each for each in cohort.columns}
-        for name in pinned.keys() & {source.name for source in sources}:
-            if rules[name] != pinned[name].rule:
+        given = {each.name: each for each in self.source.sample or sources}
+        for source in sources:
+            name, common = source.name, np.nan
+            known = pinned.get(name)
+            if known is None:
+                column, m = TableColumn(name, source.n_levels), len(cohort.sizes)
+                nothing = np.full(m, np.nan), np.zeros(m, np.bool_)
+                known = PinnedColumn(
+                    column, rules[name], *nothing, np.zeros(len(cohort.keys), np.uint8)
+                )
+            else:
+                common = commonest(given[name].values)
+            if rules[name] != known.rule:
                 raise CohortRefused(
                     "other-rule",
                     f"column {name!r} was released as read by another rule: as numbers, yes/no or "
                     "codes, with other codes or missing markers. Read it as before, or give the "
                     "column another name",
                 )
-        sample = {each.name: each for each in self.source.sample or sources}
-        # Pinned columns stay in their order; new ones follow.
-        order = {name: place for place, name in enumerate(pinned)}
-        for source in sorted(sources, key=lambda each: order.get(each.name, len(order))):
-            known = pinned.get(source.name)
-            if known is not None:
-                common = commonest(sample[source.name].values)
-                self.comparisons[len(self.columns)] = ValueComparison(known, common)
-            self.columns.append(_ColumnUpdate(source, known, rules[source.name], cohort))
-        if len(cohort.sizes):
-            return newcomer_parts(cohort.least, len(self.columns))
-        persons = [sample[column.name] for column in self.columns]
-        n_persons = max(self.source.n_persons, len(persons[0].values))
-        return find_parts(persons, cohort.p, n_persons)
+            self.columns.append(_ColumnUpdate(known, common, cohort))
+        least = cohort.least if len(cohort.sizes) else None
+        sample = [given[source.name] for source in sources]
+        return Newcomers(sample, cohort.p, self.source.n_persons, least)
 
     def _note_seen(self, keys: KeyArray, index: IntArray) -> None:
         """Note who is in the source; refuse persons who occur twice or are in another cohort."""
@@ -341,135 +244,72 @@ class _Update:
             if (other.find(keys) >= 0).any():
                 raise two_cohorts(self.cohort, other)
 
-    def _add_known(self, block: _Persons, masks: WordArray) -> None:
-        groups = self.cohort.groups[block.index].astype(np.int64)
-        self.present += np.bincount(groups, minlength=len(self.present))
-        for place, column in enumerate(self.columns):
-            column.add_known(block, place)
-            if place in self.comparisons:
-                seed = column_seed(self.secret, column.name)
-                missing = fingerprints(np.full(len(masks), np.nan), masks, seed)
-                differs = self.comparisons[place].add(
-                    block.values[place], block.prints[place], missing, block.index, groups
-                )
-                self.differs[block.index] |= differs
-
-    # --- groups of newcomers ----------------------------------------------------------------------
-
-    def _form_groups(self, parts: Parts, *, last: bool = False) -> None:
-        """Form groups of the persons who wait, in each part with enough of them."""
-        persons, p = _concatenate(self.waiting), self.cohort.p
-        self.waiting = []
-        sources = [
-            SourceColumn(column.name, values, column.n_levels)
-            for column, values in zip(self.columns, persons.values, strict=True)
-        ]
-        points = embed_persons(sources, p)
-        part_of = parts.of(np.column_stack([np.isnan(each) for each in persons.values]))
-        groups = np.full(len(persons), -1)
-        for part, least_of_part in enumerate(parts.least):
-            rows = np.flatnonzero(part_of == part)
-            least = least_for_site(least_of_part, max(self.source.n_persons, len(persons)))
-            # All persons of a first table's small part are one group.
-            is_whole = last and not len(self.cohort.sizes) and part not in self._grouped
-            if len(rows) < least and not (is_whole and len(rows) >= 2 * p):
-                continue
-            # Not copied where all persons are of one part.
-            mine: Any = rows if len(rows) < len(persons) else slice(None)
-            own, similar = [each[mine] for each in persons.values], points[mine]
-            if parts.rare[part].any():
-                presence = [own[place] for place in np.flatnonzero(parts.rare[part])]
-                similar = np.column_stack([similar, embed_presence(presence)])
-            groups[rows] = groups.max(initial=-1) + 1 + form_groups(similar, least, own)
-            self._grouped.add(part)
-        self.waiting = [persons[groups < 0]]
-        persons, groups = persons[groups >= 0], groups[groups >= 0]
-        if not len(persons):
-            return
-        sizes = np.bincount(groups)
-        members = group_members(groups, len(sizes))
-        for column, values in zip(self.columns, persons.values, strict=True):
-            column.found.append(find_middles(values, members, p, column.n_levels))
-        # Their values are not needed any more.
-        self.formed.append((replace(persons, values=[]), groups + len(self.sizes)))
-        self.sizes = np.append(self.sizes, sizes)
-
-    # --- the end ----------------------------------------------------------------------------------
-
     def recognition(self) -> Recognition:
         """Return how many persons of the source are known."""
-        cohort = self.cohort
-        not_grouped = [*(persons for persons, _ in self.formed), *self.waiting]
-        tables = [cohort] if len(cohort.keys) else self.others
+        pinned = self.cohort.rules()
+        tables = [self.cohort] if len(self.seen) else self.others
         remaining = sum(int((~each.withdrawn).sum()) for each in tables)
         return Recognition(
             known=int(self.seen.sum()),
-            unknown=sum(int((persons.index < 0).sum()) for persons in not_grouped),
-            missing=remaining - int((self.seen & ~cohort.withdrawn).sum()),
+            unknown=sum(map(len, self.new_keys)),
+            missing=remaining - int((self.seen & ~self.cohort.withdrawn).sum()),
             differing={
-                self.columns[place].name: each.counts for place, each in self.comparisons.items()
+                name: each.differing
+                for each in self.columns
+                for name in [each.pinned.column.name]
+                if name in pinned
             },
             persons_differing=int(self.differs.sum()),
         )
 
-    def finish(self) -> tuple[Cohort, Change, Recognition]:
-        """Return the cohort with all that this pass releases."""
-        if self.parts is None or not self.columns:
-            raise TooFewPersons(0, self.cohort.p)
-        recognition = self.recognition()
-        self._form_groups(self.parts, last=True)
-        if not len(self.sizes):
-            raise TooFewPersons(len(self.waiting[0]), self.cohort.p)
-        merged, change = self._merge(self.parts)
-        if merged is not self.cohort or self.source.counted:
-            recognition.refuse_other_values(self.cohort.p, newcomers=change.persons > 0)
-        return merged, change, recognition
-
-    def _merge(self, parts: Parts) -> tuple[Cohort, Change]:
-        cohort, m, waiting = self.cohort, len(self.sizes), self.waiting[0]
-        nobody = replace(waiting[:0], values=[])
-        formed = _concatenate([*(persons for persons, _ in self.formed), nobody])
-        labels = np.concatenate([cohort.groups[:0], *(groups for _, groups in self.formed)])
-        self.formed = []
-        moved = formed.index >= 0
-        new = formed[~moved]
-        keys = np.concatenate([cohort.keys, new.keys])
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
-        others = waiting.keys[waiting.index < 0]
-        known = replace(cohort, keys=keys).find(others) >= 0
-        if (keys[1:] == keys[:-1]).any() or known.any() or len(np.unique(others)) < len(others):
+    def finish(self) -> tuple[Cohort, Change]:
+        """Return the cohort with all that this pass releases; the same one if that is nothing."""
+        cohort, newcomers = self.cohort, self.newcomers
+        if newcomers is None:
+            raise TooFewPersons(0, cohort.p)
+        labels = newcomers.finish()
+        sizes = np.append(cohort.sizes, newcomers.sizes)
+        if not len(sizes):
+            raise TooFewPersons(newcomers.n, cohort.p)
+        keys = np.concatenate([cohort.keys[:0], *self.new_keys])
+        if len(np.unique(keys)) < len(keys):
             raise _repeated_ids()
-        groups = cohort.groups.astype(np.int64)
-        groups[formed.index[moved]] = labels[moved]
+        m, formed = len(sizes), labels >= 0
+        keys = np.concatenate([cohort.keys, keys[formed]])
+        order = np.argsort(keys, kind="stable")
         used = pad(cohort.used, m, fill=True)
         complete = used & pad(self.present == cohort.sizes, m, fill=True)
         columns = {each.column.name: each.extended(m) for each in cohort.columns}
-        n_persons = len(cohort.keys) + len(new)
-        n_columns, changed = 0, len(formed) > 0
+        n_pinned, changed = len(columns), bool(formed.any())
+        new_prints: dict[str, NDArray[np.uint8]] = {}
         for place, column in enumerate(self.columns):
-            column.prints[formed.index[moved]] = formed.prints[place][moved]
-            after, has_changed = column.release(cohort, groups, self.sizes, complete)
-            columns[column.name] = after
-            n_columns += column.is_new
-            changed |= has_changed
-        change = Change(
-            persons=len(new), groups=m - len(cohort.sizes), columns=n_columns, waiting=len(waiting)
-        )
+            after = column.release(cohort, newcomers.found[place], sizes, complete)
+            name, before = after.column.name, column.pinned.extended(m)
+            columns[name] = after
+            changed |= not np.array_equal(after.complete, before.complete)
+            changed |= not np.array_equal(after.released, before.released, equal_nan=True)
+            new_prints[name] = np.concatenate([after.prints[:0], *column.new_prints])[formed]
+            newcomers.found[place], column.new_prints = [], []
+        n_new, n_columns = int(formed.sum()), len(columns) - n_pinned
+        change = Change(n_new, m - len(cohort.sizes), n_columns, len(labels) - n_new)
         if not changed and not n_columns:
             return cohort, change
-        prints = {column.name: new.prints[place] for place, column in enumerate(self.columns)}
-        blank = np.zeros(len(new), np.uint8)
+        blank = np.zeros(n_new, np.uint8)
+        groups = (labels[formed] + len(cohort.sizes)).astype(np.int32)
         merged = replace(
             cohort,
-            least=cohort.least if len(cohort.sizes) else parts.least_of_newcomers(cohort.p),
-            keys=keys,
-            groups=np.concatenate([groups, labels[~moved]]).astype(np.int32)[order],
-            withdrawn=pad(cohort.withdrawn, n_persons)[order],
-            sizes=self.sizes,
+            least=cohort.least
+            if len(cohort.sizes)
+            else newcomers.parts.least_of_newcomers(cohort.p),
+            keys=keys[order],
+            groups=np.concatenate([cohort.groups, groups])[order],
+            withdrawn=pad(cohort.withdrawn, len(keys))[order],
+            sizes=sizes,
             used=used,
             columns=tuple(
-                replace(each, prints=np.concatenate([each.prints, prints.get(name, blank)])[order])
+                replace(
+                    each, prints=np.concatenate([each.prints, new_prints.get(name, blank)])[order]
+                )
                 for name, each in columns.items()
             ),
         )

@@ -51,7 +51,6 @@ from fedclust.protection.recognition import (
     PersonBlocks,
     PersonSource,
     Recognition,
-    person_rows,
 )
 from fedclust.protection.size_bands import size_band
 from fedclust.protection.table import TooFewPersons
@@ -234,7 +233,8 @@ def prepare(
         table = cohort.table(names, p_used)
         points = table_points(persons, table)
         blocks = _person_blocks(persons, read_id_map(given.id_map))
-        rows_of = person_rows(cohort, store.state.secret(), blocks, p_used)
+        secret = store.state.secret()
+        rows_of = ((own, cohort.table_rows(secret, ids, p_used)) for ids, own in blocks())
         figures = measure_table(table, rows_of, p_used)
     except TooFewPersons:
         return Prepared(no_points(plan), rows.features, p)
