@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
 from e2e.random_kills import run_with_kills  # noqa: E402
-from support.databases import PostgresServer, SqliteFiles  # noqa: E402
+from support.databases import PostgresServer  # noqa: E402
+from support.sqlite_file import create_sqlite  # noqa: E402
 
 SWEEP = {"n_clusters": [2, 3, 5]}
 STABLE = {"stability": 20}
@@ -116,7 +117,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
             config,
             policy,
             outcome=outcome,
-            database_url=options.database or SqliteFiles(folder).create(folder),
+            database_url=options.database or create_sqlite(folder),
             coordinator_kills=options.kills,
             site_kills=options.kills,
             seed=options.seed,

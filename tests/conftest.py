@@ -9,9 +9,11 @@ import contextlib
 import functools
 import gc
 import itertools
+import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,9 +29,25 @@ from support.running_order import mixed
 if TYPE_CHECKING:
     from fedclust_service.store import Store
     from support.clock import ManualClock
-    from support.databases import PostgresServer, SqliteFiles
+    from support.databases import PostgresServer
 
 DATABASES = ("sqlite", "postgresql")
+
+
+def _keep_files_in_memory() -> None:
+    """Let temporary files be in memory where Linux has room there.
+
+    A disk takes milliseconds for each of many thousand calls of fsync. No test pulls a plug.
+    """
+    memory = Path("/dev/shm")  # noqa: S108
+    if memory.is_dir() and "TMPDIR" not in os.environ:
+        found = os.statvfs(memory)
+        if found.f_bavail * found.f_frsize > 4 * 2**30 and not found.f_flag & os.ST_NOEXEC:
+            os.environ["TMPDIR"] = str(memory)
+            tempfile.tempdir = None
+
+
+_keep_files_in_memory()
 
 # The same examples in every run, and no limits of time: a machine with other work to do is slow,
 # not wrong. `make bench long_checks` looks for other examples.
@@ -122,18 +140,12 @@ def postgres_server() -> Iterator[PostgresServer]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def sqlite_files(tmp_path_factory: pytest.TempPathFactory) -> SqliteFiles:
-    """Return the maker of SQLite files."""
-    from support.databases import SqliteFiles
-
-    return SqliteFiles(tmp_path_factory.mktemp("sqlite-template"))
-
-
 @pytest.fixture
-def sqlite_url(sqlite_files: SqliteFiles, tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     """Return the address of a migrated SQLite file."""
-    return sqlite_files.create(tmp_path)
+    from support.sqlite_file import create_sqlite
+
+    return create_sqlite(tmp_path)
 
 
 @pytest.fixture
@@ -155,8 +167,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Return the address of a database without tables, on each kind."""
     if request.param == "sqlite":
-        files: SqliteFiles = request.getfixturevalue("sqlite_files")
-        yield files.create(tmp_path, migrated=False)
+        yield f"sqlite:///{tmp_path / 'fedclust.db'}"
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
     name = server.create(migrated=False)

@@ -42,7 +42,12 @@ def names(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("reader", "first", "step"), [("operator", 999, 1), ("ada", 998, 2), (SITE, 999, 1)]
+    ("reader", "first", "step"),
+    [
+        pytest.param("operator", 999, 1, marks=pytest.mark.long),
+        ("ada", 998, 2),
+        pytest.param(SITE, 999, 1, marks=pytest.mark.long),
+    ],
 )
 def test_a_long_list_is_paged_sorted_filtered_and_opened(
     browser: Browser, api: ApiCaller, reader: str, first: int, step: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy
-from dask.dataframe import from_pandas
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +48,11 @@ CELL = st.fixed_dictionaries(
     }
 )
 
-divided: Callable[..., Any] = from_pandas
+
+def divided(frame: pd.DataFrame, parts: int) -> Any:
+    from dask.dataframe import from_pandas
+
+    return from_pandas(frame, npartitions=parts)
 
 
 def written(frame: pd.DataFrame, folder: Path, rows: int) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def written(frame: pd.DataFrame, folder: Path, rows: int) -> dict[str, Any]:
     frame.to_sql("cohort", engine, index=False)
     query = SqlQuery("SELECT * FROM cohort ORDER BY rowid", engine=engine)
     categories = frame.astype({"cp": "category", "sex": "boolean", "type": "float32"})
-    lazy = divided(frame, npartitions=2).clear_divisions()
+    lazy = divided(frame, 2).clear_divisions()
     return {
         "frame": Dataset(frame, **HOW),
         "categories": Dataset(categories, **HOW),
@@ -181,7 +183,7 @@ def test_a_compressed_file_is_no_text(tmp_path: Path) -> None:
 def test_spaces_around_a_name_are_no_part_of_it(tmp_path: Path) -> None:
     frame = pd.DataFrame([[1.5, 2.0]], columns=["age ", " chol"])
     frame.to_parquet(tmp_path / "rows.parquet")
-    lazy = divided(frame, npartitions=1)
+    lazy = divided(frame, 1)
     for source in (frame, tmp_path / "rows.parquet", lazy):
         assert load(source, (AGE, CHOL)).X.tolist() == [[1.5, 2.0]]
     twice = pd.DataFrame([[1.5, 2.0]], columns=["age ", "age"])

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy
-from dask.dataframe import from_pandas
 
 from fedclust.data import Dataset, DataWarning, SqlQuery, person_blocks, persons
 from fedclust.data.person_blocks import PersonBlock, SiteColumn, SitePersons
@@ -286,6 +285,8 @@ def _sources(folder: Path, frame: pd.DataFrame) -> dict[str, Any]:
     frame.to_parquet(folder / "rows.parquet", row_group_size=7)
     engine = sqlalchemy.create_engine(f"sqlite:///{folder}/rows.db")
     frame.to_sql("cohort", engine, index=False)
+    from dask.dataframe import from_pandas
+
     divided: Callable[..., Any] = from_pandas
     return {
         "csv": folder / "rows.csv",

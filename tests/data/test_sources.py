@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.array
-import dask.dataframe
 import numpy as np
 import pandas as pd
 import pyarrow
@@ -82,6 +80,8 @@ def sql(path: Path) -> Any:
 
 
 def dask_frame(_: Path) -> Any:
+    import dask.dataframe
+
     divided = dask.dataframe.from_pandas(ROWS, npartitions=4)
     return dask.dataframe.concat([divided.partitions[0].query("age > 1000"), divided])
 
@@ -127,6 +127,8 @@ def test_blocks_are_of_the_length_asked_for(kind: str, rows: int, tmp_path: Path
 
 @pytest.mark.parametrize("chunks", [(5, 3), (5, 1), ((0, 4, 0, 19), 3)])
 def test_dask_arrays_by_their_order(chunks: Any) -> None:
+    import dask.array
+
     lazy = dask.array.from_array(X, chunks=chunks)
     np.testing.assert_array_equal(load(lazy, FEATURES).X, X)
     unknown = lazy[lazy[:, 0] > 30]
@@ -163,7 +165,11 @@ def test_what_a_dask_array_masks_is_missing() -> None:
 def test_a_row_without_a_person_is_refused(kind: str, how: str) -> None:
     """Whatever pandas calls it: NaT, NaN, NA or None."""
     rows = ROWS.assign(who=pd.Series([*range(7), None, *range(7, N - 1)]).astype(kind))
-    source: Any = dask.dataframe.from_pandas(rows, npartitions=2) if how == "dask" else rows
+    source: Any = rows
+    if how == "dask":
+        import dask.dataframe
+
+        source = dask.dataframe.from_pandas(rows, npartitions=2)
     person = {"series": rows.who, "list": rows.who.tolist()}.get(how, "who")
     with pytest.raises(DataError, match="row 7: no person is given") as fault:
         load(source, FEATURES, person=person)
@@ -369,6 +375,8 @@ def test_tables_of_other_libraries_are_not_read_by_their_order() -> None:
 
 
 def test_a_dask_graph_that_fails() -> None:
+    import dask.dataframe
+
     def broken(part: pd.DataFrame) -> pd.DataFrame:
         raise ValueError("SECRET")
 

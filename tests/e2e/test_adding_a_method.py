@@ -17,7 +17,6 @@ import pytest
 from support.consortium import Consortium
 from support.plugins import install
 from support.processes import SERVICE, clean_environment
-from support.purpose import PURPOSE
 from support.server import ServerProcess
 from support.timeouts import TIMEOUT_S
 
@@ -51,10 +50,29 @@ def environment(place: Path) -> dict[str, str]:
     return clean_environment({"PYTHONPATH": str(place)})
 
 
+#: The other sites, in Python: {site: token} is the second argument.
+OTHERS = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from fedclust import Site
+
+def take_part(name, token):
+    with Site(sys.argv[1], token=token, state_dir=name) as site:
+        site.participate("far", f"{name}.csv", consent=True)
+
+with ThreadPoolExecutor() as pool:
+    list(pool.map(take_part, *zip(*json.loads(sys.argv[2]).items())))
+"""
+
+
 def command(place: Path, *arguments: str, **env: str) -> str:
     """Run ``fedclust`` in an interpreter of its own, and return what it prints."""
+    return python(place, "-m", "fedclust.cli", *arguments, **env)
+
+
+def python(place: Path, *arguments: str, **env: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "fedclust.cli", *arguments],
+        [sys.executable, *arguments],
         env={**environment(place), **env},
         cwd=place,
         capture_output=True,
@@ -77,30 +95,28 @@ def test_command_and_service_find_a_method_of_another_distribution(place: Path) 
     try:
         server.start()
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(SITES))
+        features = [{"name": "x"}, {"name": "y"}]
+        config = {"n_clusters": 3}
+        consortium.create("far", 2, algorithm="damped", config=config, features=features)
         coordinator = {"FEDCLUST_COORDINATOR": server.base_url}
-        analyst = {**coordinator, "FEDCLUST_TOKEN": consortium.analyst_token}
-        asked = ["--algorithm=damped", f"--sites={','.join(SITES)}", f"--purpose={PURPOSE}"]
-        command(place, "session", "create", "far", *options, *asked, **analyst)
-
-        def take_part(name: str) -> str:
-            folder, token = str(place / name), consortium.site_tokens[name]
-            own = {"FEDCLUST_STATE_DIR": folder}
-            asked = ["participate", "far", f"--data={name}.csv", "--yes", "--full"]
-            try:
-                settings = {**coordinator, **own, "FEDCLUST_TOKEN": token}
-                return command(place, *asked, "--give-up-after=20", **settings)
-            except AssertionError:
-                server.kill()  # the other sites would wait for this one
-                raise
-
+        tokens = dict(consortium.site_tokens)
+        own = {"FEDCLUST_STATE_DIR": str(place / "ada"), "FEDCLUST_TOKEN": tokens.pop("ada")}
+        asked = ["participate", "far", "--data=ada.csv", "--yes", "--full", "--give-up-after=20"]
         with ThreadPoolExecutor() as pool:
-            screens = [" ".join(said.split()) for said in pool.map(take_part, SITES)]
+            others = pool.submit(python, place, "-c", OTHERS, server.base_url, json.dumps(tokens))
+            try:
+                said = " ".join(command(place, *asked, **coordinator, **own).split())
+            finally:
+                # Without this site the others would wait.
+                if sys.exc_info()[0]:
+                    server.kill()
+            others.result()
+        analyst = {**coordinator, "FEDCLUST_TOKEN": consortium.analyst_token}
         command(place, "session", "result", "far", "--report=b.json", **analyst)
     finally:
         server.kill()
-    for said in screens:
-        assert "Each site assigns its points to the nearest centroid and adds them up." in said
-        assert "The sum of each column over these, scaled." in said
+    assert "Each site assigns its points to the nearest centroid and adds them up." in said
+    assert "The sum of each column over these, scaled." in said
     in_process, over_http = (
         json.loads((place / name).read_text()) for name in ("a.json", "b.json")
     )

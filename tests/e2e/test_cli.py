@@ -328,17 +328,10 @@ def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
 
 def test_completion_knows_the_commands(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("fedclust.exe" if os.name == "nt" else "fedclust")
-    for shell, asked in (
-        ("bash", {"COMP_WORDS": "fedclust session ", "COMP_CWORD": "2"}),
-        ("zsh", {"_TYPER_COMPLETE_ARGS": "fedclust session "}),
-        ("fish", {"_TYPER_COMPLETE_ARGS": "fedclust session "}),
-    ):
-        env = {**clean_environment(), **asked, "_FEDCLUST_COMPLETE": f"complete_{shell}"}
-        if shell == "fish":
-            env["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-        done = subprocess.run([script], env=env, capture_output=True, text=True, check=False)
-        for command in ("create", "watch", "result"):
-            assert command in done.stdout, (shell, done)
+    words = {"COMP_WORDS": "fedclust session ", "COMP_CWORD": "2"}
+    env = {**clean_environment(), **words, "_FEDCLUST_COMPLETE": "complete_bash"}
+    done = subprocess.run([script], env=env, capture_output=True, text=True, check=False)
+    assert {"create", "watch", "result"} <= set(done.stdout.split()), done
     # Without a shell around it, the name is given.
     env = {**clean_environment(), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     shown = [script, "--show-completion", "bash"]

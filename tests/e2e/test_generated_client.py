@@ -77,11 +77,17 @@ def test_nothing_is_left_out(generated: tuple[Path, str]) -> None:
         assert "oneOf" in schema or f'"{name}"' in exported, name
 
 
-def test_it_is_typed_and_finishes_a_session(generated: tuple[Path, str], tmp_path: Path) -> None:
+@pytest.mark.long
+def test_it_is_typed(generated: tuple[Path, str]) -> None:
     place, _ = generated
     shutil.copy(PROGRAM, place)
     mypy = ["mypy", "--strict", "--cache-dir", "mypy", f"client/{PACKAGE}", PROGRAM.name]
     run([sys.executable, "-m", *mypy], place)
+
+
+def test_it_finishes_a_session(generated: tuple[Path, str], tmp_path: Path) -> None:
+    place, _ = generated
+    shutil.copy(PROGRAM, place)
     rows = {site: rows_of(site) for site in SITES}
     with running_server(tmp_path / "coordinator") as server:
         command = [sys.executable, PROGRAM.name, server.base_url, server.operator_token]

@@ -20,6 +20,7 @@ from support.consortium import Consortium, declared
 from support.databases import in_turn
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server
+from support.sqlite_file import create_sqlite
 
 SIZES = {"ada": 41, "brno": 73, "cadiz": 55, "delft": 30}
 POLICY = {"scaling": "standard"}
@@ -48,7 +49,7 @@ def consortium(
     """Return people and sites at a server on the database of this kind, for sessions of many."""
     place = tmp_path_factory.mktemp("many")
     if request.param == "sqlite":
-        url = request.getfixturevalue("sqlite_files").create(place)
+        url = create_sqlite(place)
     else:
         postgres = request.getfixturevalue("postgres_server")
         url = postgres.url(name := postgres.create())
@@ -70,10 +71,11 @@ def test_the_sdk_in_binary_and_plain_http_in_json_give_what_simulate_gives(
     binary, as_json = f"binary-{number}", f"json-{number}"
     data = rows()
     config = {"n_clusters": 4, **options}
-    expected = simulate(method, data, config=config, policy=POLICY, features=declared(3), seed=7)
+    policy = {**POLICY, "max_rounds": 8}
+    expected = simulate(method, data, config=config, policy=policy, features=declared(3), seed=7)
     rng = np.random.default_rng(0)
 
-    session = {"algorithm": method, "config": config, "policy": POLICY}
+    session = {"algorithm": method, "config": config, "policy": policy}
     consortium.create(binary, 3, **session)
     results = consortium.run(binary, data, tmp_path / "journals")
     for name in data:

@@ -15,6 +15,7 @@ from sqlalchemy import event
 from fedclust_service.orchestration.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.timeouts import eventually
 
@@ -342,25 +343,26 @@ def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched
     assert states["later"] == [None, None, None]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "audit?since=2026-01-01T00:00:00",
-        "audit?since=0001-01-01T00:00:00%2B23:59",
-        "audit?since=yesterday",
-        "audit?until=2026-01-01T00:00:00",
-        "audit?actor=north",
-        "audit?actor=site:north%00",
-        "audit?action=a%0A",
-        "audit?cursor=x",
-        "audit?limit=201",
-        "sessions?session=..%2Fheart",
-        "sessions?state=asleep",
-        "sessions?cursor=-1",
-    ],
+UNMATCHED = (
+    "audit?since=2026-01-01T00:00:00",
+    "audit?since=0001-01-01T00:00:00%2B23:59",
+    "audit?since=yesterday",
+    "audit?until=2026-01-01T00:00:00",
+    "audit?actor=north",
+    "audit?actor=site:north%00",
+    "audit?action=a%0A",
+    "audit?cursor=x",
+    "audit?limit=201",
+    "sessions?session=..%2Fheart",
+    "sessions?state=asleep",
+    "sessions?cursor=-1",
 )
-def test_a_filter_that_cannot_match_is_refused(tmp_path: Path, query: str) -> None:
+
+
+def test_a_filter_that_cannot_match_is_refused(tmp_path: Path) -> None:
     with local_coordinator(tmp_path) as local:
-        answer = local.http(local.operator_token).get(f"/v1/admin/{query}")
-    assert answer.status_code == 422, answer.text
-    assert answer.json()["type"].endswith("invalid")
+        operator = local.http(local.operator_token)
+        for query in UNMATCHED:
+            answer = operator.get(f"/v1/admin/{query}")
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["type"].endswith("invalid")

@@ -9,16 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-import schemathesis
 from hypothesis.errors import FlakyStrategyDefinition
-from schemathesis.checks import not_a_server_error
-from schemathesis.core.failures import FailureGroup
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from fedclust.wire.submissions import JSON
 from support.api_caller import ApiCaller
@@ -46,15 +37,6 @@ def test_what_schemathesis_makes_is_answered_as_the_contract_says(
     assert {200, 201, 403, 404} <= watch.findings.statuses.keys()
 
 
-_CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-]
-
-
 def fuzz(watch: Watch, n: int, seed: int) -> None:
     """Send ``n`` requests that schemathesis makes, following the description's links.
 
@@ -62,6 +44,9 @@ def fuzz(watch: Watch, n: int, seed: int) -> None:
     ten are sent on with the name of a session that is there, and most with a token of the role that
     the operation is for: without, they would end at 404 and 401.
     """
+    # All workers collect this module, and one runs it: importing takes half a second.
+    import schemathesis
+
     schema = schemathesis.openapi.from_dict(watch.document)
     schema = schema.exclude(operation_id=_streams(watch.document))
     send = _Sender(watch, _Aims(watch.api, random.Random(seed)), watch.findings.requests + n)
@@ -107,12 +92,26 @@ class _Sender:
         return case.call(**keywords)
 
     def judge(self, case: Any, response: Any, keywords: dict[str, Any]) -> None:
+        from schemathesis.checks import not_a_server_error
+        from schemathesis.core.failures import FailureGroup
+        from schemathesis.specs.openapi import checks
+
         operation = case.operation.definition.raw["operationId"]
         said = [*_said(case.path_parameters), *_said(case.query), *_said(case.body)]
         headers = {name: ", ".join(value) for name, value in response.headers.items()}
         self.watch.judge(operation, response.status_code, response.text, headers, said)
         try:
-            case.validate_response(response, checks=_CHECKS, transport_kwargs=keywords)
+            case.validate_response(
+                response,
+                checks=[
+                    not_a_server_error,
+                    checks.status_code_conformance,
+                    checks.content_type_conformance,
+                    checks.response_headers_conformance,
+                    checks.response_schema_conformance,
+                ],
+                transport_kwargs=keywords,
+            )
         except FailureGroup as group:
             for failure in group.exceptions:
                 text = f"{operation}: {failure}"

@@ -12,24 +12,22 @@ import httpx
 import numpy as np
 import pytest
 
-from fedclust import Site, simulate
+from fedclust import Site
 from fedclust.definition import plan_of, read_definition
-from fedclust.methods.common.options import select_variant_model, variant_models
+from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
-from support.api_caller import FEATURES, ApiCaller, rows_of
+from support.api_caller import ApiCaller, rows_of
 from support.local_coordinator import local_coordinator
-from support.method_variants import ALL, IDS, KS, TRIED
+from support.method_variants import KS, TRIED, once
 from support.rounds import drive
 
 SITES = ("north", "south", "west")
 LATE = "late"
 #: In a session with it the first phase of the method is the first round.
 UNPREPARED = {"scaling": "none", "missing": "drop"}
-#: Every method once, where what is tried rests on the coordinator.
-LAST = [(method, tried.variants[-1]) for method, tried in TRIED.items()]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +89,7 @@ def answers(api: ApiCaller, session: str, number: int) -> dict[str, bool]:
 # --- coming late, leaving -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "options"), LAST, ids=TRIED)
+@pytest.mark.parametrize(("method", "options"), once("lloyd", "dual"))
 def test_one_site_comes_late_and_one_leaves(
     api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
@@ -174,66 +172,16 @@ def _leaves_alone(api: ApiCaller, session: str) -> None:
 # --- numbers of clusters --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
-def test_more_clusters_than_any_site_has_rows(
-    api: ApiCaller, session: str, method: str, options: dict[str, Any]
-) -> None:
-    # As many as the method takes: one that solves problems exactly takes few.
-    described = select_variant_model(METHODS[method].options, options).model_json_schema()
-    described = described["properties"]["n_clusters"]
-    wanted = min(100, described.get("maximum", 100))
-    if wanted < 100:
-        api.data.update({site: rows_of(site)[::4] for site in SITES})
-    try:
-        wish = {**options, "n_clusters": wanted}
-        sites = begin(api, session, method, wish, policy={"max_rounds": 10})
-        state = api.finish(session, sites)
-    finally:
-        api.data.clear()
-    if state == "failed":
-        # As published, with a mean for every row: none may be sent.
-        info = api.ok("GET", f"/v1/sessions/{session}", "ada")
-        assert options.get("variant") == "paper" or options in TRIED[method].own_only
-        assert info["stopped_because"] == "too_few_contributors"
-        assert "n_clusters" in info["failure"]
-        return
-    result = result_of(api, session)
-    assert 1 <= len(result["centroids"]) < wanted
-    assert any(str(wanted) in warning for warning in result["warnings"]), result["warnings"]
-    distinct = np.unique(np.array(result["centroids"]), axis=0)
-    assert len(distinct) == len(result["centroids"])
-
-
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
-def test_one_cluster_is_the_mean(method: str, options: dict[str, Any]) -> None:
-    """Within one process: over HTTP it is the same to the bit (tests/e2e/test_same_bytes.py)."""
-    sites = {site: rows_of(site) for site in SITES}
-    config = {**options, "n_clusters": 1}
-    result = simulate(method, sites, config=config, features=FEATURES, seed=7).result_
-    mean = np.vstack(list(sites.values())).mean(axis=0)
-    # Of groups' middle values, or of artificial persons around them.
-    assert np.allclose(result.centroids_original, [mean], rtol=1e-2)
-    assert result.sizes == (180,)
-
-
-@pytest.mark.parametrize(
-    ("method", "n_clusters"),
-    [
-        (method, n)
-        for method in TRIED
-        for n in (0, -1, 10_001, 1.5, "2", None, False)
+def test_no_such_number_of_clusters(api: ApiCaller) -> None:
+    for method in TRIED:
+        fields = variant_models(METHODS[method].options)[0].model_fields
         # Null where the method chooses.
-        if n is not None
-        or variant_models(METHODS[method].options)[0].model_fields["n_clusters"].is_required()
-    ],
-)
-def test_no_such_number_of_clusters(
-    api: ApiCaller, session: str, method: str, n_clusters: Any
-) -> None:
-    body = api.definition(session, list(SITES), algorithm=method, config={"n_clusters": n_clusters})
-    response = api.request("POST", "/v1/sessions", "ada", json=body)
-    problem = refused(response, "invalid")
-    assert [error.pointer for error in problem.errors] == ["/config/n_clusters"]
+        null = [None] if fields["n_clusters"].is_required() else []
+        for wrong in (0, -1, 10_001, 1.5, "2", False, *null):
+            config = {"n_clusters": wrong}
+            body = api.definition("none", list(SITES), algorithm=method, config=config)
+            problem = refused(api.request("POST", "/v1/sessions", "ada", json=body), "invalid")
+            assert [error.pointer for error in problem.errors] == ["/config/n_clusters"], method
 
 
 def test_every_k_of_a_sweep_is_read_by_itself(api: ApiCaller, session: str) -> None:
@@ -281,24 +229,15 @@ def test_an_answer_that_counts_nobody_is_refused(api: ApiCaller, session: str) -
     assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/counts", "empty")]
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
-def test_sites_with_too_few_rows_fail_with_the_reason_and_what_to_change(
-    api: ApiCaller, session: str, method: str, options: dict[str, Any]
-) -> None:
-    few = {site: rows_of(site)[:4] for site in SITES}
-    api.data.update(few)
+def test_sites_with_too_few_rows_fail_with_the_reason(api: ApiCaller, session: str) -> None:
+    api.data.update({site: rows_of(site)[:4] for site in SITES})
     try:
-        sites = begin(api, session, method, options)
-        assert api.finish(session, sites) == "failed"
+        assert api.finish(session, begin(api, session, "lloyd", {})) == "failed"
     finally:
         api.data.clear()
     info = api.ok("GET", f"/v1/sessions/{session}", "ada")
     assert info["stopped_because"] == "too_few_contributors"
     assert info["failure"]
-
-
-def _state_at_the_end(api: ApiCaller, session: str) -> str:
-    return str(_until(api, "north", session, "ended")["session_state"])
 
 
 def _until(api: ApiCaller, site: str, session: str, *statuses: str) -> dict[str, Any]:
@@ -359,7 +298,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+@pytest.mark.parametrize(("method", "options"), once(*TRIED))
 def test_answers_that_cannot_be_true_are_refused_and_not_stored(
     api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
@@ -449,7 +388,7 @@ def refused(response: httpx.Response, slug: str) -> Problem:
 # --- what comes of it -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "options"), LAST, ids=TRIED)
+@pytest.mark.parametrize(("method", "options"), once("lloyd", "overlap", "spectral"))
 def test_a_site_that_comes_after_the_end_labels_its_rows_and_sends_nothing(
     api: ApiCaller, session: str, method: str, options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ from support.local_coordinator import local_coordinator
 
 ROOT = Path(__file__).resolve().parents[2] / "openapi"
 EXAMPLES = ROOT / "examples"
-DOCUMENT: dict[str, Any] = json.loads(openapi_text())
+DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi.json").read_text("utf-8"))
 #: Phases with examples. Those of evidence are the same for every method: lloyd has them. Counts of
 #: outcomes have none: they are random.
 PHASES = [
@@ -403,9 +403,9 @@ def alike(one: Any, two: Any, at: str) -> None:
         assert one == two, at
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_first_submission_is_accepted_as_it_stands(tmp_path: Path, method: str) -> None:
+def test_the_first_submission_is_accepted_as_it_stands(tmp_path: Path) -> None:
     """A client in another language can check its bytes against the examples of this phase."""
+    method = "lloyd"
     definition, consent = read(f"{method}/session.json"), read(f"{method}/participation.json")
     with local_coordinator(tmp_path) as local:
         api = ApiCaller(local.base_url, local.operator_token)

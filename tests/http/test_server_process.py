@@ -81,7 +81,7 @@ def one_line(result: subprocess.CompletedProcess[str], code: Exit) -> str:
 
 
 def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
-    with running_server(tmp_path / "data") as server:
+    with running_server(tmp_path / "data", empty=True) as server:
         output = server.output()
         assert "made the data directory" in output
         assert "wrote a secret key" in output

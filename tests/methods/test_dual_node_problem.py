@@ -321,8 +321,10 @@ def test_rows_far_from_the_origin_lose_no_digits() -> None:
 @pytest.mark.parametrize(
     ("symmetry", "part", "weighted"),
     [
-        # Each problem with or without weights, in turn; the other way with the long tests.
-        pytest.param(*problem, weighted, marks=[pytest.mark.long] if number % 2 != weighted else [])
+        # Every other problem, with or without weights in turn; all with the long tests.
+        pytest.param(
+            *problem, weighted, marks=[pytest.mark.long] if number % 4 != 2 * weighted else []
+        )
         for number, problem in enumerate(
             [*((form, False) for form in FORMS), ("none", True), ("pairwise", True)]
         )

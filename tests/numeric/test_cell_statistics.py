@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lifelines import KaplanMeierFitter
-from lifelines.datasets import load_rossi
 from scipy import stats as scipy_stats
 
 from fedclust.numeric import cell_statistics as cs
@@ -157,6 +155,9 @@ def test_survival_equals_a_life_table_by_the_textbook() -> None:
 
 
 def test_survival_is_kaplan_meiers_where_nobody_leaves_within_an_interval() -> None:
+    from lifelines import KaplanMeierFitter
+    from lifelines.datasets import load_rossi
+
     rossi, edges = load_rossi(), np.array([13.0, 26.0, 39.0, 52.0])
     found = cs.survival(_time_cells(rossi.week, rossi.arrest, edges), cs.follow_up(edges), 0.0)
     theirs = KaplanMeierFitter().fit(rossi.week, rossi.arrest)

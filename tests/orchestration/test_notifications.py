@@ -36,6 +36,7 @@ from fedclust_service.orchestration.sweeper import look_after_notifications, swe
 from fedclust_service.store import Store
 from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi
 from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE
 from support.timeouts import TIMEOUT_S
 

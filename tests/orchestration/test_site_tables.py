@@ -13,6 +13,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, site_tables
 from fedclust_service.orchestration.attention import LEAST_FREE_BYTES, find_attention
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, chain, site
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.timeouts import TIMEOUT_S
 
 TABLE, OTHER = "0" * 32, "1" * 32

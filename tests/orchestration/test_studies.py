@@ -15,6 +15,7 @@ from fedclust_service.store import DataDamaged
 from orchestration import counting_method
 from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi, actor, site
 from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE
 
 EVE = actor(Role.ANALYST, "eve")

@@ -153,7 +153,13 @@ def compare_worlds(seed: int, *, drawn: bool) -> int:
     return sum(int((~np.isnan(each.released)).sum()) for each in true.cohort.columns)
 
 
-@pytest.mark.parametrize("first", range(0, 1000, 100))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, 400, 100),
+        *(pytest.param(n, marks=pytest.mark.long) for n in range(400, 1000, 100)),
+    ],
+)
 def test_identical_persons_release_the_same_real_record(first: int) -> None:
     released = sum(compare_worlds(seed, drawn=True) for seed in range(first, first + 100))
     assert released > 500

@@ -274,7 +274,11 @@ def other_values(model: type[MethodOptions], name: str, current: Any) -> Iterato
         yield from (True, False)
 
 
-def changed_options() -> Iterator[Any]:
+#: Options that have an effect only with another one.
+WITH = {"residual": {"update": "subgradient"}, "step": {"update": "subgradient"}}
+
+
+def changed_options() -> Iterator[tuple[str, type[MethodOptions], dict[str, Any], str]]:
     """Return each option of each built-in method and variant, with its defaults."""
     for method in BUILT_IN:
         for model in variant_models(METHODS[method].options):
@@ -286,35 +290,28 @@ def changed_options() -> Iterator[Any]:
             }
             for name in fields:
                 if name not in ("start", "centroids", *(set(base) - {"n_clusters"})):
-                    yield pytest.param(method, model, base, name, id=f"{model.__name__}-{name}")
+                    yield method, model, base | WITH.get(name, {}), name
 
 
-#: Options that have an effect only with another one.
-WITH = {"residual": {"update": "subgradient"}, "step": {"update": "subgradient"}}
-
-
-@pytest.mark.parametrize(("method", "model", "base", "name"), list(changed_options()))
-def test_each_option_of_each_method_is_named(
-    method: str, model: type[MethodOptions], base: dict[str, Any], name: str
-) -> None:
-    base = base | WITH.get(name, {})
-    current = getattr(model.model_validate(base), name)
-    text = methods_text(facts_of(definition=definition_of(method, base)))
-    same, tried = [], 0
-    for value in other_values(model, name, current):
-        try:
-            options = model.model_validate({**base, name: value})
-        except ValidationError:
-            continue
-        if getattr(options, name) == current:
-            continue
-        tried += 1
-        config = options.model_dump(mode="json")
-        changed = methods_text(facts_of(definition=definition_of(method, config)))
-        same += [value] if changed == text else []
-    assert tried > len(same), (method, name)
-    # None stands for one of the values.
-    assert len(same) <= (current is None), (method, name, same)
+def test_each_option_of_each_method_is_named() -> None:
+    for method, model, base, name in changed_options():
+        current = getattr(model.model_validate(base), name)
+        text = methods_text(facts_of(definition=definition_of(method, base)))
+        same, tried = [], 0
+        for value in other_values(model, name, current):
+            try:
+                options = model.model_validate({**base, name: value})
+            except ValidationError:
+                continue
+            if getattr(options, name) == current:
+                continue
+            tried += 1
+            config = options.model_dump(mode="json")
+            changed = methods_text(facts_of(definition=definition_of(method, config)))
+            same += [value] if changed == text else []
+        assert tried > len(same), (method, name)
+        # None stands for one of the values.
+        assert len(same) <= (current is None), (method, name, same)
 
 
 def test_given_first_centroids_are_named() -> None:

@@ -29,14 +29,16 @@ def test_every_problem_type_has_its_class_and_no_class_lacks_a_type() -> None:
     assert errors.BY_SLUG.keys() == CATALOGUE.keys()
 
 
-@pytest.mark.parametrize("slug", CATALOGUE)
-def test_a_problem_document_becomes_its_error(slug: str) -> None:
-    document = problem(slug, "do this", [FieldError(pointer="/a/b", rule="r", message="too big")])
-    error = errors.from_problem(Problem.model_validate_json(document.model_dump_json()))
-    assert type(error).slug == slug
-    assert error.status == CATALOGUE[slug][0]
-    assert error.detail == "do this"
-    assert "a.b: too big" in str(error)
+def test_a_problem_document_becomes_its_error() -> None:
+    for slug in CATALOGUE:
+        document = problem(
+            slug, "do this", [FieldError(pointer="/a/b", rule="r", message="too big")]
+        )
+        error = errors.from_problem(Problem.model_validate_json(document.model_dump_json()))
+        assert type(error).slug == slug
+        assert error.status == CATALOGUE[slug][0]
+        assert error.detail == "do this"
+        assert "a.b: too big" in str(error)
 
 
 def test_a_foreign_problem_is_a_coordinator_error_still() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedclust.methods.common.options import select_variant_model
+from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
 from fedclust.simulate import SimulationResult, simulate
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
@@ -142,3 +144,40 @@ def test_far_rows_do_not_make_near_ones_equal(n_clusters: int) -> None:
     )
 
     assert sum(result.sizes_) == len(far) + len(near)
+
+
+def sites_of_two_clusters() -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    centres = np.repeat([[40.0, 180.0], [70.0, 260.0]], 30, axis=0)
+    return {name: centres + rng.normal(0.0, (4.0, 12.0), (60, 2)) for name in "abc"}
+
+
+BOUNDED = [{"name": "age", "lower": 0, "upper": 120}, {"name": "chol", "lower": 0, "upper": 1_000}]
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_more_clusters_than_any_site_has_rows(method: str, options: dict[str, Any]) -> None:
+    # As many as the method takes: one that solves problems exactly takes few.
+    described = select_variant_model(METHODS[method].options, options).model_json_schema()
+    wanted = min(100, described["properties"]["n_clusters"].get("maximum", 100))
+    every = 1 if wanted == 100 else 4
+    sites = {name: rows[::every] for name, rows in sites_of_two_clusters().items()}
+    config = {**options, "n_clusters": wanted}
+    policy = {"max_rounds": 10}
+    found = simulate(
+        *(method, sites), config=config, features=BOUNDED, policy=policy, seed=7
+    ).result_
+    assert 1 <= len(found.centroids) < wanted
+    assert any(str(wanted) in warning for warning in found.warnings), found.warnings
+    assert len(np.unique(found.centroids, axis=0)) == len(found.centroids)
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_one_cluster_is_the_mean(method: str, options: dict[str, Any]) -> None:
+    sites = sites_of_two_clusters()
+    config = {**options, "n_clusters": 1}
+    result = simulate(method, sites, config=config, features=BOUNDED, seed=7).result_
+    mean = np.vstack(list(sites.values())).mean(axis=0)
+    # Of groups' middle values, or of artificial persons around them.
+    assert np.allclose(result.centroids_original, [mean], rtol=1e-2)
+    assert result.sizes == (180,)

@@ -1,4 +1,4 @@
-"""Databases for tests: SQLite files and a PostgreSQL server of the test run's own.
+"""Databases for tests: a PostgreSQL server of the test run's own, and both kinds by turns.
 
 The fixtures are in ``tests/conftest.py`` and give addresses as `Store.open` and
 ``FEDCLUST_DATABASE_URL`` take them:
@@ -67,6 +67,14 @@ SQLITE_FIRST = pytest.mark.parametrize(
     ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)],
     indirect=True,
 )
+
+
+@pytest.fixture(
+    name="database_url", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
+)
+def sqlite_first(request: pytest.FixtureRequest) -> str:
+    """Take the place of ``database_url`` in a module that imports it: as `SQLITE_FIRST`."""
+    return str(request.getfixturevalue({"sqlite": "sqlite_url"}.get(request.param, "postgres_url")))
 
 
 def in_turn(cases: Sequence[Any], ids: Sequence[str]) -> list[Any]:
@@ -195,18 +203,3 @@ def _empty(connection: psycopg.Connection[Any], first_rows: Mapping[str, str | N
             read = sql.SQL("SELECT * FROM json_populate_recordset(NULL::{}, {})")
             read = read.format(table, sql.Literal(rows))
             connection.execute(sql.SQL("INSERT INTO {} {}").format(table, read))
-
-
-class SqliteFiles:
-    """SQLite files, copied from one that has been migrated."""
-
-    def __init__(self, folder: Path) -> None:
-        self._template = folder / "template.db"
-        migrate.upgrade(f"sqlite:///{self._template}")
-
-    def create(self, folder: Path, *, migrated: bool = True) -> str:
-        """Make a file in a folder and return its address."""
-        path = folder / "fedclust.db"
-        if migrated:
-            shutil.copyfile(self._template, path)
-        return f"sqlite:///{path}"

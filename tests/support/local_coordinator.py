@@ -9,23 +9,32 @@ The driver and the sweeper run only with ``threads=True``; without, tests call w
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import structlog
+import uvicorn.server
 
 from fedclust_service import logging, server
 from fedclust_service.clock import StoreClock
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, load_settings
 from support.api_caller import NOBODY
+from support.sqlite_file import create_sqlite
 from support.timeouts import TIMEOUT_S
+
+# Uvicorn looks every 0.1 s whether it should end, and then lets another 0.1 s pass.
+uvicorn.server.asyncio = SimpleNamespace(
+    **{**vars(asyncio), "sleep": lambda seconds: asyncio.sleep(seconds / 10)}
+)
 
 
 @dataclass
@@ -60,6 +69,8 @@ def local_coordinator(
     """Serve a new coordinator on a free port for the length of a ``with`` block."""
     through_logging()
     flags = {"data_dir": str(place / "coordinator"), "port": "0", **settings}
+    if not {"data_dir", "database_url"} & settings.keys():
+        create_sqlite(place / "coordinator")
     read = load_settings(flags, env_file=None)
     opened = server.open_coordinator(read, serving=True, clock=clock)
     co = opened.coordinator

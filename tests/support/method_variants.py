@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from fedclust.methods.registry import METHODS
 
 
@@ -97,3 +99,18 @@ def busy(method: str) -> dict[str, Any]:
     """Return the options under which a session of ``method`` does not end within 10 rounds."""
     tried = TRIED[method]
     return tried.variants[0] if tried.busy is None else tried.busy
+
+
+def once(*methods: str) -> list[Any]:
+    """Return every method with its last variant; others than ``methods`` with the long tests.
+
+    For what the service does with a session: it knows no method by name.
+    """
+    return [
+        pytest.param(
+            *(method, tried.variants[-1]),
+            id=method,
+            marks=[] if method in methods else [pytest.mark.long],
+        )
+        for method, tried in TRIED.items()
+    ]

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from support import processes
 from support.processes import SERVICE, clean_environment
+from support.sqlite_file import create_sqlite
 from support.timeouts import TIMEOUT_S, eventually
 
 _COMMAND = [sys.executable, "-c", SERVICE]
@@ -40,7 +41,10 @@ def service(
 
 @dataclass
 class ServerProcess:
-    """One coordinator over its restarts; ``command`` is what ``serve`` is said to."""
+    """One coordinator over its restarts; ``command`` is what ``serve`` is said to.
+
+    It begins on a migrated SQLite file, unless it is told another database or ``empty``.
+    """
 
     data_dir: Path
     flags: Sequence[str] = ()
@@ -48,6 +52,7 @@ class ServerProcess:
     command: Sequence[str] = field(default_factory=lambda: tuple(_COMMAND))
     base_url: str = ""
     operator_token: str = ""
+    empty: bool = False
     process: subprocess.Popen[bytes] | None = None
     _port: int = 0
 
@@ -65,6 +70,9 @@ class ServerProcess:
         ready.unlink(missing_ok=True)
         self._port = self._port or lasting_port()
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        elsewhere = "FEDCLUST_DATABASE_URL" in self.env or "--database-url" in self.flags
+        if not (self.empty or elsewhere or self.data_dir.exists()):
+            create_sqlite(self.data_dir)
         with self.log.open("ab") as log:
             self.process = processes.popen(
                 [
@@ -135,10 +143,10 @@ def lasting_port() -> int:
 
 @contextmanager
 def running_server(
-    data_dir: Path, *flags: str, env: Mapping[str, str] | None = None
+    data_dir: Path, *flags: str, env: Mapping[str, str] | None = None, empty: bool = False
 ) -> Iterator[ServerProcess]:
     """Run a coordinator on ``data_dir`` (made if missing) for the length of a ``with`` block."""
-    server = ServerProcess(data_dir, flags, env or {})
+    server = ServerProcess(data_dir, flags, env or {}, empty=empty)
     try:
         server.start()
         yield server

@@ -10,14 +10,14 @@ from fedclust.schema.model import Model
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
 
-@pytest.mark.parametrize("slug", CATALOGUE)
-def test_a_problem_document_comes_back_as_it_was(slug: str) -> None:
-    document = problem(slug, "Do this next.", round=3)
-    back = Problem.model_validate_json(document.model_dump_json())
-    assert back == document
-    assert back.slug == slug
-    assert back.status == CATALOGUE[slug][0]
-    assert back.model_extra == {"round": 3}
+def test_a_problem_document_comes_back_as_it_was() -> None:
+    for slug in CATALOGUE:
+        document = problem(slug, "Do this next.", round=3)
+        back = Problem.model_validate_json(document.model_dump_json())
+        assert back == document
+        assert back.slug == slug
+        assert back.status == CATALOGUE[slug][0]
+        assert back.model_extra == {"round": 3}
 
 
 def test_at_most_twenty_errors_are_listed() -> None:
