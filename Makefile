@@ -1,7 +1,7 @@
 # Every target sets up what it needs. Plain Python 3.11 or newer is enough to begin with.
 #
 #   make demo               a coordinator and four hospitals on this machine
-#   make demo-sepsis        four intensive-care units, stability and transfer, a site is killed
+#   make demo-support       a study of eight hospitals, from files to manuscript; one is killed
 #   make test               all tests          (make test ARGS="tests/e2e -k https")
 #   make bench              all benchmarks     (make bench crash footprint)
 
@@ -13,11 +13,12 @@ JOBS ?= 4
 ARGS ?=
 
 RUN_STAMP := $(VENV)/.installed-run
+EXAMPLES_STAMP := $(VENV)/.installed-examples
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-sepsis serve test lint format bench openapi docs docs-site docs-pdf \
-	screenshots dist clean
+.PHONY: help install demo demo-support serve test lint format bench openapi docs docs-site \
+	docs-pdf screenshots dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -29,8 +30,8 @@ install: $(DEV_STAMP)
 demo: $(RUN_STAMP)
 	$(BIN)/fedclust-service demo $(ARGS)
 
-demo-sepsis: $(RUN_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python examples/sepsis.py $(ARGS)
+demo-support: $(EXAMPLES_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python examples/support.py $(ARGS)
 
 serve: $(RUN_STAMP)
 	$(BIN)/fedclust-service serve $(ARGS)
@@ -144,6 +145,10 @@ $(VENV)/.created:
 $(RUN_STAMP): pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[service]'
+	@touch $@
+
+$(EXAMPLES_STAMP): pyproject.toml $(RUN_STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[service,examples]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml $(RUN_STAMP)

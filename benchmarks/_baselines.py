@@ -126,6 +126,6 @@ def steps_of(result: SimulationResult) -> list[NDArray[np.float64]]:
         entry.task.common.centroids
         for entry in result.trace_
         if entry.site == site
-        and entry.phase != "evaluate"
+        and entry.phase != "evidence"
         and getattr(entry.task.common, "centroids", None) is not None
     ]

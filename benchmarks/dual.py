@@ -1,4 +1,4 @@
-"""The dual method against its paper: Tables II and III, Figures 6 to 8, and a clinical problem.
+"""The dual method against its paper: Tables II and III, Figure 6, and a clinical problem.
 
 Data: the 30 distinct problems that the authors published (all two-dimensional), and problems of
 three and four dimensions made from the paper's text: K centres in [-1, 1]^d, five rows a centre and
@@ -26,7 +26,6 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, load_wine
 
 from _data import SHARED
-from _dual_nodes import agreement
 from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust import simulate
@@ -424,33 +423,6 @@ def made(numbers: int) -> None:
     table("dual_made", (3, 4), wanted, numbers)
 
 
-def nodes(numbers: int) -> None:
-    """Branch and bound against SCIP on node problems, and what each takes."""
-    consortia = {
-        f"{n}N2D{k}K_{number}": list(problem(n, 2, k, number).values())
-        for n, k in SIZES
-        for number in range(1, numbers + 1)
-    }
-    rows = []
-    for found in agreement(consortia):
-        own, scip = found["branch_and_bound"], found["scip"]
-        rows.append(
-            {
-                "problem": found["problem"],
-                "symmetry": found["symmetry"],
-                "rows": found["rows"],
-                "values apart": found["differs_by"],
-                "bounds apart": abs(own["bound"] - scip["bound"]),
-                "complete": own["complete"] and scip["complete"],
-                "nodes": own["nodes"],
-                "ms": 1e3 * own["seconds"],
-                "SCIP's nodes": scip["nodes"],
-                "SCIP s": scip["seconds"],
-            }
-        )
-    write("dual_nodes", rows, note="CPU time; box 3 wide; 100,000 nodes at most.")
-
-
 def evolution(_: int) -> None:
     """Figure 6: the gap by iteration on 2N2D4K_3."""
     rows = []
@@ -466,45 +438,6 @@ def evolution(_: int) -> None:
             }
         )
     write("dual_figure6", rows, note="2N2D4K_3, cells.", hidden=("curve",))
-
-
-def central(_: int) -> None:
-    """Figure 8: the ascent against the central MIQCP in SCIP, on 4N4D4K_3 made from the text."""
-    sites = problem(4, 4, 4, 3)
-    X = np.concatenate([sites[name] for name in sorted(sites)])
-    rows: list[dict[str, Any]] = []
-    for rule, symmetry in (("quasi_newton", "cells"), ("quadratic_bundle", "pairwise")):
-        record = ascent(4, 4, 4, 3, rule, symmetry, NODE_LIMIT)
-        rows.append(
-            {
-                "how": f"{rule}, {symmetry}",
-                "nodes": "-",
-                "seconds": record["eq. 39 s"],
-                "lower": record["lower"],
-                "upper": record["upper"],
-                "gap %": record["gap"],
-            }
-        )
-    region = dual.feasible_set.Region(np.full(4, -1.5), np.full(4, 1.5), np.zeros((4, 4)), "none")
-    for limit in CENTRAL_NODES:
-        began = time.perf_counter()
-        found = node_problem.solve_node(
-            X, np.zeros((4, 4)), region, solver="scip", node_limit=limit, start=None
-        )
-        rows.append(
-            {
-                "how": "central MIQCP, SCIP",
-                "nodes": limit,
-                "seconds": time.perf_counter() - began,
-                "lower": found.bound,
-                "upper": found.value,
-                "gap %": 100.0 * max(0.0, 1.0 - found.bound / found.value),
-            }
-        )
-    write("dual_figure8", rows, note="80 rows, 4 features, K = 4. Seconds by eq. 39 for ascents.")
-
-
-CENTRAL_NODES = (1_000, 10_000)
 
 
 def clinical(_: int) -> None:
@@ -601,13 +534,11 @@ PARTS: dict[str, Callable[[int], None]] = {
     "closing": closing,
     "reference": reference,
     "made": made,
-    "nodes": nodes,
     "evolution": evolution,
-    "central": central,
     "clinical": clinical,
 }
 #: Some minutes to an hour each: only by name.
-LONG = ("reference", "made", "central")
+LONG = ("reference", "made")
 
 
 def main() -> None:

@@ -12,14 +12,12 @@ import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedclust.engine import EVIDENCE_PHASES, all_phases, outcomes
+from fedclust.engine import CLOSING_PHASES, all_phases, resampling
 from fedclust.methods.registry import BUILT_IN, METHODS
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.task import Phase
 
 DOCS = Path(__file__).parent
-#: What leaves in these phases is on the page about evidence, once for all methods.
-SHARED_PHASES = (*EVIDENCE_PHASES, outcomes.PHASE)
 sys.path.insert(0, str(DOCS))
 from render_options import markdown_table, options  # noqa: E402  # found through the line above
 from render_reference import (  # noqa: E402
@@ -39,17 +37,16 @@ from render_reference import (  # noqa: E402
 
 
 def disclosures(method: str) -> str:
-    """Return, phase by phase, what leaves a site in sessions of ``method``, but for evidence."""
+    """Return, phase by phase, what leaves a site in sessions of ``method`` before the closing."""
     found = all_phases(METHODS[method])
-    text = phase_tables(phase for phase in found if phase not in SHARED_PHASES)
-    more = _WITH_EVIDENCE + _WITH_OUTCOMES if EVIDENCE_PHASES[-1] in found else _WITH_OUTCOMES
-    return f"{text}\n\n{textwrap.fill(more + _SEE, 99, break_on_hyphens=False)}"
+    text = phase_tables(phase for phase in found if phase not in CLOSING_PHASES)
+    compared = _WITH_MODELS if resampling.PHASE in found else ""
+    said = _CLOSING + compared + _WITH_OUTCOMES + _SEE
+    return f"{text}\n\n{textwrap.fill(said, 99, break_on_hyphens=False)}"
 
 
-_WITH_EVIDENCE = (
-    "With the options `stability` or `transfer`, `evidence` takes the place of `evaluate`, and a "
-    "round `resampling` follows. "
-)
+_CLOSING = "Unless `evaluate` is off, the round `evidence` measures the final clusters. "
+_WITH_MODELS = "With `stability` or `transfer` a round `resampling` follows. "
 _WITH_OUTCOMES = (
     "A session with [outcomes](../features.md#outcomes) ends with the round `outcomes`. "
 )
@@ -90,7 +87,7 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/problems.md", "problems"): problems,
         ("reference/audit-actions.md", "actions"): audit_actions,
         ("protocol.md", "task rules"): task_rules,
-        ("evidence.md", "disclosures"): lambda: phase_tables(SHARED_PHASES),
+        ("evidence.md", "disclosures"): lambda: phase_tables(CLOSING_PHASES),
     }
     for part, model in DEFINITIONS.items():
         page = "reference/definition.md"

@@ -104,7 +104,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
         "radar",
         "centroids",
         "stability",
-        "consensus",
         "own_clusters",
         "flow",
         "forest",

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.client import Client
+from fedclust.client import Client, ConnectionOptions
 from fedclust.errors import UsageError
 
 HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
@@ -126,12 +126,13 @@ def file_of(hospital: str) -> str:
 
 
 @contextmanager
-def coordinator(directory: Path) -> Iterator[tuple[str, str]]:
-    """Run a coordinator; yield its address and the operator's token."""
+def coordinator(directory: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """Run a coordinator with options of ``serve``; yield its address and the operator's token."""
     directory.mkdir()
     ready, log = directory / "ready", directory / "log"
     program = "import sys; from fedclust_service.cli import main; sys.exit(main())"
     arguments = ["serve", "--data-dir", str(directory), "--port", "0", "--ready-file", str(ready)]
+    arguments += options
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", program, *arguments], stdout=output, stderr=output, env=_env()
@@ -151,9 +152,15 @@ def coordinator(directory: Path) -> Iterator[tuple[str, str]]:
         process.wait(30)
 
 
-def register(url: str, operator_token: str, out: Path, sites: Iterable[str]) -> str:
+def register(
+    url: str,
+    operator_token: str,
+    out: Path,
+    sites: Iterable[str],
+    options: ConnectionOptions | None = None,
+) -> str:
     """Register sites and an analyst, write their token files, return the analyst's token."""
-    with Client(url, operator_token) as operator:
+    with Client(url, operator_token, options) as operator:
         for name in sites:
             operator.add("sites", name)
             _keep(out / name / "token", operator.issue_token("sites", name).token)
@@ -165,12 +172,14 @@ def register(url: str, operator_token: str, out: Path, sites: Iterable[str]) -> 
 
 def command(*arguments: str, url: str, at: Path, wait: bool = True) -> subprocess.Popen[bytes]:
     """Run ``fedclust`` with the token in ``at``."""
-    program = [sys.executable, "-m", "fedclust.cli", *arguments]
-    program += ["--coordinator", url, "--token-file", str(at / "token")]
+    program = "import sys, fedclust.cli.main as cli; sys.exit(cli.main())"
+    env = _env() | {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN_FILE": str(at / "token")}
     # Keep the groups of this trial's persons apart from those of real sessions on this account.
-    env = _env() | {"FEDCLUST_STATE_DIR": str(at / "state")}
+    env["FEDCLUST_STATE_DIR"] = str(at / "state")
     with (at / "log").open("ab") as log:
-        process = subprocess.Popen(program, stdout=log, stderr=log, cwd=at, env=env)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments], stdout=log, stderr=log, cwd=at, env=env
+        )
     if wait and process.wait(_WAIT_S):
         raise SystemExit(f"fedclust {arguments[0]} ended with {process.returncode}: {at / 'log'}")
     return process

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -21,7 +22,7 @@ from _baselines import accuracy, partition_cost
 
 def test_every_benchmark_can_be_imported() -> None:
     for path in sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py")):
-        importlib.import_module(path.stem)
+        runpy.run_path(str(path))
 
 
 def test_sites_of_benchmarks_and_examples_leave_the_accounts_groups_alone() -> None:
@@ -29,7 +30,8 @@ def test_sites_of_benchmarks_and_examples_leave_the_accounts_groups_alone() -> N
     root = Path(__file__).parents[1]
     files = [*(root / "benchmarks").glob("*.py"), *(root / "examples").glob("*.py")]
     found = [path for path in files if taking_part.search(path.read_text("utf-8"))]
-    assert {"_floor.py", "workers.py", "heart_disease.py"} <= {path.name for path in found}
+    names = {path.name for path in found}
+    assert {"_floor.py", "workers.py", "heart_disease.py", "support.py"} <= names
     for path in found:
         assert "FEDCLUST_STATE_DIR" in path.read_text("utf-8"), path.name
 
@@ -146,3 +148,27 @@ def test_every_site_gets_its_share_of_the_telling_features() -> None:
     X[:, :10] += 9.0 * y[:, None]
     hands = _hospitals.dealt(X, y, 10, rng)
     assert all((hand < 10).sum() == 1 for hand in hands)
+
+
+def test_numbers_of_rows_are_those_of_a_session_without_protection() -> None:
+    """Of rows by statsmodels, lifelines and SciPy; of exact counts by the session."""
+    support = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "support.py"))
+    study_file = Path(__file__).parents[1] / "examples" / "support_study.py"
+    said = runpy.run_path(str(study_file)) | {"MORE_FEATURES": "", "K": 2}
+    rng, n = np.random.default_rng(0), 600
+    names = [each.split()[0] for each in said["FEATURES"].split(";")]
+    kind, days = rng.integers(0, 2, n), rng.integers(1, 500, n)
+    rows = pd.DataFrame(rng.normal(30 + 5 * kind[:, None], 1, (n, len(names))), columns=names)
+    died = (rng.random(n) < 0.2 + 0.3 * kind).astype(int)
+    more = {"died_60": died, "hospital_days": rng.integers(1, 30, n)}
+    rows = rows.assign(**more, days=days, death=(days < 400).astype(int), dzgroup="CHF")
+    study = support["Study"](rows, said)
+    one = support["compare"](study, study.split(0), support["UNPROTECTED"], 1)
+    assert np.array_equal(one.label, one.own)
+    found = {(x["outcome"], x["what"], x["cluster"]): x for x in support["numbers"](study, one)}
+    assert all(each["inside"] != "no" for each in found.values())
+    exact = ("yes", "odds_ratio", "risk_difference", "cell 2", "superiority", "S(60)", "S(180)")
+    told = [each for (_, what, _), each in found.items() if what in exact]
+    assert len(told) == 11
+    for each in told:
+        assert each["printed"] == pytest.approx(each["rows"], rel=1e-9)

@@ -176,7 +176,7 @@ def test_shares_lists_and_options_are_written_for_people(desk: Desk) -> None:
     assert "n_clusters: 3, " in full
 
 
-def test_a_sweep_says_which_k_were_tried_and_which_is_recommended(desk: Desk) -> None:
+def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: Desk) -> None:
     site = desk.run("north", "participate swept --data north.csv --id-column mrn")
     files = " ".join(f"--site {site}={site}.csv" for site in SITES)
     local = f"simulate fkm --clusters 2-3 --features age,chol {files}"
@@ -186,13 +186,14 @@ def test_a_sweep_says_which_k_were_tried_and_which_is_recommended(desk: Desk) ->
         desk.run("ada", local),
     ):
         assert said.code == 0, said.err
-        assert "(tried K = 2, 3; K = " in said.text
-        assert "has the highest simplified silhouette" in said.text
+        assert "(tried K = 2, 3; no K is recommended, K = 2 is shown)" in said.text
+        assert "Do not report clusters as a finding." in said.text
     facts = json.loads(
         desk.run("north", "participate swept --data north.csv --id-column mrn --json").out
     )
     assert facts["tried"] == [2, 3]
-    assert facts["recommended"] == facts["clusters"]
+    assert (facts["choice"], facts["shown"], facts["tied"]) == ("one-cloud", 2, [])
+    assert facts["one_cloud"]["p"] > 0.05
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -30,10 +30,12 @@ from fedclust_coordinator_client.models import (
     CellsTask,
     CellsTaskDocument,
     Consents,
-    EvaluateSubmission,
-    EvaluateTaskDocument,
     Evaluation,
-    EvaluationTask,
+    EvidencePart,
+    EvidencePayload,
+    EvidenceSubmission,
+    EvidenceTask,
+    EvidenceTaskDocument,
     Feature,
     LloydConfig,
     LloydSessionCreate,
@@ -67,8 +69,8 @@ FEATURES: list[Feature | Outcome] = [
     Feature(name="chol", unit="mg/dl", lower=0.0, upper=1000.0),
 ]
 Rows = list[list[float]]
-AnyTask = PrepareTaskDocument | CellsTaskDocument | LloydTaskDocument | EvaluateTaskDocument
-AnySubmission = PrepareSubmission | CellsSubmission | LloydSubmission | EvaluateSubmission
+AnyTask = PrepareTaskDocument | CellsTaskDocument | LloydTaskDocument | EvidenceTaskDocument
+AnySubmission = PrepareSubmission | CellsSubmission | LloydSubmission | EvidenceSubmission
 T = TypeVar("T")
 
 
@@ -154,7 +156,8 @@ class Site:
                 costs=[cost(part, c) for part, c in zip(parts, centroids, strict=True)],
             )
             return LloydSubmission(phase="lloyd", task_digest=digest, payload=step)
-        centroids = known(EvaluationTask, task.common.parameters).centroids
+        (asked,) = known(EvidenceTask, task.common.parameters).parts
+        centroids = asked.centroids
         parts = nearest(scaled, centroids)
         apart = [[sorted(math.dist(row, c) for c in centroids) for row in part] for part in parts]
         evaluation = Evaluation(
@@ -169,7 +172,8 @@ class Site:
             constant=[False] * len(centroids[0]),
             typical=[False] * len(centroids[0]),
         )
-        return EvaluateSubmission(phase="evaluate", task_digest=digest, payload=evaluation)
+        sent = EvidencePayload(parts=[EvidencePart(evaluation=evaluation)])
+        return EvidenceSubmission(phase="evidence", task_digest=digest, payload=sent)
 
 
 def moments(rows: Rows) -> tuple[int, list[float], list[float]]:

@@ -97,7 +97,7 @@ def test_it_finishes_a_session(generated: tuple[Path, str], tmp_path: Path) -> N
     session = {"config": {"n_clusters": 2}, "policy": {"protection": "none"}, "seed": 7}
     own = simulate("lloyd", rows, features=FEATURES, **session)
     assert [entry["phase"] for entry in result["history"]][:2] == ["prepare", "cells"]
-    assert result["history"][-1]["phase"] == "evaluate"
+    assert result["history"][-1]["phase"] == "evidence"
     assert len(document["provenance"]["submissions"]) == 3 * len(result["history"])
     assert np.allclose(result["centroids_original"], own.cluster_centers_, rtol=1e-9, atol=0)
     assert np.isclose(result["quality"]["inertia"], own.inertia_, rtol=1e-9)

@@ -92,7 +92,7 @@ def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
         assert each["accuracy"] > 0.95
         report = (out / f"{each['session']}.html").read_text("utf-8")
         assert report.count("<svg") >= 3
-    assert len(list(out.glob("*/groups/cohorts/*.cohort"))) == 4
+    assert len(list(out.glob("*/state/state.sqlite3"))) == 4
     zurich = (out / "zurich" / "log").read_text("utf-8")
     assert "chol" in zurich
     assert {path.name for path in (tmp_path / "figures").iterdir()} >= {

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedclust import engine
-from fedclust.engine import EngineState, Plan, evaluation, preparation, sweep
+from fedclust.engine import EngineState, Plan, evaluation, evidence, preparation, sweep
 from fedclust.engine.sweep_messages import SweepTask
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
@@ -52,7 +52,7 @@ def test_preparation_then_the_method_then_evaluation() -> None:
     phases = [opened.phase for opened in run.rounds]
 
     assert phases[:3] == ["prepare", "cells", "lloyd"]
-    assert phases[-1] == "evaluate"
+    assert phases[-1] == "evidence"
     assert set(phases[2:-1]) == {"lloyd"}
     assert run.result is not None
     assert [entry.phase for entry in run.result.history] == phases
@@ -112,7 +112,7 @@ def test_too_few_contributors_fail_the_session_in_every_phase(phase: str) -> Non
 def test_a_clustering_is_kept_where_too_few_can_answer_its_evaluation() -> None:
     plan = plan_for(2, {"n_clusters": 3})
     run = drive(plan, _sites())
-    opened = next(opened for opened in run.rounds if opened.phase == "evaluate")
+    opened = next(opened for opened in run.rounds if opened.phase == "evidence")
     answers = [Contribution(s, opened.payloads[s] if s != "b" else None, 5) for s in "abc"]
 
     done = engine.advance(plan, opened.state, answers, "abc")
@@ -351,7 +351,12 @@ def _candidates(c: int, k: int = 3) -> SiteTask:
 
 def _evaluate(k: int = 3) -> SiteTask:
     centroids = np.arange(2.0 * k).reshape(k, 2)
-    return SiteTask("evaluate", evaluation.EvaluationTask(centroids=centroids))
+    return _evidence(evaluation.EvaluationTask(centroids=centroids))
+
+
+def _evidence(part: evaluation.EvaluationTask) -> SiteTask:
+    none = np.zeros(0, dtype=np.int64)
+    return SiteTask("evidence", evidence.EvidenceTask(n_clusters=none, parts=(part,)))
 
 
 @pytest.mark.parametrize(
@@ -383,19 +388,17 @@ def test_a_site_answers_nothing_beyond_the_definition(tasks: list[SiteTask]) -> 
     [
         SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((0, 2)))),
         replace(_lloyd(), space=Space(np.zeros(2), np.full(2, 1e6))),
-        SiteTask(
-            "evaluate",
+        _evidence(
             evaluation.EvaluationTask(
                 centroids=np.eye(2), mask=np.array([[True, False], [True, True]])
-            ),
+            )
         ),
-        SiteTask(
-            "evaluate",
+        _evidence(
             evaluation.EvaluationTask(
                 centroids=np.eye(2),
                 prototypes=np.zeros((500, 2)),
                 prototype_centroids=np.zeros(500, dtype=np.int64),
-            ),
+            )
         ),
     ],
     ids=["no centroids", "another space", "a mask", "prototypes"],
@@ -465,13 +468,17 @@ def test_in_a_sweep_every_k_is_held_to_its_own() -> None:
     base = plan_for(2, {"n_clusters": 3})
     plan = replace(base, method=sweep.for_options(base.method, options), options=options)
 
+    def closing(*ks: int) -> SiteTask:
+        parts = tuple(_evaluate(k).common.parts[0] for k in ks)
+        return SiteTask("evidence", evidence.EvidenceTask(n_clusters=np.array([2, 3]), parts=parts))
+
     def several(*parts: SiteTask) -> SiteTask:
         common = SweepTask(n_clusters=(2, 3), parts=tuple(part.common for part in parts))
         return SiteTask(parts[0].phase, common)
 
     first = [_prepare(), several(_cells(2), _cells(3))]
-    _asked(plan, [*first, several(_lloyd(2), _lloyd(3)), several(_evaluate(2), _evaluate(3))])
-    for wrong in (several(_lloyd(3), _lloyd(3)), several(_evaluate(2), _evaluate(4))):
+    _asked(plan, [*first, several(_lloyd(2), _lloyd(3)), closing(2, 3)])
+    for wrong in (several(_lloyd(3), _lloyd(3)), closing(2, 4)):
         with pytest.raises(RuleViolation, match="clusters"):
             _asked(plan, [*first, wrong])
     with pytest.raises(RuleViolation, match="over in this session"):
@@ -725,7 +732,7 @@ def test_names_of_methods_and_phases_are_unique() -> None:
         assert method.name == name
         names = [phase.name for phase in engine.all_phases(method)]
         assert len(set(names)) == len(names)
-        assert {preparation.NAME, evaluation.NAME} <= set(names)
+        assert {preparation.NAME, evidence.NAME} <= set(names)
 
 
 def test_a_session_over_bounds_that_drops_needs_no_preparation() -> None:

@@ -27,7 +27,7 @@ OPTIONS = lloyd.config.Config(n_clusters=4)
 
 
 def _measure(points: Points, centroids: Any, config: RunConfig) -> evaluation.Evaluation:
-    task = SiteTask(evaluation.NAME, evaluation.task(raw_result(centroids, config)).common)
+    task = SiteTask("evidence", evaluation.task(raw_result(centroids, config)))
     payload = evaluation.local_step(task, points, config)
     assert payload is not None
     evaluation.check(task, payload, config)
@@ -135,7 +135,7 @@ def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None
     points = weighted(np.random.default_rng(3).normal(size=(40, 2)), 5)
     centroids = np.array([[0.0, 0.0], [50.0, 50.0]])
     payload = _measure(points, centroids, config)
-    task = SiteTask(evaluation.NAME, evaluation.EvaluationTask(centroids=centroids))
+    task = SiteTask("evidence", evaluation.EvaluationTask(centroids=centroids))
 
     with pytest.raises(RuleViolation) as caught:
         evaluation.check(task, payload.model_copy(update=change), config)
@@ -156,7 +156,7 @@ def test_columns_that_a_site_lacks_and_exact_rows_are_not_equal(
     payload = _measure(points, centroids, config)
     here = [protection == "groups", False]
     assert payload.constant.tolist() == payload.typical.tolist() == here
-    task = SiteTask(evaluation.NAME, evaluation.EvaluationTask(centroids=centroids))
+    task = SiteTask("evidence", evaluation.EvaluationTask(centroids=centroids))
     for change in ({"typical": EQUAL}, {"constant": EQUAL, "typical": EQUAL}):
         with pytest.raises(RuleViolation, match="that the site has"):
             evaluation.check(task, payload.model_copy(update=change), config)
@@ -176,12 +176,12 @@ def test_equal_records_count_by_persons_where_they_have_a_value(
 
 
 def test_more_centroids_than_the_definition_names_are_refused() -> None:
-    task = SiteTask(evaluation.NAME, evaluation.EvaluationTask(centroids=np.zeros((5, 2))))
+    task = SiteTask("evidence", evaluation.EvaluationTask(centroids=np.zeros((5, 2))))
     with pytest.raises(RuleViolation, match="4 clusters"):
         evaluation.check_task(task, config_of(OPTIONS))
     # Sites without a feature in common keep groups of their own.
     evaluation.check_task(task, config_of(OPTIONS, missing="mask"))
-    many = SiteTask(evaluation.NAME, evaluation.EvaluationTask(centroids=np.zeros((9, 2))))
+    many = SiteTask("evidence", evaluation.EvaluationTask(centroids=np.zeros((9, 2))))
     with pytest.raises(RuleViolation, match="8 clusters"):
         evaluation.check_task(many, config_of(OPTIONS, missing="mask"))
 
@@ -356,7 +356,7 @@ def test_a_small_cluster_at_one_site_alone_is_warned_of(
     config = replace(config, p=p if protection == "groups" else 1)
     centroids = np.array([[0.0], [9.0]])
 
-    said = f"1 of the 2 clusters has fewer than {4 * p} persons, all at one site"
+    said = f"all at one site: cluster 1 ({persons[0]} persons)"
     assert any(said in text for text in _outcome(sites, centroids, config).warnings) == warns
     alone = _outcome({"a": sites["a"]}, centroids, config)
     assert not any("all at one site" in text for text in alone.warnings)

@@ -124,14 +124,14 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
             rng.normal(size=(9, d)) * mask, rng.integers(3, 9, 9), rng.uniform(0, 0.5, d) * mask
         )
         own = replace(config, mask=mask)
-        payload = evaluation.local_step(SiteTask("evaluate", task.common), points, own)
+        payload = evaluation.local_step(SiteTask("evidence", task), points, own)
         sent.append(Contribution(site, payload, p=3))
         shared = known & mask
         if not shared.any():
             assert payload is None
             continue
         assert payload is not None
-        evaluation.check(SiteTask("evaluate", task.common), payload, own)
+        evaluation.check(SiteTask("evidence", task), payload, own)
         means = np.average(points.X, axis=0, weights=points.sizes)
         total = np.average((points.X - means) ** 2, axis=0, weights=points.sizes)
         spread = total / (1 - points.within) * points.within

@@ -25,8 +25,9 @@ from fedclust.wire.models import SessionCreate
 SITES = ("berlin", "oslo", "porto", "riga")
 DIED = {"name": "died", "role": "outcome", "kind": "binary"}
 DAYS = {"name": "days", "role": "outcome", "kind": "ordered", "edges": [3, 7], "points": 40}
+CENTRES = np.array([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
 ROWS = dict(
-    zip(SITES, np.array_split(make_blobs(240, centers=3, random_state=1)[0], 4), strict=True)
+    zip(SITES, np.array_split(make_blobs(240, centers=CENTRES, random_state=1)[0], 4), strict=True)
 )
 
 
@@ -124,7 +125,7 @@ def test_a_site_that_is_silent_is_not_asked() -> None:
 
 def test_with_too_few_sites_that_answer_nothing_is_asked() -> None:
     done, rounds = run(plan(), silent=("oslo", "porto"))
-    assert rounds[-1][0] == "evaluate"
+    assert rounds[-1][0] == "evidence"
     assert done.result.outcomes is not None
     assert done.result.outcomes.results == ()
     assert any("outcomes are not known" in warning for warning in done.result.warnings)
@@ -141,7 +142,7 @@ def test_a_round_that_too_few_sites_answer_leaves_the_clusters_as_they_were() ->
 
 def test_outcomes_stand_at_the_number_of_clusters_that_was_asked_for() -> None:
     done, rounds = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k=2))
-    assert [phase for phase, _ in rounds][-2:] == ["evaluate", "outcomes"]
+    assert [phase for phase, _ in rounds][-2:] == ["evidence", "outcomes"]
     for entry in done.result.sweep or ():
         assert (entry.result.outcomes is not None) == (entry.n_clusters == 2)
     best, _ = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k="recommended"))
@@ -158,7 +159,7 @@ def test_without_a_number_of_clusters_that_stands_out_nothing_is_asked() -> None
         done, rounds = run(session)
     finally:
         ROWS.update(original)
-    assert rounds[-1][0] == "evaluate"
+    assert rounds[-1][0] == "evidence"
     assert done.result.outcomes is None
     assert any("no single number of clusters" in warning for warning in done.result.warnings)
 

@@ -1,4 +1,4 @@
-"""Stability: resampled models, pairs, the gap statistic, and what they say of K."""
+"""Stability: resampled models, pairs, and what their tables say."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ import pytest
 
 from fedclust.engine import stability
 from fedclust.engine.stability import (
-    N_SPLITS,
-    band,
-    clusters_by_gap,
-    clusters_by_prediction_strength,
     count_ambiguous_pairs,
-    gap_statistic,
+    found_again,
     resampled_models,
-    split_models,
     summarise,
 )
 from fedclust.numeric.agreement import contingency_table
@@ -37,16 +32,10 @@ def cells(n_sites: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -> Stability:
     """Return the stability of the model of all cells, on the cells themselves."""
     models = resampled_models(means, counts, sites, k, n_models=40, min_sites=2, seed=1)
-    splits = split_models(means, counts, k, seed=1)
     labels = [nearest_centroid(means, model) for model in models]
     final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
     tables = [contingency_table(final, each, counts, (k, k)) for each in labels]
-    halves = [nearest_centroid(means, model) for model in splits]
-    pairs = zip(halves[::2], halves[1::2], strict=True)
-    split_tables = [contingency_table(*pair, counts, (k, k)) for pair in pairs]
-    return summarise(
-        np.array(tables), np.array(split_tables), count_ambiguous_pairs(np.array(labels), counts)
-    )
+    return summarise(np.array(tables), count_ambiguous_pairs(np.array(labels), counts))
 
 
 def test_clusters_that_are_there_are_found_again_and_others_are_not() -> None:
@@ -58,10 +47,7 @@ def test_clusters_that_are_there_are_found_again_and_others_are_not() -> None:
     assert (right.dissolved == 0.0).all()
     assert right.consensus == pytest.approx(np.eye(4), abs=0.01)
     assert right.ambiguous_share == 0.0
-    assert right.prediction_strength == pytest.approx(1.0, abs=0.01)
     assert np.sort(split.jaccard)[:2].max() < 0.85
-    assert split.prediction_strength is not None
-    assert split.prediction_strength < 0.8
     assert split.ambiguous_share is not None
     assert split.ambiguous_share > 0.01
 
@@ -77,11 +63,8 @@ def test_every_k_is_measured_on_the_same_samples(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stability, "_centroids", centroids)
     for k in drawn:
         resampled_models(means, counts, sites, k, n_models=30, min_sites=3, seed=5)
-        split_models(means, counts, k, seed=5)
     assert np.array_equal(drawn[2], drawn[3])
-    samples, halves = np.array(drawn[2][:30]), np.array(drawn[2][30:])
-    assert len(halves) == 2 * N_SPLITS
-    assert (halves[::2] + halves[1::2] == counts).all()
+    samples = np.array(drawn[2])
     by_site = np.array([samples[:, sites == site].sum(axis=1) for site in range(4)])
     there = (by_site > 0).sum(axis=0)
     assert there.min() == 3
@@ -128,64 +111,6 @@ def test_pairs_are_those_of_a_loop_over_persons(monkeypatch: pytest.MonkeyPatch)
     assert found.tolist() == count_ambiguous_pairs(many[0][:, chosen], many[1][chosen]).tolist()
 
 
-def test_gap_of_even_persons_is_0_and_smaller_references_change_little(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = np.random.default_rng(8).uniform(size=(600, 2))
-    box = np.array([[0.0, 0.0], [1.0, 1.0]])
-    total = float(((rows - rows.mean(axis=0)) ** 2).sum())
-    centroids = stability._centroids(rows, np.ones(600, np.int64), 3, np.random.default_rng(0))
-    inertia = 600 * stability._mean_cost(rows, centroids)
-
-    def gaps() -> tuple[float, float, float]:
-        return gap_statistic(
-            inertia=inertia, total=total, n_persons=600, n_clusters=3, box=box, seed=4
-        )
-
-    gap, error, of_one = gaps()
-    assert abs(gap) < 0.1
-    assert abs(of_one) < 0.1
-    assert 0.005 < error < 0.05
-    monkeypatch.setattr(stability, "_REFERENCE_PERSONS", 200)
-    smaller = gaps()
-    assert smaller == pytest.approx((gap, error, of_one), abs=0.03)
-
-
-def says(strength: float | None, gap: float | None = None, one: float | None = None) -> Stability:
-    none = np.zeros(0)
-    return Stability(
-        n_models=1,
-        jaccard=none,
-        recovered=none,
-        dissolved=none,
-        consensus=np.zeros((0, 0)),
-        prediction_strength=strength,
-        gap=gap,
-        gap_error=None if gap is None else 0.1,
-        gap_of_one=one,
-    )
-
-
-def test_prediction_strength_takes_the_largest_strong_k_and_1_without_any() -> None:
-    strong = {2: says(0.9), 3: says(0.8), 4: says(0.5)}
-    assert clusters_by_prediction_strength(strong) == 3
-    assert clusters_by_prediction_strength({2: says(0.7), 3: says(0.79)}) == 1
-    assert clusters_by_prediction_strength({2: says(None)}) is None
-
-
-def test_gap_takes_the_smallest_k_within_an_error_of_the_best() -> None:
-    assert clusters_by_gap({2: says(None, 1.05, 1.0), 3: says(None, 1.09, 1.0)}) == 1
-    assert clusters_by_gap({2: says(None, 1.05, 1.0), 3: says(None, 2.0, 1.0)}) == 3
-    rising = {2: says(None, 1.5, 1.0), 3: says(None, 2.0, 1.0), 4: says(None, 2.05, 1.0)}
-    assert clusters_by_gap(rising) == 3
-    assert clusters_by_gap({2: says(None, 1.5, 1.0)}) == 2
-    assert clusters_by_gap({2: says(0.9)}) is None
-
-
-def test_bands_are_hennigs() -> None:
-    assert [band(value) for value in (0.59, 0.6, 0.75, 0.85)] == [
-        "not to be trusted",
-        "a pattern whose members are doubtful",
-        "stable",
-        "highly stable",
-    ]
+def test_words_say_in_how_many_samples_a_cluster_is_found_again() -> None:
+    words = [found_again(share) for share in (1.0, 0.9, 0.89, 0.5, 0.1, 0.09, 0.0)]
+    assert words == ["nearly all", "nearly all", "most", "most", "some", "few", "few"]

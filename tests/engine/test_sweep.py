@@ -12,18 +12,15 @@ from sklearn.datasets import make_blobs
 
 from fedclust import engine, simulate
 from fedclust.definition import DefinitionError
-from fedclust.engine import Plan, sweep
-from fedclust.engine.model_selection import recommend, start_agreement
+from fedclust.engine import Plan, evidence, sweep
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd.config import Config
-from fedclust.protection.resolution import FINER
 from fedclust.schema import errors
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.evidence import Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
-from fedclust.schema.result import Result, SweepEntry
+from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done
@@ -62,7 +59,12 @@ def test_every_k_is_what_a_run_of_its_own_gives(method: str, protection: str) ->
         # The closing round is the session's.
         *others, closing = swept.history_
         closing = closing.model_copy(update={"round": len(alone.history_)})
-        update = {"n_clusters": None, "history": (*others, closing)}
+        update = {
+            "n_clusters": None,
+            "history": (*others, closing),
+            "one_cloud": None,
+            "axes": None,
+        }
         of_sweep = swept.result_.model_copy(update=update)
         assert encode_model(of_sweep) == encode_model(alone.result_)
 
@@ -129,7 +131,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
         for each in together.sweep_ or ()
     )
     raw = together.result_.model_copy(update={"sweep": entries})
-    evaluated = [entry for entry in together.trace_ if entry.phase == "evaluate"]
+    evaluated = [entry for entry in together.trace_ if entry.phase == "evidence"]
     contributions = []
     for number, each in enumerate(evaluated):
         small, large = each.payload.parts
@@ -145,11 +147,11 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
         5,
         space=Space.identity(3),
     )
-    first, second = sweep.measured(raw, contributions, config)
+    (first, second), _ = evidence.measured(raw, contributions, config)
     assert first is not None
     assert second is None
     complete = sweep.complete_entries(raw, (first, second), together.history_)
-    done = sweep.report_recommended(complete)
+    done = sweep.report_recommended(complete, binary=False)
     assert done.n_clusters == 2
     unmeasured = done.at(5)
     assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)
@@ -282,17 +284,6 @@ def _with(cells: Any, count: int) -> Any:
 # --- choosing -------------------------------------------------------------------------------------
 
 
-def test_starts_agree_at_the_clusters_there_are() -> None:
-    centres = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
-    rng = np.random.default_rng(4)
-    means = np.repeat(centres, 10, axis=0) + rng.normal(scale=0.5, size=(40, 2))
-    counts = rng.integers(5, 20, 40)
-    found = {k: start_agreement(means, counts, k, 7) or 0.0 for k in (2, 3, 4, 6)}
-    assert found[4] > 0.99
-    assert max(found[2], found[3], found[6]) < 0.9
-    assert start_agreement(means[:4], counts[:4], 4, 7) is None
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_four_clear_clusters_are_recommended(method: str) -> None:
     result = run(method, [3, 4, 5])
@@ -302,99 +293,6 @@ def test_four_clear_clusters_are_recommended(method: str) -> None:
     if method.startswith("mixture"):
         assert "K = 4 has the lowest BIC" in why
         return
-    assert "K = 4 has the highest simplified silhouette" in why
+    assert result.result_.choice == "apart"
+    assert "Every cluster stands apart" in why
     assert "Davies-Bouldin agrees" in why
-
-
-def entry(
-    k: int, stability: Stability | None = None, fine: bool = False, **measured: float
-) -> SweepEntry:
-    result = Result(
-        centroids=np.zeros((1, 1)),
-        centroids_original=np.zeros((1, 1)),
-        center=np.zeros(1),
-        scale=np.ones(1),
-        stability=stability,
-        warnings=(f"The {k} {FINER}: more.",) if fine else ("Something else.",),
-    )
-    return SweepEntry(n_clusters=k, result=result, **measured)
-
-
-def stable(k: int, strength: float, jaccard: float, gap: float) -> Stability:
-    return Stability(
-        n_models=20,
-        jaccard=np.full(k, jaccard),
-        recovered=np.ones(k),
-        dissolved=np.zeros(k),
-        consensus=np.eye(k),
-        prediction_strength=strength,
-        gap=gap,
-        gap_error=0.01,
-        gap_of_one=1.0,
-    )
-
-
-def test_the_reason_says_what_disagrees() -> None:
-    entries = [
-        entry(2, simplified_silhouette=0.2, davies_bouldin=1.5, start_agreement=0.99),
-        entry(3, simplified_silhouette=0.21, davies_bouldin=1.6, start_agreement=0.4),
-        entry(4, simplified_silhouette=0.1, davies_bouldin=1.1, start_agreement=0.8),
-    ]
-    chosen, why = recommend(entries)
-    assert chosen == 3
-    for said in ("within 0.02", "disagrees: 1.600", "K = 4, 1.100", "disagree on it", "Below 0.25"):
-        assert said in why, why
-    # Equal silhouettes: the fewest clusters; nothing measured: the most stable.
-    assert (
-        recommend([entry(3, simplified_silhouette=0.5), entry(2, simplified_silhouette=0.5)])[0]
-        == 2
-    )
-    chosen, why = recommend([entry(2, start_agreement=0.3), entry(3, start_agreement=0.95)])
-    assert (chosen, "not measured" in why) == (3, True)
-    assert recommend([entry(5), entry(2)])[0] == 2
-
-
-def test_a_k_finer_than_the_groups_is_not_recommended_while_there_are_others() -> None:
-    entries = [
-        entry(2, simplified_silhouette=0.5),
-        entry(3, simplified_silhouette=0.6),
-        entry(4, fine=True, simplified_silhouette=0.9),
-        entry(5, fine=True, simplified_silhouette=0.8),
-    ]
-    chosen, why = recommend(entries)
-    assert chosen == 3
-    assert "Left out: K = 4, 5, whose clusters are finer" in why
-    chosen, why = recommend(entries[2:])
-    assert chosen == 4
-    assert "The clusters of every K are finer" in why
-
-
-def test_clusters_that_one_half_predicts_for_the_other_go_before_a_higher_silhouette() -> None:
-    entries = [
-        entry(2, stable(2, 0.9, 0.9, 1.5), simplified_silhouette=0.5),
-        entry(3, stable(3, 0.85, 0.8, 2.0), simplified_silhouette=0.4),
-        entry(4, stable(4, 0.5, 0.5, 2.0), simplified_silhouette=0.7),
-    ]
-    chosen, why = recommend(entries)
-    assert chosen == 2
-    assert "Prediction strength is 0.90; K = 3 is the largest that reaches 0.8." in why
-    assert "The gap statistic prefers: K = 3." in why
-    assert "Clusters by Jaccard index: 2 highly stable." in why
-    assert "one cluster" not in why
-
-
-def test_the_reason_says_first_that_there_may_be_no_structure() -> None:
-    entries = [
-        entry(2, stable(2, 0.6, 0.7, 0.9), simplified_silhouette=0.5),
-        entry(3, stable(3, 0.4, 0.5, 0.9), simplified_silhouette=0.4),
-    ]
-    chosen, why = recommend(entries)
-    assert chosen == 2
-    assert why.startswith("The gap statistic and prediction strength speak for one cluster, so")
-    assert "Prediction strength is 0.60, below 0.8." in why
-    assert "2 a pattern whose members are doubtful" in why
-    entries[0] = entry(2, stable(2, 0.9, 0.7, 0.9), simplified_silhouette=0.5)
-    assert recommend(entries)[1].startswith(
-        "The gap statistic speaks for one cluster, so for no structure in the data; prediction "
-        "strength does not."
-    )

@@ -74,7 +74,7 @@ def test_the_clustering_is_kept_without_its_measures(
             until(api, site, session, ("work", phase))
             answer(api, site, session)
     for site in SITES:
-        until(api, site, session, ("work", "evaluate"))
+        until(api, site, session, ("work", "evidence"))
     for site in SITES:
         if site not in leaves:
             answer(api, site, session)

@@ -191,7 +191,7 @@ def test_every_k_of_a_sweep_is_read_by_itself(api: ApiCaller, session: str) -> N
     path = f"/v1/sessions/{session}/result"
     whole = result_of(api, session)
     assert [entry["n_clusters"] for entry in whole["sweep"]] == list(KS)
-    assert whole["recommendation"].startswith(f"K = {whole['n_clusters']} ")
+    assert whole["recommendation"].startswith(f"K = {whole['n_clusters']}: ")
     for entry in whole["sweep"]:
         k = entry["n_clusters"]
         for reader, sizes in (("ada", set(SITES)), ("north", {"north"})):

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, validators
 from pydantic import BaseModel
 
 from fedclust import engine
-from fedclust.engine import outcomes
+from fedclust.engine import outcomes, resampling
 from fedclust.methods.registry import METHODS
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
@@ -41,13 +41,13 @@ from support.local_coordinator import local_coordinator
 ROOT = Path(__file__).resolve().parents[2] / "openapi"
 EXAMPLES = ROOT / "examples"
 DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi.json").read_text("utf-8"))
-#: Phases with examples. Those of evidence are the same for every method: lloyd has them. Counts of
-#: outcomes have none: they are random.
+#: Phases with examples. Comparisons with other models are the same for every method: lloyd has
+#: them. Counts of outcomes have none: they are random.
 PHASES = [
     (name, phase.name)
     for name, method in METHODS.items()
     for phase in engine.all_phases(method)
-    if phase != outcomes.PHASE and (name == "lloyd" or phase not in engine.EVIDENCE_PHASES)
+    if phase != outcomes.PHASE and (name == "lloyd" or phase != resampling.PHASE)
 ]
 
 PARTS = {

@@ -380,7 +380,6 @@ def test_models_of_resampled_data_and_of_fewer_sites_have_modes_too() -> None:
     policy = {"dissimilarity": "k-prototypes"}
     found = cluster(rows, "fkm", policy=policy, stability=20).result_.stability
     assert found.jaccard.min() > 0.75
-    assert found.gap is None
     compared = cluster(rows, "fkm", policy={**policy, "min_sites": 1}, transfer=True)
     for site in compared.result_.transfer.sites.values():
         assert site.own_ari > 0.6

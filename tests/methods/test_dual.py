@@ -344,7 +344,6 @@ def test_equal_rows_and_more_clusters_than_rows_have_no_cost(update: str) -> Non
     ("missing", "options", "places"),
     [
         ("numba", {}, ["site"]),
-        ("pyscipopt", {"node_solver": "scip"}, ["site"]),
         ("clarabel", {}, ["site", "coordinator"]),
         ("clarabel", {"update": "subgradient"}, ["site"]),
     ],

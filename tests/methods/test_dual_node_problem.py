@@ -1,4 +1,4 @@
-"""Node problems of `dual` against enumeration, an interior-point solver, SCIP and themselves."""
+"""Node problems of `dual` against enumeration, an interior-point solver and themselves."""
 
 from __future__ import annotations
 
@@ -318,34 +318,6 @@ def test_rows_far_from_the_origin_lose_no_digits() -> None:
     assert far.complete
 
 
-@pytest.mark.parametrize(
-    ("symmetry", "part", "weighted"),
-    [
-        # Every other problem, with or without weights in turn; all with the long tests.
-        pytest.param(
-            *problem, weighted, marks=[pytest.mark.long] if number % 4 != 2 * weighted else []
-        )
-        for number, problem in enumerate(
-            [*((form, False) for form in FORMS), ("none", True), ("pairwise", True)]
-        )
-        for weighted in (False, True)
-    ],
-)
-def test_scip_agrees(symmetry: Symmetry, part: bool, weighted: bool) -> None:
-    pytest.importorskip("pyscipopt")
-    weights = np.array([5, 8, 6, 9, 5, 7]) if weighted else None
-    rows, mu, references = problem(11, 6, 3, 2, 0.5 if weights is None else 4.0)
-    whole = region_of(symmetry, references)
-    region = subdomain_of(whole, 0) if part else whole
-    ours = solve_node(rows, mu, region, weights=weights)
-    scip = solve_node(rows, mu, region, weights=weights, solver="scip", node_limit=50_000)
-    assert ours.complete
-    assert scip.complete
-    assert scip.value == pytest.approx(ours.value, abs=1e-5)
-    assert scip.bound == pytest.approx(ours.bound, abs=1e-5)
-    assert scip.bound <= ours.value
-
-
 @settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(0, 6))
 def test_small_quadratic_programs_have_a_proven_minimum(seed: int, size: int, faces: int) -> None:
@@ -449,9 +421,6 @@ def test_without_the_extra_the_error_names_the_install_command(
         monkeypatch.delattr(dual, module, raising=False)
     with pytest.raises(MissingExtra, match=r'pip install "fedclust\[dual\]"'):
         solve_node(rows, mu, region)
-    monkeypatch.setitem(sys.modules, "pyscipopt", None)
-    with pytest.raises(MissingExtra, match=r'pip install "fedclust\[dual\]"'):
-        solve_node(rows, mu, region, solver="scip")
 
 
 def test_functions_are_compiled_without_a_cache(

@@ -298,7 +298,7 @@ def test_the_paper_variant_has_a_fixed_number_of_rounds(max_rounds: int | None) 
     options = {"n_clusters": 3, "variant": "paper", "rounds": 4}
     result = simulate("fkm", sites, config=options, policy={**BARE, "max_rounds": max_rounds})
 
-    assert [entry.phase for entry in result.history_] == ["seeds", *["means"] * 3, "evaluate"]
+    assert [entry.phase for entry in result.history_] == ["seeds", *["means"] * 3, "evidence"]
     assert result.stopped_because_ == "finished"
 
 

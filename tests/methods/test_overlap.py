@@ -575,7 +575,7 @@ def test_a_later_round_that_too_few_answer_completes_with_what_was_found() -> No
     for few in ((), ("a",)):
         ended = engine.advance(plan, second.state, answers(*few), sent, masks)
         assert isinstance(ended, Next)
-        assert ended.task.phase == "evaluate"
+        assert ended.task.phase == "evidence"
         done = engine.advance(plan, ended.state, answers(), sent, masks)
         assert isinstance(done, Done)
         assert done.result.stopped_because == "too_few_contributors"

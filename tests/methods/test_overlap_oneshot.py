@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import SimulationResult, engine, simulate
-from fedclust.engine import Plan, evaluation
+from fedclust.engine import Plan, evaluation, evidence
 from fedclust.methods import overlap_oneshot
 from fedclust.methods.common.partial_features import LocalCentroids, connected_components
 from fedclust.methods.overlap_oneshot.agglomeration import (
@@ -535,7 +535,10 @@ def test_a_site_measures_no_more_centroids_than_the_method_can_find(
         asked = evaluation.EvaluationTask(
             centroids=np.random.default_rng(0).random((n_centroids, 3))
         )
-        task = SiteTask(evaluation.NAME, asked, space=space)
+        none = np.zeros(0, dtype=np.int64)
+        task = SiteTask(
+            "evidence", evidence.EvidenceTask(n_clusters=none, parts=(asked,)), space=space
+        )
         engine.local_step(
             plan, task, points, site="a", round_number=3, p=5, size_band=None, memory={}
         )

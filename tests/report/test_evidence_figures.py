@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import escape
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from fedclust.engine.stability import band
 from fedclust.errors import UsageError
 from fedclust.report import Facts, Figure, Plots, html
 from fedclust.report.figures.flow import MOST_STAGES, draw_flow
 from fedclust.report.figures.map import MOST_NAMED_SITES
-from fedclust.report.figures.stability import BOUNDS
-from fedclust.schema.evidence import PrincipalAxes, Stability
+from fedclust.report.one_cloud import chosen_text, short_verdict
+from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability
 from fedclust.schema.result import SweepEntry
 from fedclust.schema.transfer import SiteTransfer, Transfer
 from support.drawings import check_drawing, words_of
@@ -52,44 +52,54 @@ def _measured(jaccard: list[float]) -> Stability:
 # --- stability ------------------------------------------------------------------------------------
 
 
-def test_the_bands_drawn_are_those_of_the_table() -> None:
-    figure = Plots(facts_of(MEANS, NAMES, stability=_measured([0.95, 0.7, 0.02]))).stability()
+def test_a_bar_stands_beside_what_the_comparison_with_one_cloud_says() -> None:
+    cloud = CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.02, 0.3, 0.0001]))
+    facts = facts_of(MEANS, NAMES, stability=_measured([0.95, 0.7, 0.02]), one_cloud=cloud)
+    figure = Plots(facts).stability()
 
-    for bound in BOUNDS:
-        assert band(bound) != band(bound - 1e-9)
-    grounds, bars = _elements(figure, "rect")[:4], _elements(figure, "rect", fill="#0072b2")
-    left, wide = float(grounds[0].attrib["x"]), float(grounds[0].attrib["width"]) / BOUNDS[0]
-    edges = [(float(each.attrib["x"]) - left) / wide for each in grounds]
-    np.testing.assert_allclose(edges, [0.0, *BOUNDS], atol=1e-3)
-    lengths = [float(each.attrib["width"]) / wide for each in bars]
-    np.testing.assert_allclose(lengths, [0.95, 0.7, 0.02], atol=1e-3)
-    assert {"0.95", "0.70", "0.02", "not to be trusted", "stable"} <= set(words_of(figure))
-    assert "Cluster 1: 0.70, a pattern whose members are doubtful" in figure.description
+    bars = _elements(figure, "rect", fill="#0072b2")
+    lengths = np.array([float(each.attrib["width"]) for each in bars])
+    np.testing.assert_allclose(lengths / lengths[0], [1.0, 0.7 / 0.95, 0.02 / 0.95], atol=1e-3)
+    said = ["stands apart: p = 0.02", "does not stand apart: p = 0.3", "stands apart: p < 0.001"]
+    assert {"0.95", "0.70", "0.02", *said} <= set(words_of(figure))
+    again = "found again in nearly all samples"
+    assert f"Cluster 1: 0.70, {again}, does not stand apart: p = 0.3" in figure.description
     check_drawing(figure)
+    page = html(facts)
+    for text in said:
+        assert page.count(f">{escape(text)}</td>") == 2
+    assert "highly stable" not in page
 
 
-@pytest.mark.parametrize("count", [2, 30])
-def test_the_consensus_has_a_cell_for_each_pair(count: int) -> None:
-    means = np.random.default_rng(0).normal(size=(count, 2))
-    facts = facts_of(means, ["u", "v"], stability=_measured([0.9] * count))
-    figure = Plots(facts).consensus()
-    assert len(_elements(figure, "rect")) == count**2 + 5
-    assert words_of(figure).count("0.12") == (2 if count == 2 else 0)
-    assert "Between: clusters 0 and 1 0.12" in figure.description
-    check_drawing(figure)
+@pytest.mark.parametrize(
+    ("cloud", "says", "short"),
+    [
+        (None, "not judged", ""),
+        (CloudComparison(n_draws=0, not_judged="why"), "not judged", "not compared with one cloud"),
+        (
+            CloudComparison(n_draws=20, p=0.74),
+            "does not stand apart",
+            "as clear as pieces of one cloud (p = 0.74): no finding",
+        ),
+        (
+            CloudComparison(n_draws=20, p=0.05, not_judged="why"),
+            "not judged",
+            "clearer than one cloud (p = 0.05)",
+        ),
+    ],
+)
+def test_stability_is_never_shown_without_the_verdict(
+    cloud: CloudComparison | None, says: str, short: str
+) -> None:
+    facts = facts_of(MEANS, NAMES, stability=_measured([0.95, 0.9, 0.9]), one_cloud=cloud)
+    assert words_of(Plots(facts).stability()).count(says) == 3
+    assert short_verdict(facts.result) == short
+    check_drawing(Plots(facts).stability())
 
 
 def test_without_stability_there_is_none_to_draw() -> None:
-    for name in ("stability", "consensus"):
-        with pytest.raises(UsageError, match="set the option `stability`"):
-            getattr(Plots(facts_of(MEANS, NAMES)), name)()
-    alone = facts_of(MEANS[:1], NAMES, stability=_measured([1.0]))
-    means = np.random.default_rng(0).normal(size=(61, 2))
-    many = facts_of(means, ["u", "v"], stability=_measured([1.0] * 61))
-    with pytest.raises(UsageError, match="at most 60 clusters"):
-        Plots(many).consensus()
-    with pytest.raises(UsageError, match="one cluster"):
-        Plots(alone).consensus()
+    with pytest.raises(UsageError, match="set the option `stability`"):
+        Plots(facts_of(MEANS, NAMES)).stability()
 
 
 # --- from K to K ----------------------------------------------------------------------------------
@@ -265,22 +275,49 @@ def test_without_two_axes_of_all_persons_the_centroids_have_their_own() -> None:
         check_drawing(figure)
 
 
-def test_the_choice_of_a_number_shows_its_stability_where_that_was_measured() -> None:
-    plain = _swept(3, 3)
-    assert "prediction strength" not in html(plain)
-    assert "prediction strength" not in words_of(Plots(plain).choice())
-    strong = _measured([0.9, 0.61]).model_copy(update={"prediction_strength": 0.87, "gap": 1.25})
-    sweep = plain.result.sweep or ()
-    first = sweep[0].result.model_copy(update={"stability": strong})
-    entries = (sweep[0].model_copy(update={"result": first}), *sweep[1:])
-    stable = replace(plain, result=plain.result.model_copy(update={"sweep": entries}))
-    page = html(stable)
-    for text in (
-        "least stable cluster (Jaccard)",
-        "<td>0.61</td>",
-        "<td>0.87</td>",
-        "<td>1.25</td>",
-    ):
+# --- the number of clusters -----------------------------------------------------------------------
+
+
+def _compared(ps: list[float], **changes: Any) -> Facts:
+    plain = _swept(len(ps), 2)
+    entries = []
+    for entry, p in zip(plain.result.sweep or (), ps, strict=True):
+        apart = np.full(entry.n_clusters, 0.01) if p <= 0.05 else None
+        cloud = CloudComparison(n_draws=20, p=p, gap=0.1, gap_error=0.05, cluster_p=apart)
+        own = entry.result.model_copy(update={"one_cloud": cloud})
+        entries.append(entry.model_copy(update={"result": own}))
+    best = entries[0].result.one_cloud
+    update = {"sweep": tuple(entries), "one_cloud": best, **changes}
+    return replace(plain, result=plain.result.model_copy(update=update))
+
+
+def test_the_choice_marks_every_k_that_is_clearer_than_one_cloud() -> None:
+    plain = Plots(_swept(3, 3)).choice()
+    assert "clearer than a cloud" not in words_of(plain)
+    facts = _compared([0.002, 0.05, 0.3], choice="apart")
+    figure = Plots(facts).choice()
+    assert "clearer than a cloud" in words_of(figure)
+    # Two K and the legend.
+    assert len(_elements(figure, "path", fill="#222222")) == 3
+    assert "3 clusters: silhouette –, agreement of starts 0.5, p = 0.05" in figure.description
+    page = html(facts)
+    for text in ("against one cloud", "p = 0.002", "2 of 2", "3 of 3", "0 of 4"):
         assert text in page
-    assert "prediction strength" in words_of(Plots(stable).choice())
-    check_drawing(Plots(stable).choice())
+    check_drawing(figure)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"choice": "apart"}, "K = 2 is recommended"),
+        ({"choice": "one-cloud"}, "no K is recommended, K = 2 is shown"),
+        (
+            {"choice": "silhouette", "tied": (3, 4)},
+            "K = 2 is shown, too close to call with K = 3, 4",
+        ),
+    ],
+)
+def test_near_ties_and_one_cloud_recommend_no_k(changes: dict[str, Any], words: str) -> None:
+    facts = _compared([0.6, 0.7, 0.8], **changes)
+    assert chosen_text(facts.result) == words
+    assert f"number of clusters ({words})" in words_of(Plots(facts).choice())

@@ -1,4 +1,4 @@
-"""The methods section, its references and the checklist say all that was done, and no more."""
+"""The methods section and its references say all that was done, and no more."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from pydantic import ValidationError
 from fedclust import engine, simulate
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import BUILT_IN, METHODS
-from fedclust.report import Facts, bibtex, checklist, methods_text, sections
-from fedclust.report.checklist import FIELDS, WRITE_UP
-from fedclust.report.methods_text import SENTENCES
+from fedclust.report import Facts, bibtex, methods_text, sections
 from fedclust.report.references import cited, entries
-from fedclust.schema.evidence import Stability
+from fedclust.schema.evidence import CloudComparison, Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.outcomes import Outcomes
@@ -171,9 +169,6 @@ def test_typical_values_are_not_called_means() -> None:
         "Clusters are described by typical values and shares of groups in crp and smoker, for half "
         "of a site's records or more hold one value there."
     ) in methods_text(facts)
-    assert "by cluster and variable: mean, typical value, share of groups, share; of" in (
-        checklist(facts).markdown()
-    )
 
 
 def test_a_sweep_names_its_measures_and_the_reason() -> None:
@@ -193,8 +188,6 @@ def test_a_sweep_names_its_measures_and_the_reason() -> None:
     assert "The measures were the mean adjusted Rand index" in text
     other = methods_text(facts_of(result_of(n_clusters=3), definition))
     assert "that of K = 3" in other
-    tried = next(i for i in checklist(facts_of(swept, definition)).items if "number" in i.id)
-    assert "K = 2: inertia 5, agreement of starts 0.9; K = 3: " in tried.software
 
 
 def test_stability_has_its_sentences_and_papers() -> None:
@@ -205,21 +198,50 @@ def test_stability_has_its_sentences_and_papers() -> None:
         dissolved=np.array([0.0, 0.5]),
         consensus=np.eye(2),
         ambiguous_share=0.125,
-        prediction_strength=0.8,
     )
     facts = facts_of(result_of(stability=stability))
     text = methods_text(facts)
     assert "with 100 k-means models" in text
     assert "[@hennig2007] was 0.91 (cluster 0), 0.55 (cluster 1)." in text
     assert "12 % were ambiguous" in text
-    assert "gap statistic" not in text
-    assert {"hennig2007", "senbabaoglu2014", "tibshirani2005"} <= set(cited(text))
-    item = next(each for each in checklist(facts).items if each.id == "stability")
-    assert item.software in text
-    swept = result_of(sweep=(SweepEntry(n_clusters=2, result=facts.result),), n_clusters=2)
-    found = checklist(facts_of(swept, definition_of(config={"n_clusters": [2, 3]})))
-    tried = next(each for each in found.items if "number" in each.id)
-    assert "K = 2: least mean Jaccard index 0.55, prediction strength 0.8." in tried.software
+    assert "one cloud" not in text
+    assert {"hennig2007", "senbabaoglu2014"} <= set(cited(text))
+
+
+def test_the_comparison_with_one_cloud_has_its_sentences_and_papers() -> None:
+    cloud = CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.3]))
+    facts = facts_of(result_of(one_cloud=cloud))
+    text = methods_text(facts)
+    assert "by a t distribution: p = 0.002." in text
+    assert "p was at most 0.05 for 1 of 2 clusters." in text
+    assert {"helgeson2021", "cario1997", "tibshirani2001"} <= set(cited(text))
+    unjudged = CloudComparison(n_draws=0, not_judged="A reason.")
+    assert "not compared with one cloud. A reason." in methods_text(
+        facts_of(result_of(one_cloud=unjudged))
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "tied", "says"),
+    [
+        ("apart", (), "K = 2 was the largest whose clusters were clearer than one cloud"),
+        ("step", (3,), "K = 3 had the highest simplified silhouette."),
+        ("one-cloud", (), "At no K were the clusters clearer than one cloud (K = 2: p = 0.3)"),
+    ],
+)
+def test_a_choice_is_described_without_advice(choice: str, tied: Any, says: str) -> None:
+    own = result_of(one_cloud=CloudComparison(n_draws=20, p=0.3), n_clusters=2)
+    swept = result_of(
+        sweep=(SweepEntry(n_clusters=2, result=own),),
+        n_clusters=2,
+        choice=choice,
+        tied=tied,
+        recommendation="Do not report clusters as a finding.",
+    )
+    facts = facts_of(swept, definition_of(config={"n_clusters": [2, 3]}))
+    text = methods_text(facts)
+    assert says in text
+    assert "Do not report" not in text
 
 
 def test_transfer_has_its_sentences_and_papers() -> None:
@@ -232,8 +254,6 @@ def test_transfer_has_its_sentences_and_papers() -> None:
     assert "was 0.50 to 0.90." in text
     assert "corrected for bias [@bergsma2013], was 0.25." in text
     assert {"hubert1985", "bergsma2013"} <= set(cited(text))
-    item = next(each for each in checklist(facts).items if each.id == "external-validity")
-    assert item.software in text
 
 
 def test_outcomes_are_named_apart_with_their_noise_and_its_papers() -> None:
@@ -251,8 +271,6 @@ def test_outcomes_are_named_apart_with_their_noise_and_its_papers() -> None:
     papers = {"canonne2020", "bun2016", "dong2022", "mantel1959", "fieller1954", "greenwood1926"}
     assert papers <= set(cited(text))
     assert not {"robins1986", "tarone1985"} & set(cited(text))
-    item = next(each for each in checklist(facts).items if each.id == "outcomes")
-    assert "died, odds ratio: cluster 1 2.31 (1.4 to 3.8); cluster 2 at least 2.3" in item.software
     found = Outcomes(n_clusters=2, reference=0, results=(outcome_result(DIED, 2, exact=True),))
     exact = replace(facts, result=facts.result.model_copy(update={"outcomes": found}))
     text = methods_text(exact)
@@ -379,7 +397,6 @@ def test_what_is_not_known_is_not_in_the_text() -> None:
     assert "–" not in text
     assert "silhouette" not in text
     assert "completed on" not in text
-    assert "authors" not in text
     # A version of a method that this program does not know is described by its options.
     assert "fkm of fedclust (version 1), with these options: n_clusters: 2." in text
     bounds = Bounds(
@@ -398,8 +415,7 @@ def test_what_is_not_known_is_not_in_the_text() -> None:
 
 def test_a_site_reads_nothing_of_the_other_sites_sizes() -> None:
     own = result_of(site_sizes={"b": (20, 10)})
-    for write in WRITE_UP.values():
-        assert "sites contributed" not in write(facts_of(own))
+    assert "sites contributed" not in methods_text(facts_of(own))
     assert "between 20 and 50" in methods_text(facts_of())
 
 
@@ -412,7 +428,6 @@ def test_a_simulation_says_so() -> None:
     assert "coordinator ran" not in text
     assert result.methods_text() == text
     assert "@misc{fedclust," in result.bibtex()
-    assert result.checklist().session == "simulation"
 
 
 # --- references -----------------------------------------------------------------------------------
@@ -444,53 +459,21 @@ def test_every_entry_parses_and_every_key_exists() -> None:
     assert used <= set(found)
 
 
-def test_the_wheel_has_both_data_files() -> None:
+def test_the_wheel_has_the_references() -> None:
     """The build takes every file of the packages that git does not ignore."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
     wheel = build["targets"]["wheel"]
     assert "client_sdk/fedclust" in wheel["packages"]
     assert not {"exclude", "include", "only-include"} & {*build, *wheel}
     place = ROOT / "client_sdk/fedclust/report"
-    data = [place / "references.bib", place / "reporting_checklist.toml"]
-    assert all(path.exists() for path in data)
-    git = subprocess.run(["git", "check-ignore", *map(str, data)], cwd=ROOT, check=False)
+    data = place / "references.bib"
+    assert data.exists()
+    git = subprocess.run(["git", "check-ignore", str(data)], cwd=ROOT, check=False)
     assert git.returncode != 0
 
 
-# --- the checklist --------------------------------------------------------------------------------
-
-
-def test_every_item_is_filled_or_left_to_the_authors() -> None:
-    found = checklist(facts_of())
-    assert [item.id for item in found.items] == list(dict.fromkeys(i.id for i in found.items))
-    for item in found.items:
-        assert item.text, item.id
-        assert ("[to be completed by the authors: " in item.text) == bool(item.authors)
-    by_id = {item.id: item for item in found.items}
-    wanted = "variables preprocessing missing dissimilarity algorithm initialisation seeds software"
-    for each in wanted.split():
-        assert by_id[each].software, each
-    assert by_id["aim"].software.startswith("To find types")
-    assert "a" * 64 in by_id["software"].software
-    # All that can be said is part of the text or of the checklist.
-    assert set(SENTENCES) <= set(FIELDS)
-
-
-def test_the_checklist_in_each_form() -> None:
-    definition = definition_of(purpose="Of <b>x</b> | y in the four hospitals of the country.")
-    found = checklist(facts_of(definition=definition))
-    assert "| aim |" in found.markdown()
-    assert "\\<b>x\\</b> \\| y" in found.markdown()
-    assert "&lt;b&gt;x&lt;/b&gt; | y" in found.html()
-    assert [each["id"] for each in json.loads(found.json())["items"]] == [
-        item.id for item in found.items
-    ]
-    assert str(found) == found.markdown()
-
-
-def test_the_report_has_the_text_the_references_and_the_checklist() -> None:
+def test_the_report_has_the_text_and_the_references() -> None:
     section = next(each for each in sections(facts_of()) if each.key == "methods")
-    assert section.title == "Methods and reporting checklist"
+    assert section.title == "Methods"
     assert "<p>We clustered 100 persons" in section.html
     assert "@misc{fedclust," in section.html
-    assert "[to be completed by the authors: " in section.html

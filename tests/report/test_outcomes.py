@@ -17,6 +17,7 @@ from fedclust.report.outcomes import (
     cluster_lines,
     estimate_text,
     outcome_sentences,
+    outcome_summary,
     p_text,
 )
 from fedclust.report.overview import frame, html_overview, text_overview
@@ -196,6 +197,18 @@ def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
     assert "died: yes" in shown
     assert "22.3 % (10.0 to 30.0)" in shown
     assert "outcomes: died, ward, stay, relapse; counted in rows" in text_overview("R", facts)
+
+
+def test_the_summary_has_a_sentence_for_each_outcome(facts: Facts) -> None:
+    outcomes = facts.result.outcomes
+    assert outcomes is not None
+    lines = outcome_summary(facts.result)
+    assert len(lines) == len([each for each in outcomes.results if each.clusters])
+    for found, line in zip(outcomes.results, lines, strict=False):
+        shown = cluster_lines(found, found.clusters[1])[0]
+        assert line.startswith(f"{found.name}, {shown.what}, at K = {outcomes.n_clusters}: ")
+        assert f"{shown.text} (cluster 1)" in line
+    assert outcome_summary(facts.result.model_copy(update={"outcomes": None})) == []
 
 
 def test_the_profile_table_has_a_row_for_each_outcome(facts: Facts) -> None:

@@ -241,7 +241,8 @@ def test_a_result_says_what_was_found(swept: Any) -> None:
         np.testing.assert_allclose(
             [float(value) for value in values], swept.cluster_centers_[k], atol=0.01
         )
-    assert "K = 3 is recommended of 2 numbers of clusters from 2 to 3" in repr(swept)
+    assert "K = 3 is recommended, of 2 numbers of clusters from 2 to 3" in repr(swept)
+    assert "clearer than one cloud (p < 0.001), 3 of 3 clusters stand apart" in repr(swept)
     assert "recommended" not in repr(swept.at(2))
     words = _Fragment(swept._repr_html_()).words
     assert "Persons by site" in words
@@ -304,7 +305,7 @@ def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.Mon
 
 def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
     names = ["profile", "pairs", "radar", "sizes", "mix", "centroids"]
-    names += ["stability", "consensus", "own_clusters", "choice", "flow", "convergence", "bounds"]
+    names += ["stability", "own_clusters", "choice", "flow", "convergence", "bounds"]
     names += ["forest", "survival"]
     assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
     assert "choice()" in repr(swept.plot)

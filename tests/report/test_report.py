@@ -469,10 +469,10 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
     page, document = _Page(html(shown)), json.loads(json_text(shown))
 
     assert "script" not in {tag for tag, _ in page.tags}
-    assert "2 (reported here)" in page.words
+    assert "2 (shown here)" in page.words
     assert "Choosing the number of clusters" in page.words
     assert page.words.count(HOSTILE) >= 2
-    assert [(each["n_clusters"], each["reported"]) for each in document["sweep"]] == [
+    assert [(each["n_clusters"], each["shown"]) for each in document["sweep"]] == [
         (2, True),
         (3, False),
         (4, False),

@@ -20,6 +20,7 @@ from sklearn.datasets import load_breast_cancer
 
 from fedclust import Site, engine, errors
 from fedclust.engine.evaluation import EvaluationTask
+from fedclust.engine.evidence import EvidenceTask
 from fedclust.engine.preparation import PreparationTask
 from fedclust.methods.common.kmeans_rounds import CellsTask, Step, StepTask
 from fedclust.methods.fkm.messages import CandidatesTask, SeedsTask
@@ -143,10 +144,15 @@ def centroids(k: int, c: int | None = None) -> FloatArray:
     return rng.normal(size=(k, D) if c is None else (c, k, D))
 
 
+def closing(k: int) -> EvidenceTask:
+    part = EvaluationTask(centroids=centroids(k))
+    return EvidenceTask(n_clusters=np.zeros(0, dtype=np.int64), parts=(part,))
+
+
 PREPARE = Question("prepare", PreparationTask())
 CELLS = Question("cells", CellsTask(n_clusters=3, n_init=3))
 STEP = Question("lloyd", StepTask(centroids=centroids(3)))
-EVALUATE = Question("evaluate", EvaluationTask(centroids=centroids(3)))
+EVALUATE = Question("evidence", closing(3))
 CANDIDATES = Question("candidates", CandidatesTask(centroids=centroids(3, 8)))
 FKM = {"algorithm": "fkm"}
 SPACE = {"space": Space(np.ones(D), np.ones(D))}
@@ -165,7 +171,7 @@ NOT_CONSENTED: dict[str, tuple[dict[str, Any], list[Question], Question]] = {
     "an evaluation of 200 clusters": (
         {},
         [CELLS, STEP],
-        replace(EVALUATE, parameters=EvaluationTask(centroids=centroids(200))),
+        replace(EVALUATE, parameters=closing(200)),
     ),
     "no evaluation": ({"config": {"n_clusters": 3, "evaluate": False}}, [CELLS, STEP], EVALUATE),
     "a preparation": ({}, [], PREPARE),

@@ -186,7 +186,8 @@ def test_moments_of_whole_numbers_give_no_real_record(protection: str) -> None:
         policy={"protection": protection, "scaling": "none"},
         seed=0,
     )
-    (final,) = [e.payload for e in run.trace_ if e.site == "a" and e.phase == "evaluate"]
+    (closing,) = [e.payload for e in run.trace_ if e.site == "a" and e.phase == "evidence"]
+    final = closing.parts[0].evaluation
     solved = 0
     for k, n in enumerate(final.counts):
         if not 0 < n <= 8:

@@ -220,7 +220,7 @@ def test_it_names_no_phase_that_cannot_happen(capsys: pytest.CaptureFixture[str]
     asked = request(algorithm="lloyd", config={**given, "evaluate": False})
     assert [phase.name for phase in asked.phases] == ["prepare", "lloyd"]
     asked = request(algorithm="lloyd", config=given, policy={"scaling": "none", "missing": "drop"})
-    assert [phase.name for phase in asked.phases] == ["lloyd", "evaluate"]
+    assert [phase.name for phase in asked.phases] == ["lloyd", "evidence"]
     assert "cells:" not in shown(capsys, asked)
 
 

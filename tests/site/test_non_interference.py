@@ -138,7 +138,7 @@ def test_answers_of_every_phase_depend_on_the_table_alone_real_record(
             assert isinstance(here, bytes)
     missed = {each.name for each in engine.possible_phases(fake.plan)} - phases
     # Where a method gives labels alone there are no centroids to be measured by.
-    assert missed <= ({"evaluate"} if options in TRIED[method].own_only else set())
+    assert missed <= ({"evidence"} if options in TRIED[method].own_only else set())
 
 
 def seen(document: TaskDocument, outcome: bytes | str) -> bytes | str | int:

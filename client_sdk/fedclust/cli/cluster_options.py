@@ -12,10 +12,10 @@ from fedclust.cli import options as o
 Clusters = Annotated[
     str | None, o.opt("--clusters", "Number of clusters K; 2-10 or 2,3,5 compares several.")
 ]
-#: Which of a sweep's results is meant; by default the recommended one.
+#: Which of a sweep's results is meant; by default the one that the result shows.
 OneK = Annotated[
     int | None,
-    o.opt("--k", "For a sweep: use this K instead of the recommended one.", min=1),
+    o.opt("--k", "For a sweep: use this K instead of the one that is shown first.", min=1),
 ]
 _MOST = 10_000
 

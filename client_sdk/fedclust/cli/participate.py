@@ -35,6 +35,7 @@ from fedclust.cli.output_files import (
 from fedclust.cli.result_output import MORE_ROUNDS, clusters_text, show_bounds, warn_unlabelled
 from fedclust.data import Dataset
 from fedclust.errors import UsageError
+from fedclust.report.one_cloud import verdict
 from fedclust.report.tables import bounds_of
 from fedclust.report.wording import listed
 from fedclust.site import Preview, Site
@@ -245,7 +246,11 @@ def show_site_result(result: SiteResult, as_json: bool) -> None:
                 "own_sizes": result.own_sizes_,
                 "warnings": found.warnings,
                 "tried": [entry.n_clusters for entry in found.sweep] if found.sweep else None,
-                "recommended": found.n_clusters,
+                "choice": found.choice,
+                "shown": found.n_clusters,
+                "tied": found.tied,
+                "recommendation": found.recommendation,
+                "one_cloud": found.one_cloud,
                 "bounds": bounds_of(found.bounds),
             }
         )
@@ -262,8 +267,8 @@ def show_site_result(result: SiteResult, as_json: bool) -> None:
             "own_sizes": listed(result.own_sizes_ or ()),
         }
     )
-    if found.recommendation:
-        show(out, found.recommendation)
+    if said := verdict(found):
+        show(out, said)
     for warning in found.warnings:
         show(err, f"warning: {warning}")
     if found.bounds is not None:

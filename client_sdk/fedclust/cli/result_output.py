@@ -1,4 +1,4 @@
-"""How a result is shown: its clusters, a comparison of several K, and bounds."""
+"""How a result is shown: its clusters, how clear they are, several K, and bounds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
+from fedclust.report.one_cloud import chosen_text, cloud_columns, verdict
 from fedclust.report.outcomes import COMPARED, cluster_lines, comparison_rows, noise_text
 from fedclust.report.wording import equal_text, listed, share
 from fedclust.schema.encoding import columns_of
@@ -51,7 +52,9 @@ def show_result(result: Result, features: tuple[Feature | Outcome, ...]) -> None
         facts["records all equal"] = equal_text(result.profile.all_equal)
     show_facts(facts)
     if result.sweep is not None:
-        show_sweep(result.sweep, result.recommendation)
+        show_sweep(result.sweep)
+    if said := verdict(result):
+        show(out, said)
     if result.bounds is not None:
         show_bounds(result.bounds)
     if result.outcomes is not None:
@@ -70,18 +73,20 @@ def clusters_text(result: Result) -> str:
     if result.sweep is None:
         return count
     tried = listed(entry.n_clusters for entry in result.sweep)
-    chosen = "" if result.n_clusters is None else f"; K = {result.n_clusters} is recommended"
-    return f"{count} (tried K = {tried}{chosen})"
+    return f"{count} (tried K = {tried}; {chosen_text(result)})"
 
 
-def show_sweep(entries: Sequence[SweepEntry], recommendation: str | None) -> None:
-    """Print the measures of every K of a sweep, and which K is recommended."""
-    rows = [[entry.n_clusters, *(getattr(entry, name) for name in _MEASURES)] for entry in entries]
+def show_sweep(entries: Sequence[SweepEntry]) -> None:
+    """Print the measures of every K of a sweep."""
+    titles, clouds = cloud_columns(entries)
+    measured = [[getattr(entry, name) for name in _MEASURES] for entry in entries]
     show_table(
-        ["K", *(name.replace("_", " ") for name in _MEASURES)],
-        [[k, *(None if x is None else f"{x:.6g}" for x in measures)] for k, *measures in rows],
+        ["K", *(name.replace("_", " ") for name in _MEASURES), *titles],
+        [
+            [entry.n_clusters, *(None if x is None else f"{x:.6g}" for x in measures), *cloud]
+            for entry, measures, cloud in zip(entries, measured, clouds, strict=True)
+        ],
     )
-    show(out, recommendation or "")
 
 
 def show_outcomes(outcomes: Outcomes) -> None:

@@ -324,7 +324,6 @@ def watch(
     "fedclust session result heart-2026 --result-out heart.fedclust",
     "fedclust session result heart-2026 --format ro-crate --license CC-BY-4.0 --out heart.zip",
     "fedclust session result heart-2026 --format methods",
-    "fedclust session result heart-2026 --format checklist --out checklist.md",
     "fedclust session result heart-2026 --format model --out model.json",
     "fedclust session result heart-2026 --k 5",
 )
@@ -332,19 +331,15 @@ def result(
     connection: o.Connection,
     session: o.Session,
     form: Annotated[
-        Literal[
-            "table", "json", "csv", "binary", "ro-crate", "methods", "bibtex", "checklist", "model"
-        ]
-        | None,
+        Literal["table", "json", "csv", "binary", "ro-crate", "methods", "bibtex", "model"] | None,
         o.opt(
             "--format",
             "Format of the output; by default a table, or in a file CSV if its name ends in .csv, "
             "an RO-Crate if it ends in .zip, BibTeX if it ends in .bib, else JSON. An RO-Crate is "
             "what to deposit with a publication: result, report, figures, definition and "
             "provenance in one file. To write the publication: methods is the text of its methods "
-            "section, bibtex the references of this text, checklist a reporting checklist "
-            "(Markdown, or JSON if the file ends in .json). A model is a small JSON file that "
-            "finds the cluster of new patients, also in other programs.",
+            "section, bibtex the references of this text. A model is a small JSON file that finds "
+            "the cluster of new patients, also in other programs.",
         ),
     ] = None,
     path: Annotated[
@@ -389,7 +384,7 @@ def result(
                 show(err, f"RO-Crate: {path}")
                 return
             if written_up is not None:
-                _output(written_up(found, path).encode(), path)
+                _output(written_up(found).encode(), path)
                 return
     if shape == "table":
         show_result(document.clustering(), document.features)
@@ -403,17 +398,10 @@ def result(
     _output(content if shape == "binary" or path else content.rstrip(b"\n") + b"\n", path)
 
 
-def _checklist(result: SessionResult, path: Path | None) -> str:
-    """Return the checklist in the form that the ending of the file's name selects."""
-    as_json = path is not None and path.suffix.lower() == ".json"
-    return result.checklist().json() if as_json else result.checklist().markdown()
-
-
-_WRITTEN_UP: dict[str, Callable[[SessionResult, Path | None], str]] = {
-    "methods": lambda result, _path: result.methods_text(),
-    "bibtex": lambda result, _path: result.bibtex(),
-    "checklist": _checklist,
-    "model": lambda result, _path: result.to_model().to_json().decode(),
+_WRITTEN_UP: dict[str, Callable[[SessionResult], str]] = {
+    "methods": lambda result: result.methods_text(),
+    "bibtex": lambda result: result.bibtex(),
+    "model": lambda result: result.to_model().to_json().decode(),
 }
 
 
@@ -439,7 +427,7 @@ def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
     if form == "table":
         raise errors.UsageError(
             "--format table is for the screen: for a file give --format csv, json, binary, "
-            "ro-crate, methods, bibtex or checklist, or --report"
+            "ro-crate, methods or bibtex, or --report"
         )
     if path.suffix.lower() == ".fedclust":
         raise errors.UsageError(f"--out {path}: for `fedclust predict` give --result-out {path}")

@@ -29,6 +29,7 @@ _OPTIONS: Final = {
     "/config/n_clusters": "--clusters",
     "/config/stability": "--stability",
     "/config/transfer": "--transfer",
+    "/config/evidence": "--evidence",
     "/policy/min_sites": "--min-sites",
     "/policy/min_group_size": "--min-group-size",
     **{
@@ -44,6 +45,7 @@ _STUDY_OPTIONS: Final = {
     "/defaults/config/n_clusters": "--clusters",
     "/defaults/config/stability": "--stability",
     "/defaults/config/transfer": "--transfer",
+    "/defaults/config/evidence": "--evidence",
     "/defaults/policy/min_sites": "--min-sites",
     "/defaults/policy/min_group_size": "--min-group-size",
     "/defaults/algorithm": "--algorithm",
@@ -99,6 +101,15 @@ Transfer = Annotated[
     bool | None,
     o.opt("--transfer", "Compare the clusters with each site's own clustering.", is_flag=True),
 ]
+Evidence = Annotated[
+    bool | None,
+    o.opt(
+        "--evidence",
+        "Compare the clusters with one cloud without groups. With several K or --stability this "
+        "happens anyway.",
+        is_flag=True,
+    ),
+]
 Start = Annotated[
     Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
 ]
@@ -143,6 +154,7 @@ class SessionOptions:
     min_group_size: MinGroupSize = None
     stability: Stability = None
     transfer: Transfer = None
+    evidence: Evidence = None
     start: Start = None
 
     @property
@@ -256,6 +268,7 @@ class StudyOptions:
     min_group_size: MinGroupSize = None
     stability: Stability = None
     transfer: Transfer = None
+    evidence: Evidence = None
     start: Start = None
 
     @property
@@ -310,7 +323,11 @@ def _config(
     options: SessionOptions | StudyOptions, body: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any]]:
     """Return the method's options with those that were given; empty without any."""
-    given: dict[str, Any] = {"stability": options.stability, "transfer": options.transfer or None}
+    given: dict[str, Any] = {
+        "stability": options.stability,
+        "transfer": options.transfer or None,
+        "evidence": options.evidence or None,
+    }
     if options.clusters is not None:
         given["n_clusters"] = read_clusters(options.clusters)
     given = {key: value for key, value in given.items() if value is not None}

@@ -178,8 +178,16 @@ def _simulation_facts(found: SimulationResult) -> dict[str, Any]:
         "cluster_centers": found.cluster_centers_.tolist(),
     }
     if found.sweep_ is not None:
-        facts["sweep"] = [entry.model_dump(exclude={"result"}) for entry in found.sweep_]
-        facts["recommendation"] = found.result_.recommendation
+        facts["sweep"] = [
+            entry.model_dump(mode="json", exclude={"result"}) for entry in found.sweep_
+        ]
+        facts |= {
+            "choice": found.result_.choice,
+            "tied": found.result_.tied,
+            "recommendation": found.result_.recommendation,
+        }
+    if found.one_cloud_ is not None:
+        facts["one_cloud"] = found.one_cloud_
     if found.result_.bounds is not None:
         facts["bounds"] = bounds_of(found.result_.bounds)
     return facts

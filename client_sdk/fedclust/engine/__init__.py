@@ -1,4 +1,4 @@
-"""The rounds of any session: preparation, the method's rounds, evaluation, choosing K."""
+"""The rounds of any session: preparation, the method's rounds, closing, choosing K."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedclust.engine.placement import (
     place_by_distance,
 )
 from fedclust.engine.plan import (
-    EVIDENCE_PHASES,
+    CLOSING_PHASES,
     VERSION,
     Plan,
     all_phases,
@@ -30,7 +30,7 @@ from fedclust.engine.tasks import TaskCommon, TaskSpace, read_task, write_task
 from fedclust.engine.workload import aggregation_seconds, check_workload
 
 __all__ = [
-    "EVIDENCE_PHASES",
+    "CLOSING_PHASES",
     "MAX_COUNT",
     "VERSION",
     "EngineState",

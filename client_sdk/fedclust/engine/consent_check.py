@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, evidence, outcomes, preparation, resampling, sweep
+from fedclust.engine import evidence, outcomes, preparation, resampling
 from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.model import Memory, Model, Tree
@@ -117,7 +117,3 @@ def _check_closing_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
         resampling.check_task(task, config, prototypes=prototypes)
     elif task.phase == outcomes.NAME:
         outcomes.check_task(task, config, plan.outcomes_k, prototypes=prototypes)
-    elif task.phase == evaluation.NAME and plan.method.sweeping:
-        sweep.check_evaluation_task(task, config)
-    elif task.phase == evaluation.NAME:
-        evaluation.check_task(task, config, prototypes=prototypes)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.engine import (
-    evaluation,
     evidence,
     outcomes,
     preparation,
@@ -21,24 +20,21 @@ from fedclust.engine import (
     transfer,
 )
 from fedclust.engine.evaluation import EvaluationOutcome
-from fedclust.engine.model_selection import sole_recommended
+from fedclust.engine.model_selection import sole_choice
 from fedclust.engine.outcome_statistics import summarise
 from fedclust.engine.plan import Plan, is_exact, max_rounds, phase
-from fedclust.engine.pooled_cells import (
-    PooledCells,
-    bounding_box,
-    pooled_cells,
-    principal_axes,
-)
+from fedclust.engine.record_cells import PooledCells, pool_cells, principal_axes
+from fedclust.engine.reference import compare_with_cloud
 from fedclust.methods.common.finalize import complete_result, sort_clusters
-from fedclust.numeric.arrays import FloatMatrix, FloatVector
+from fedclust.numeric.arrays import FloatVector
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import MethodFailure
+from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import declared_space
+from fedclust.schema.scaling import binary_columns, centroid_rule, declared_space
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, Task
 
@@ -48,7 +44,7 @@ class EngineState(Model):
 
     Attributes
     ----------
-    stage : {"prepare", "method", "evaluate", "evidence", "resample", "outcomes"}
+    stage : {"prepare", "method", "evidence", "resample", "outcomes"}
         What the open round belongs to.
     round : int
         Number of the open round, from 1.
@@ -63,14 +59,12 @@ class EngineState(Model):
     method : dict
         The method's own state, as a tree; None before its start.
     result : Result or None
-        What is being evaluated, not yet sorted; with evidence sorted, and complete once resampled
-        models are compared or outcomes counted.
-    box : (2, d) float64 or None
-        While resampled models are compared: least and greatest scaled values.
+        What is being evaluated, with sorted clusters; complete once resampled models are compared
+        or outcomes counted.
     history : tuple of HistoryEntry
     """
 
-    stage: Literal["prepare", "method", "evaluate", "evidence", "resample", "outcomes"]
+    stage: Literal["prepare", "method", "evidence", "resample", "outcomes"]
     round: int
     phase: str = preparation.NAME
     method_rounds: int = 0
@@ -81,7 +75,6 @@ class EngineState(Model):
     warnings: tuple[str, ...] = ()
     method: dict[str, Tree] | None = None
     result: Result | None = None
-    box: FloatMatrix | None = None
     history: tuple[HistoryEntry, ...] = ()
 
 
@@ -169,7 +162,7 @@ def advance(
     answered = sum(contribution.payload is not None for contribution in ordered)
     if answered < plan.policy.min_sites:
         # The clustering itself rests on rounds that had enough.
-        if state.stage in ("evaluate", "evidence") and state.result is not None:
+        if state.stage == "evidence" and state.result is not None:
             return Done(_final_result(plan, state, _add_warning(state.result, _UNMEASURED)))
         if state.stage == "resample" and state.result is not None:
             result = _add_warning(state.result, _NOT_COMPARED)
@@ -177,7 +170,7 @@ def advance(
                 plan, state, result, _run_config(plan, state, roster, masks, silent)
             )
         if state.stage == "outcomes" and state.result is not None:
-            return Done(_report(_add_warning(state.result, _NOT_COUNTED)))
+            return Done(_report(plan, _add_warning(state.result, _NOT_COUNTED)))
         open_phase = phase(plan, state.phase)
         if state.stage == "method" and (open_phase.ends_with_site or open_phase.optional):
             return _end_early(plan, state, _run_config(plan, state, roster, masks), answered)
@@ -250,8 +243,6 @@ def _advance(
         metrics = {"n_sites": float(answered)}
         following = _start_method(plan, state, replace(config, space=space), metrics)
         return replace(following, warnings=warnings)
-    if state.stage == "evaluate":
-        return _close_evaluation(plan, state, contributions, config, answered)
     if state.stage == "evidence":
         return _close_evidence(plan, state, contributions, config, answered)
     if state.stage == "resample":
@@ -341,34 +332,11 @@ def _end_method(
     raw = raw.model_copy(update={"warnings": (*state.warnings, *raw.warnings)})
     if not (plan.options.evaluated and len(raw.centroids) > 0):
         return Done(_final_result(plan, state, raw), metrics)
-    task: Task
-    if evidence.is_wanted(plan.options):
-        raw = evidence.with_clusterings(raw, [sort_clusters(r) for r in evidence.clusterings(raw)])
-        stage, task = "evidence", evidence.task(raw)
-    else:
-        stage = "evaluate"
-        task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
+    raw = evidence.with_clusterings(raw, [sort_clusters(r) for r in evidence.clusterings(raw)])
+    task = evidence.task(raw)
     return _open(
-        state, task, config, metrics, stage=stage, method=None, result=raw, phase=task.phase
+        state, task, config, metrics, stage="evidence", method=None, result=raw, phase=task.phase
     )
-
-
-def _close_evaluation(
-    plan: Plan,
-    state: EngineState,
-    contributions: Sequence[Contribution],
-    config: RunConfig,
-    answered: int,
-) -> Next | Done:
-    raw = _result_of(state)
-    found: tuple[EvaluationOutcome | None, ...]
-    if raw.sweep is None:
-        found = (evaluation.aggregate(raw, contributions, config),)
-    else:
-        found = sweep.measured(raw, contributions, config)
-    metrics = _evaluation_metrics(raw, found, answered)
-    state = _record(state, answered, metrics)
-    return _ask_outcomes(plan, state, _complete(plan, state, raw, found), config, metrics)
 
 
 def _close_evidence(
@@ -391,25 +359,44 @@ def _close_evidence(
             for entry, flow in zip(result.sweep, flows, strict=True)
         ]
         result = result.model_copy(update={"sweep": tuple(entries)})
-    cells = pooled_cells(contributions)
+    sent = evidence.cells_of(contributions)
+    result = _with_cloud(plan, result, contributions, config)
+    if not sent:
+        return _ask_outcomes(plan, state, result, config, metrics)
+    cells = pool_cells(sent)
     axes = principal_axes(cells)
     own = [each.model_copy(update={"axes": axes}) for each in evidence.clusterings(result)]
     result = evidence.with_clusterings(result, own)
+    if not evidence.is_resampled(plan.options):
+        return _ask_outcomes(plan, state, result, config, metrics)
     result = _with_transfer(plan, result, contributions, config, cells)
     task = resampling.task(result, cells, config, plan.seed)
     if resampling.compares_nothing(task):
         return _ask_outcomes(plan, state, result, config, metrics)
-    box = bounding_box(contributions, config)
-    return _open(
-        state,
-        task,
-        config,
-        metrics,
-        stage="resample",
-        result=result,
-        box=box,
-        phase=task.phase,
-    )
+    return _open(state, task, config, metrics, stage="resample", result=result, phase=task.phase)
+
+
+def _with_cloud(
+    plan: Plan, result: Result, contributions: Sequence[Contribution], config: RunConfig
+) -> Result:
+    """Add to every K how clear its clusters are, compared with one cloud, where that is asked."""
+    if not plan.options.compared_with_cloud:
+        return result
+    own = evidence.clusterings(result)
+    reason = evidence.not_judged(plan.method, plan.policy)
+    if reason is not None:
+        sentence = f"{reason[0].upper()}{reason[1:]}."
+        found = [CloudComparison(n_draws=0, not_judged=sentence)] * len(own)
+    else:
+        by_k = {each.n_clusters or len(each.centroids): each.centroids for each in own}
+        sites = evidence.site_cells(contributions)
+        rule = centroid_rule(config)
+        compared = compare_with_cloud(sites, by_k, p=config.p, seed=plan.seed, rule=rule)
+        found = [compared[k] for k in by_k]
+    changed = [
+        each.model_copy(update={"one_cloud": cloud}) for each, cloud in zip(own, found, strict=True)
+    ]
+    return evidence.with_clusterings(result, changed)
 
 
 def _with_transfer(
@@ -441,9 +428,7 @@ def _close_resampling(
 ) -> Next | Done:
     result, metrics = _result_of(state), {"n_sites": float(answered)}
     state = _record(state, answered, metrics)
-    if state.box is None:
-        raise ValueError("this state has no range of values")
-    found = resampling.stabilities(result, contributions, config, box=state.box, seed=plan.seed)
+    found = resampling.stabilities(result, contributions, config)
     entry = state.history[-1:]
     tables = resampling.left_out_tables(result, contributions)
     own = []
@@ -464,10 +449,10 @@ def _ask_outcomes(
 ) -> Next | Done:
     """Open the round of outcomes about a complete result; or end, where there are none to ask."""
     if not plan.outcomes:
-        return Done(_report(result), metrics)
+        return Done(_report(plan, result), metrics)
     place = _outcomes_place(plan, result)
     if place is None:
-        return Done(_report(_add_warning(result, _NO_NUMBER_OF_CLUSTERS)), metrics)
+        return Done(_report(plan, _add_warning(result, _NO_NUMBER_OF_CLUSTERS)), metrics)
     about = evidence.clusterings(result)[place]
     task = outcomes.task(about, config) if about.sizes is not None else None
     if task is None:
@@ -478,7 +463,7 @@ def _ask_outcomes(
             refused=tuple(sorted(config.silent)),
         )
         result = _with_outcomes(result, place, found)
-        return Done(_report(_add_warning(result, _NOT_COUNTED)), metrics)
+        return Done(_report(plan, _add_warning(result, _NOT_COUNTED)), metrics)
     return _open(
         state, task, config, metrics, stage="outcomes", method=None, result=result, phase=task.phase
     )
@@ -490,7 +475,7 @@ def _outcomes_place(plan: Plan, result: Result) -> int | None:
         return 0
     wanted = plan.outcomes_k
     if wanted == "recommended":
-        wanted = sole_recommended(result.sweep)
+        wanted = sole_choice(result.sweep)
     ks = [entry.n_clusters for entry in result.sweep]
     return ks.index(wanted) if wanted in ks else None
 
@@ -526,7 +511,7 @@ def _close_outcomes(
         each.model_copy(update={"history": (*each.history, *state.history[-1:])})
         for each in evidence.clusterings(result)
     ]
-    return Done(_report(evidence.with_clusterings(result, own)), metrics)
+    return Done(_report(plan, evidence.with_clusterings(result, own)), metrics)
 
 
 def _result_of(state: EngineState) -> Result:
@@ -572,9 +557,12 @@ def _complete(
     )
 
 
-def _report(result: Result) -> Result:
+def _report(plan: Plan, result: Result) -> Result:
     """Return what sites and analysts read of a complete result."""
-    return result if result.sweep is None else sweep.report_recommended(result)
+    if result.sweep is None:
+        return result
+    binary = bool(binary_columns(plan.columns).all())
+    return sweep.report_recommended(result, binary=binary)
 
 
 def _add_warning(raw: Result, warning: str) -> Result:
@@ -583,7 +571,7 @@ def _add_warning(raw: Result, warning: str) -> Result:
 
 def _final_result(plan: Plan, state: EngineState, raw: Result) -> Result:
     """Return the result of a session in which nothing was measured."""
-    return _report(_complete(plan, state, raw, None))
+    return _report(plan, _complete(plan, state, raw, None))
 
 
 def _history_entry(

@@ -17,7 +17,7 @@ What it computes
     features, a squared distance is d times the mean over the features that point and centroid
     share.
 
-It is the last round of a session with ``evaluate`` that ends in centroids.
+It is a part of the closing round (``engine.evidence``), for each K.
 """
 
 from __future__ import annotations
@@ -54,16 +54,13 @@ from fedclust.schema.task import (
     CentroidTask,
     Contribution,
     Disclosure,
-    Phase,
     SiteTask,
-    Task,
     narrow,
     payloads_of,
 )
 
-NAME = "evaluate"
 _SLACK = 1e-9
-#: Columns that a warning names.
+#: Columns or clusters that a warning names.
 _MOST_NAMED = 10
 
 FloatArray = NDArray[np.float64]
@@ -129,104 +126,94 @@ class Evaluation(Model):
     left_out: int = 0
 
 
-PHASE = Phase(
-    name=NAME,
-    once=True,
-    optional=True,
-    summary="Sizes and quality of the final clusters.",
-    task=EvaluationTask,
-    payload=Evaluation,
-    discloses=(
-        Disclosure(
-            field="counts",
-            shape="K numbers",
-            meaning="How many of your persons are in each final cluster.",
-            identifies="Sums over whole groups.",
+#: What a site discloses of one K.
+DISCLOSES = (
+    Disclosure(
+        field="counts",
+        shape="K numbers",
+        meaning="How many of your persons are in each final cluster.",
+        identifies="Sums over whole groups.",
+    ),
+    Disclosure(
+        field="points",
+        shape="K numbers",
+        meaning="How many of your groups are in each final cluster.",
+        identifies="Counts of whole groups.",
+    ),
+    Disclosure(
+        field="costs",
+        shape="K numbers",
+        meaning="How far the groups' records lie from their centroid, squared and added up.",
+        identifies="Sums over whole groups.",
+    ),
+    Disclosure(
+        field="distances",
+        shape="K numbers",
+        meaning="How far the groups' records lie from their centroid, added up.",
+        identifies="Sums over whole groups.",
+    ),
+    Disclosure(
+        field="silhouettes",
+        shape="K numbers",
+        meaning=(
+            "How much closer the groups' records lie to their own centroid than to the next "
+            "one, between -1 and 1 a person, added up."
         ),
-        Disclosure(
-            field="points",
-            shape="K numbers",
-            meaning="How many of your groups are in each final cluster.",
-            identifies="Counts of whole groups.",
+        identifies="Sums over whole groups.",
+    ),
+    Disclosure(
+        field="means",
+        shape="K x d numbers",
+        meaning="The mean of each column over these records, scaled.",
+        identifies="Means over whole groups.",
+    ),
+    Disclosure(
+        field="m2",
+        shape="K x d numbers",
+        meaning="How widely these records are spread: squared deviations, added up.",
+        identifies="Sums over whole groups.",
+    ),
+    Disclosure(
+        field="within",
+        shape="d numbers",
+        meaning=(
+            "The variance of each column within the groups, estimated from the records alone: "
+            "half the squared difference between each group's record and that of the nearest "
+            "other group."
         ),
-        Disclosure(
-            field="costs",
-            shape="K numbers",
-            meaning="How far the groups' records lie from their centroid, squared and added up.",
-            identifies="Sums over whole groups.",
-        ),
-        Disclosure(
-            field="distances",
-            shape="K numbers",
-            meaning="How far the groups' records lie from their centroid, added up.",
-            identifies="Sums over whole groups.",
-        ),
-        Disclosure(
-            field="silhouettes",
-            shape="K numbers",
-            meaning=(
-                "How much closer the groups' records lie to their own centroid than to the next "
-                "one, between -1 and 1 a person, added up."
-            ),
-            identifies="Sums over whole groups.",
-        ),
-        Disclosure(
-            field="means",
-            shape="K x d numbers",
-            meaning="The mean of each column over these records, scaled.",
-            identifies="Means over whole groups.",
-        ),
-        Disclosure(
-            field="m2",
-            shape="K x d numbers",
-            meaning="How widely these records are spread: squared deviations, added up.",
-            identifies="Sums over whole groups.",
-        ),
-        Disclosure(
-            field="within",
-            shape="d numbers",
-            meaning=(
-                "The variance of each column within the groups, estimated from the records alone: "
-                "half the squared difference between each group's record and that of the nearest "
-                "other group."
-            ),
-            identifies="A sum over all your groups.",
-        ),
-        Disclosure(
-            field="constant",
-            shape="d times yes or no",
-            meaning="Whether all your groups' records hold one value of a column.",
-            identifies="Describes all your groups together.",
-        ),
-        Disclosure(
-            field="typical",
-            shape="d times yes or no",
-            meaning="Whether the records of half your persons or more hold one value of a column.",
-            identifies="Describes all your groups together.",
-        ),
-        Disclosure(
-            field="left_out",
-            shape="one number",
-            meaning="How many of your persons are in groups that lack a value and are left out.",
-            identifies="A sum over whole groups.",
-        ),
+        identifies="A sum over all your groups.",
+    ),
+    Disclosure(
+        field="constant",
+        shape="d times yes or no",
+        meaning="Whether all your groups' records hold one value of a column.",
+        identifies="Describes all your groups together.",
+    ),
+    Disclosure(
+        field="typical",
+        shape="d times yes or no",
+        meaning="Whether the records of half your persons or more hold one value of a column.",
+        identifies="Describes all your groups together.",
+    ),
+    Disclosure(
+        field="left_out",
+        shape="one number",
+        meaning="How many of your persons are in groups that lack a value and are left out.",
+        identifies="A sum over whole groups.",
     ),
 )
 
 
-def task(raw: Result) -> Task[EvaluationTask]:
+def task(raw: Result) -> EvaluationTask:
     """Return the task that evaluates a method's outcome."""
     firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
     of = raw.prototype_labels
-    return Task(
-        NAME,
-        EvaluationTask(
-            centroids=raw.centroids[firsts],
-            mask=None if raw.mask is None else raw.mask[firsts],
-            prototypes=raw.prototypes,
-            prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
-            soft=raw.soft,
-        ),
+    return EvaluationTask(
+        centroids=raw.centroids[firsts],
+        mask=None if raw.mask is None else raw.mask[firsts],
+        prototypes=raw.prototypes,
+        prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
+        soft=raw.soft,
     )
 
 
@@ -566,18 +553,20 @@ def _number_warnings(
 
 
 def _lone_warning(sent: Sequence[Evaluation], config: RunConfig) -> tuple[str, ...]:
-    """Return the warning that one of several sites alone has a small cluster."""
+    """Return the warning of small clusters that one of several sites alone has."""
     if len(sent) < 2:
         return ()
     counts = np.stack([each.counts for each in sent])
     few = 4 * config.policy.min_group_size
-    found = int((((counts > 0).sum(axis=0) == 1) & (counts.sum(axis=0) < few)).sum())
-    if not found:
+    persons = counts.sum(axis=0)
+    found = np.flatnonzero(((counts > 0).sum(axis=0) == 1) & (persons < few))
+    if not len(found):
         return ()
+    named = ", ".join(f"cluster {k} ({persons[k]} persons)" for k in found[:_MOST_NAMED])
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     warning = (
-        f"{found} of the {counts.shape[1]} clusters {'has' if found == 1 else 'have'} fewer than "
-        f"{few} persons, all at one site: a few wild rows at one site can make a cluster of their "
-        "own. Let the sites look at their rows (fedclust check), or declare bounds."
+        f"Small and all at one site: {named}{more}. A few wrong values, or a real small group: ask "
+        "that site to look at its rows (fedclust check), or declare bounds."
     )
     return (warning,)
 

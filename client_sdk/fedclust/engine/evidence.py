@@ -1,8 +1,9 @@
-"""The closing round of a session with evidence: quality, and what the evidence is made from.
+"""The closing round: how good the final clusters are, and cells of each site's records.
 
-It takes the place of the evaluation. Besides the evaluation of every K it brings each site's
-cells, from which the coordinator computes models of resampled data (``engine.resampling``), and the
-persons who move between one number of clusters and the next. The clusters are sorted before, so
+Every session with ``evaluate`` ends its method's rounds with it. A site measures the clusters of
+every K (``engine.evaluation``) and counts the persons who move between one K and the next. Where
+the clusters are compared with one cloud (``engine.reference``) or with models of resampled data
+(``engine.resampling``), it also describes its records by cells. The clusters are sorted before, so
 that everything is in their final order.
 """
 
@@ -16,17 +17,18 @@ from numpy.typing import NDArray
 
 from fedclust.engine import evaluation
 from fedclust.engine.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
-from fedclust.engine.sweep_messages import config_at, has_enough, several_of
-from fedclust.methods.common.kmeans_rounds import (
-    GROUP_SUMS,
-    Cells,
-    check_cells,
-    count_sent_cells,
-    disclosure,
+from fedclust.engine.record_cells import (
+    RecordCells,
+    check_record_cells,
+    find_cells,
+    split_columns,
 )
+from fedclust.engine.reference import MOST_VALUES, N_CELLS, SiteCells
+from fedclust.engine.sweep_messages import config_at, has_enough, several_of
+from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.numeric.agreement import contingency_table
-from fedclust.numeric.arrays import FloatMatrix, IntMatrix, IntVector
+from fedclust.numeric.arrays import IntMatrix, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.modes import CentroidRule
 from fedclust.protection.message_checks import check_shape
@@ -35,19 +37,16 @@ from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Model
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
+from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import centroid_rule, scaled_bounds
-from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow
+from fedclust.schema.scaling import centroid_rule
+from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow, payloads_of
 
 __all__ = ["NAME", "PHASE", "EvidencePart", "EvidencePayload", "EvidenceTask"]
 
 NAME = "evidence"
-#: Cells of each site: as many as the landmarks of ``spectral``.
-N_CELLS = 60
-_SLACK = 1e-9
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
@@ -92,25 +91,19 @@ class EvidencePayload(Model):
     ----------
     parts : tuple of EvidencePart or None
         In the task's order; None where no person belongs to a cluster.
-    cells : Cells
-        The site's own k-means cells, at most ``N_CELLS``.
-    extent : (2, d) float64
-        The least and the greatest scaled value of its records.
+    cells : RecordCells or None
+        The site's own k-means cells, where the session asks for them.
     """
 
     parts: tuple[EvidencePart | None, ...]
-    cells: Cells
-    extent: FloatMatrix
+    cells: RecordCells | None = None
 
 
 PHASE = Phase(
     name=NAME,
     once=True,
     optional=True,
-    summary=(
-        "Sizes and quality of the final clusters, and cells of your own records, from which models "
-        "of resampled data are made."
-    ),
+    summary="Sizes and quality of the final clusters, and cells of your own records.",
     task=EvidenceTask,
     payload=EvidencePayload,
     discloses=(
@@ -121,7 +114,7 @@ PHASE = Phase(
                     "shape": f"{line.shape}, for each K",
                 }
             )
-            for line in evaluation.PHASE.discloses
+            for line in evaluation.DISCLOSES
         ),
         disclosure(
             "parts.flow",
@@ -146,18 +139,60 @@ PHASE = Phase(
             "The mean of each column over each cell, scaled.",
         ),
         disclosure(
-            "extent",
-            "2 x d numbers",
-            "The least and the greatest value of each column among your records, scaled.",
-            f"{GROUP_SUMS[:-1]}: the records of two groups for each column.",
+            "cells.known",
+            f"up to {N_CELLS} x d numbers, with imputed values",
+            "For how many of your persons in each cell the record's value is not imputed.",
+        ),
+        disclosure(
+            "cells.n_values",
+            "d numbers",
+            "How many different values your records hold in each column, where these are at most "
+            f"{MOST_VALUES}; elsewhere 0.",
+            "Describes all your groups together.",
+        ),
+        disclosure(
+            "cells.values",
+            f"up to {MOST_VALUES} numbers for each column",
+            "These values, scaled.",
+            "Values of records.",
+        ),
+        disclosure(
+            "cells.persons",
+            f"up to {MOST_VALUES} numbers for each column",
+            "How many of your persons are in groups whose record holds each of these values.",
+        ),
+        disclosure(
+            "cells.middles",
+            f"up to {N_CELLS} x d numbers, from sites with more than {N_CELLS} groups",
+            "The middle value of the records in each cell, of these columns, scaled.",
+            "Values of records.",
         ),
     ),
 )
 
 
-def is_wanted(options: MethodOptions) -> bool:
-    """Whether a session has this round in place of the evaluation, and resampled models."""
+def is_resampled(options: MethodOptions) -> bool:
+    """Whether a round that compares the clusters with other models follows."""
     return options.evaluated and (options.resampled_models > 0 or options.transferred)
+
+
+def not_judged(method: AnyMethod, policy: Policy) -> str | None:
+    """Return why clusters of such a session are not compared with one cloud; None: they are."""
+    if method.probabilities is not None:
+        return "the classes of a mixture are compared by their BIC"
+    if method.by_prototypes:
+        return f"{method.name} tells its clusters apart by prototypes, not by centroids"
+    if policy.dissimilarity == "gower":
+        return "the comparison takes dissimilarity: euclidean or k-prototypes"
+    if policy.missing == "mask":
+        return "the comparison needs every column at every site: drop or impute missing values"
+    return None
+
+
+def sends_cells(method: AnyMethod, options: MethodOptions, policy: Policy) -> bool:
+    """Whether sites describe their records by cells."""
+    compared = options.compared_with_cloud and not_judged(method, policy) is None
+    return compared or is_resampled(options)
 
 
 def assigns_by_centroids(method: AnyMethod) -> bool:
@@ -174,24 +209,22 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
     if config.outcomes and not options.evaluated:
         message = "outcomes are counted after the closing evaluation: leave evaluate on"
         raise RuleViolation("evidence", message)
-    if not (options.resampled_models or options.transferred):
+    one_k = not isinstance(options.n_clusters, tuple)
+    asked = {
+        "stability": options.resampled_models > 0,
+        "transfer": options.transferred,
+        "evidence": options.compared_with_cloud and one_k,
+    }
+    names = [name for name, wanted in asked.items() if wanted]
+    if not names:
         return
-    pointer = "/stability" if options.resampled_models else "/transfer"
+    pointer = f"/{names[0]}"
     if not options.evaluated:
         message = "it rests on the closing evaluation: leave evaluate on"
         raise RuleViolation("evidence", message, pointer)
-    if config.policy.dissimilarity == "gower":
-        message = "it takes dissimilarity: euclidean or k-prototypes"
-        raise RuleViolation("evidence", message, pointer)
-    if config.policy.missing == "mask":
-        message = "resampled models need every column at every site: drop or impute missing values"
-        raise RuleViolation("evidence", message, pointer)
-    if not assigns_by_centroids(method):
-        message = (
-            "it compares models that assign rows to the nearest centroid, and "
-            f"{method.name} does not: leave it out"
-        )
-        raise RuleViolation("evidence", message, pointer)
+    reason = not_judged(method, config.policy)
+    if reason is not None:
+        raise RuleViolation("evidence", f"{reason}: leave {names[0]} out", pointer)
 
 
 def clusterings(result: Result) -> tuple[Result, ...]:
@@ -212,7 +245,7 @@ def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
 
 def task(raw: Result) -> Task[EvidenceTask]:
     """Return the task about a result whose clusters are sorted."""
-    parts = tuple(evaluation.task(each).common for each in clusterings(raw))
+    parts = tuple(evaluation.task(each) for each in clusterings(raw))
     return Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
 
 
@@ -246,9 +279,9 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator
+    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, *, cells: bool
 ) -> EvidencePayload | None:
-    """Describe a site's scaled points."""
+    """Describe a site's scaled points; ``cells``: whether the session asks for cells."""
     asked = narrow(task.common, EvidenceTask)
     parts: list[EvidencePart | None] = []
     before: IntArray | None = None
@@ -273,12 +306,7 @@ def local_step(
         before = labels
     if all(part is None for part in parts):
         return None
-    n_init = local_restarts(len(points.X), points.X.shape[1], N_CELLS)
-    found_cells = local_kmeans(points, N_CELLS, n_init, rng)
-    filled = found_cells.counts > 0
-    cells = Cells(counts=found_cells.counts[filled], means=found_cells.means[filled])
-    extent = np.stack([points.X.min(axis=0), points.X.max(axis=0)])
-    return EvidencePayload(parts=tuple(parts), cells=cells, extent=extent)
+    return EvidencePayload(parts=tuple(parts), cells=find_cells(points, rng) if cells else None)
 
 
 def _own_table(
@@ -299,7 +327,7 @@ def _own_table(
 # --- Check ----------------------------------------------------------------------------------------
 
 
-def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
+def check(task: SiteTask, payload: Model, config: RunConfig, *, cells: bool) -> None:
     """Check a site's answer at either end; RuleViolation."""
     asked, sent = narrow(task.common, EvidenceTask), narrow(payload, EvidencePayload)
     if len(sent.parts) != len(asked.parts):
@@ -318,11 +346,10 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
         _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
         before = part.evaluation.counts
         _check_own_table(part.own, before, own, f"/parts/{i}/own")
-    try:
-        check_cells(sent.cells, count_sent_cells(sent.cells, N_CELLS), config)
-    except RuleViolation as broken:
-        raise RuleViolation(broken.rule, broken.message, f"/cells{broken.pointer}") from None
-    _check_extent(sent.extent, config)
+    if (sent.cells is not None) != cells:
+        raise RuleViolation("cells", "a site sends cells where the session asks for them", "/cells")
+    if sent.cells is not None:
+        check_record_cells(sent.cells, config)
 
 
 def _check_flow(
@@ -368,15 +395,6 @@ def check_table(
         raise RuleViolation("complement", "the persons do not add up to the clusters'", pointer)
 
 
-def _check_extent(extent: FloatArray, config: RunConfig) -> None:
-    check_shape(extent, (2, len(config.columns)), "/extent")
-    lower, upper = scaled_bounds(config)
-    slack = _SLACK * np.maximum(1.0, np.abs(extent))
-    outside = (extent < lower - slack) | (extent > upper + slack)
-    if (extent[0] > extent[1]).any() or outside.any():
-        raise RuleViolation("bounds", "the range of a column is not within its bounds", "/extent")
-
-
 # --- Aggregation ----------------------------------------------------------------------------------
 
 
@@ -417,3 +435,40 @@ def part_contributions(
         )
         for c in contributions
     ]
+
+
+def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
+    """Return the cells of the sites that sent any; contributions sorted by site."""
+    sent = payloads_of(contributions, EvidencePayload)
+    return {site: each.cells for site, each in sent.items() if each.cells is not None}
+
+
+def site_cells(contributions: Sequence[Contribution]) -> list[SiteCells]:
+    """Return what the answers say of each site's records, for the comparison with one cloud."""
+    return [
+        _site_cells(each)
+        for each in payloads_of(contributions, EvidencePayload).values()
+        if each.cells is not None
+    ]
+
+
+def _site_cells(sent: EvidencePayload) -> SiteCells:
+    found = next(part.evaluation for part in sent.parts if part is not None)
+    cells = narrow(sent.cells, RecordCells)
+    columns = split_columns(cells.n_values, cells.values, cells.persons)
+    middles = cells.means.copy()
+    if cells.middles is not None:
+        middles[:, list(columns)] = cells.middles
+    known = np.ones(middles.shape)
+    if cells.known is not None:
+        known = cells.known / cells.counts[:, None]
+    every = [columns.get(j, (None, None)) for j in range(len(cells.n_values))]
+    return SiteCells(
+        means=cells.means,
+        middles=middles,
+        known=known,
+        counts=cells.counts,
+        n_groups=int(found.points.sum()),
+        values=tuple(values for values, _ in every),
+        persons=tuple(persons for _, persons in every),
+    )

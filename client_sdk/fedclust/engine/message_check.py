@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, evidence, outcomes, preparation, resampling, sweep
-from fedclust.engine.plan import Plan, is_exact
+from fedclust.engine import evidence, outcomes, preparation, resampling
+from fedclust.engine.plan import Plan, is_exact, sends_cells
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
@@ -35,11 +35,8 @@ def check(
     with np.errstate(over="ignore", invalid="ignore"):
         if task.phase == preparation.NAME:
             preparation.check(payload, config)
-        elif task.phase == evaluation.NAME:
-            closing = sweep.check_evaluation if plan.method.sweeping else evaluation.check
-            closing(task, payload, config)
         elif task.phase == evidence.NAME:
-            evidence.check(task, payload, config)
+            evidence.check(task, payload, config, cells=sends_cells(plan))
         elif task.phase == resampling.NAME:
             resampling.check(task, payload, config)
         elif task.phase == outcomes.NAME:

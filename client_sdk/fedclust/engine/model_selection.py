@@ -1,35 +1,21 @@
-"""Choosing K: how far random starts agree on each number of clusters, and which is recommended.
+"""Which number of clusters to recommend, and the sentences that say why.
 
-What it computes
-    **Agreement of starts**: how far k-means from different random starts agrees. It takes the
-    first round's cells of the largest K as weighted points, clusters them from ten single
-    k-means++ starts, and averages the adjusted Rand index (Hubert & Arabie, "Comparing
-    partitions", 1985) over all pairs of starts: 1 where all agree, 0 as by chance. It needs no
-    further message, and cannot distinguish clusters smaller than a cell.
-
-The recommended K has the highest simplified silhouette, which the closing evaluation measures,
-among those that are not finer than the sites' groups and, where stability was measured, those that
-one half of the persons predicts for the other. The recommendation also says whether agreement of
-starts, the Davies-Bouldin index and stability support it, and where they speak for one cluster. Of
-mixtures the K with the lowest BIC is recommended.
+Where the clusters were compared with one cloud (``engine.reference``), that decides: the largest K
+whose clusters are clearer than the cloud's and all stand apart; if there is none, the K at which
+the inertia falls most beyond that of the cloud; if no K is clearer, none. Elsewhere the highest
+simplified silhouette, and of mixtures the lowest BIC. Measures that disagree are named.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine.stability import (
-    BANDS,
-    STRONG,
-    band,
-    clusters_by_gap,
-    clusters_by_prediction_strength,
-)
 from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid
@@ -37,16 +23,31 @@ from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
 from fedclust.protection.resolution import FINER
-from fedclust.schema.evidence import Stability
-from fedclust.schema.result import Likelihood, SweepEntry
+from fedclust.schema.result import Likelihood, Result, SweepEntry
+
+__all__ = [
+    "CLEAR",
+    "Choice",
+    "choose",
+    "cloud_sentences",
+    "p_text",
+    "sole_choice",
+    "start_agreement",
+]
 
 _STARTS = 10
+#: Clusters are clearer than one cloud, or stand apart, where it gives as clear ones this rarely.
+CLEAR = 0.05
 #: Two silhouettes no further apart are as good as equal (a reading aid, no test).
 _CLOSE = 0.02
 #: Kaufman & Rousseeuw, "Finding groups in data", 1990, table 4: no substantial structure below.
 _WEAK = 0.25
 #: Below it the starts disagree on more than a few rows in a hundred.
 _STABLE = 0.9
+#: The least p-value that is printed: it rests on 20 draws.
+_LEAST_P = 0.001
+#: Below this number of persons a site, close clusters were missed in tries with groups of 5.
+_FEW_PERSONS = 100
 
 
 # --- agreement of starts --------------------------------------------------------------------------
@@ -98,52 +99,229 @@ def start_agreement(
 # --- recommendation -------------------------------------------------------------------------------
 
 
-def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
-    """Return the recommended K, and why, in sentences for the analyst.
+@dataclass(frozen=True)
+class Choice:
+    """A number of clusters, and why.
 
-    Of mixtures the lowest BIC. Otherwise the highest simplified silhouette; of equal ones the
-    smallest K. A K does not compete whose
-    result warns that its clusters are finer than the sites' groups, nor, where stability was
-    measured, one with a prediction strength below .8; unless that leaves none. Where nothing was
-    measured the highest agreement of starts; where that is unknown too, the smallest K.
+    Attributes
+    ----------
+    n_clusters : int
+        K.
+    reason : str
+        ``apart``: all its clusters stand apart; ``step``: it gains most; ``one-cloud``: no K is
+        recommended, and this is the smallest; ``silhouette``, ``bic``, ``starts``: the best by
+        that measure.
+    tied : tuple of int
+        Other K that are about as good a choice.
+    text : str
+        Sentences for the analyst.
+    """
+
+    n_clusters: int
+    reason: Literal["apart", "step", "one-cloud", "silhouette", "bic", "starts"]
+    tied: tuple[int, ...]
+    text: str
+
+
+def choose(entries: Sequence[SweepEntry], *, binary: bool = False) -> Choice:
+    """Return the recommended K of a sweep.
+
+    Parameters
+    ----------
+    entries : sequence of SweepEntry
+        Complete, ascending by K.
+    binary : bool
+        Whether all columns are yes/no columns.
     """
     fits = [entry.result.likelihood for entry in entries]
     known = [fit for fit in fits if fit is not None]
     if len(known) == len(entries):
         return _lowest_bic(entries, known)
+    if any(_p(entry) is not None for entry in entries):
+        return _beside_cloud(entries, binary=binary)
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
         best = _first(entries, [-_or_lowest(entry.start_agreement) for entry in entries])
-        return best.n_clusters, (
-            f"K = {best.n_clusters}: quality was not measured. "
-            f"{_starts_say(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
+        starts = _starts_say(best, entries) or "Nothing tells the numbers of clusters apart."
+        text = f"K = {best.n_clusters}: quality was not measured. {starts}"
+        return Choice(best.n_clusters, "starts", (), text)
+    return _highest_silhouette(entries, judged)
+
+
+def sole_choice(entries: Sequence[SweepEntry]) -> int | None:
+    """Return the recommended K; None where another is about as good or none is recommended."""
+    choice = choose(entries)
+    unsure = choice.tied or choice.reason in ("one-cloud", "starts")
+    return None if unsure else choice.n_clusters
+
+
+def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
+    """Choose by the comparison with one cloud."""
+    clear = [entry for entry in entries if _is_clear(entry)]
+    if not clear:
+        text = " ".join(_one_cloud(entries, binary=binary))
+        return Choice(entries[0].n_clusters, "one-cloud", (), text)
+    clear, remarks = _coarse_enough(clear)
+    apart = [entry for entry in clear if _close_clusters(entry) == []]
+    if apart:
+        best, reason = apart[-1], "apart"
+    else:
+        best, reason = clear[int(tolerant_argmin([-_step(entries, e) for e in clear]))], "step"
+    by_silhouette = _ranked(_coarse_enough(entries)[0])[:1]
+    tied = tuple(e.n_clusters for e in by_silhouette if e.n_clusters != best.n_clusters)
+    says = cloud_sentences(best.result)
+    gained = _largest_gain(entries)
+    if gained is not None:
+        says.insert(1, gained)
+    if tied:
+        other, score = by_silhouette[0], _or_lowest(by_silhouette[0].simplified_silhouette)
+        p = _p(other)
+        line = f"K = {tied[0]} has the highest simplified silhouette, {score:.3f}"
+        unclear = p is not None and p > CLEAR
+        but = f", but is no clearer than one cloud ({p_text(p)})" if unclear and p else ""
+        says.append(f"{line}{but}: look at both.")
+    says += [*remarks, *_others_say(best, entries)]
+    return Choice(best.n_clusters, "apart" if reason == "apart" else "step", tied, " ".join(says))
+
+
+def cloud_sentences(result: Result) -> list[str]:
+    """Return what the comparison with one cloud says of one clustering, in sentences."""
+    found = result.one_cloud
+    if found is None:
+        return []
+    if found.p is None:
+        return [f"The clusters were not compared with one cloud. {found.not_judged or ''}"]
+    n = result.n_clusters or len(result.centroids)
+    if found.p > CLEAR:
+        text = (
+            f"K = {n}: artificial patients without any groups, with the same spread, skew and "
+            f"correlations in each column, give clusters as clear as these ({p_text(found.p)}). "
+            "Do not report them as a finding."
         )
-    judged, says = _coarse_enough(judged)
-    measured = {e.n_clusters: e.result.stability for e in judged if e.result.stability is not None}
-    strong = [e for e in judged if _strength(e) >= STRONG]
-    best, scores = _highest_silhouette(strong or judged)
-    says = [*_no_structure(measured), *scores, *says]
-    says += [line for line in (_index_says(best, judged), _starts_say(best, entries)) if line]
-    says += _evidence_says(best, measured)
-    if _or_lowest(best.simplified_silhouette) < _WEAK:
-        says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
-    return best.n_clusters, " ".join(says)
+        return [text]
+    clear = f"K = {n}: these clusters are clearer than one cloud of this shape would give"
+    says = f"{clear} ({p_text(found.p)})."
+    if found.cluster_p is None:
+        return [says, found.not_judged or ""]
+    close = [k for k, p in enumerate(found.cluster_p.tolist()) if p > CLEAR]
+    if not close:
+        return [says, "Every cluster stands apart from its neighbours."]
+    return [
+        says,
+        f"{_clusters(close)} not stand apart more than pieces of one cloud.",
+        "It may be a gradation, a curved cloud, or clusters that touch.",
+    ]
 
 
-def sole_recommended(entries: Sequence[SweepEntry]) -> int | None:
-    """Return the recommended K; None where another is about as good or nothing was measured."""
-    best, _ = recommend(entries)
-    chosen = next(entry for entry in entries if entry.n_clusters == best)
-    if chosen.result.likelihood is not None:
-        return best
-    score = chosen.simplified_silhouette
-    if score is None or any(
-        abs(score - other.simplified_silhouette) < _CLOSE
-        for other in entries
-        if other.simplified_silhouette is not None and other.n_clusters != best
-    ):
+def p_text(p: float) -> str:
+    """Return a p-value with its name: at most two digits, without a power of ten."""
+    return f"p = {p:.2g}" if p >= _LEAST_P else f"p < {_LEAST_P}"
+
+
+def _clusters(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"Cluster {numbers[0]} does"
+    return f"Clusters {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} do"
+
+
+def _one_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> list[str]:
+    """Return what is said where no K is clearer than one cloud."""
+    every = ", ".join(
+        f"K = {entry.n_clusters}: {p_text(p)}" for entry in entries if (p := _p(entry)) is not None
+    )
+    text = (
+        "One cloud. Artificial patients without any groups, with the same spread, skew and "
+        "correlations in each column, give clusters as clear as these for every K tried "
+        f"({every}). Do not report clusters as a finding. No K is recommended; the smallest is "
+        "shown."
+    )
+    says = [text]
+    if binary:
+        says.append(
+            "Clusters in yes/no columns alone cannot be distinguished from patients who share one "
+            "trait to different degrees."
+        )
+    n_sites, persons = len(entries[0].result.site_sizes), sum(entries[0].result.sizes or ())
+    if n_sites and persons < _FEW_PERSONS * n_sites:
+        says.append(
+            f"With {persons / n_sites:.0f} persons a site, close clusters cannot be "
+            "distinguished from one cloud: this is no proof that there are none."
+        )
+    return says
+
+
+def _largest_gain(entries: Sequence[SweepEntry]) -> str | None:
+    """Return between which two K the inertia falls most, compared with the cloud."""
+    steps = [_step(entries, entry) for entry in entries]
+    at = int(tolerant_argmin([-step for step in steps]))
+    if len(entries) < 2 or not np.isfinite(steps[at]):
         return None
-    return best
+    before = entries[at - 1].n_clusters if at else 1
+    return f"From {before} to {entries[at].n_clusters} clusters gains most."
+
+
+def _step(entries: Sequence[SweepEntry], entry: SweepEntry) -> float:
+    """Return by how much the gap grows for each cluster more than with the next smaller K."""
+    gaps = {1: 0.0} | {
+        e.n_clusters: e.result.one_cloud.gap
+        for e in entries
+        if e.result.one_cloud is not None and e.result.one_cloud.gap is not None
+    }
+    k = entry.n_clusters
+    if k not in gaps:
+        return -np.inf
+    before = max(smaller for smaller in gaps if smaller < k)
+    return (gaps[k] - gaps[before]) / (k - before)
+
+
+def _p(entry: SweepEntry) -> float | None:
+    return None if entry.result.one_cloud is None else entry.result.one_cloud.p
+
+
+def _is_clear(entry: SweepEntry) -> bool:
+    p = _p(entry)
+    return p is not None and p <= CLEAR
+
+
+def _close_clusters(entry: SweepEntry) -> list[int] | None:
+    """Return the clusters that do not stand apart; None where that was not judged."""
+    found = entry.result.one_cloud
+    if found is None or found.cluster_p is None:
+        return None
+    return [k for k, p in enumerate(found.cluster_p.tolist()) if p > CLEAR]
+
+
+def _ranked(entries: Sequence[SweepEntry]) -> list[SweepEntry]:
+    """Return the entries with a silhouette, the highest first; of equal ones the smallest K."""
+    judged = [entry for entry in entries if entry.simplified_silhouette is not None]
+    return [
+        judged[i] for i in tolerant_argsort([-_or_lowest(e.simplified_silhouette) for e in judged])
+    ]
+
+
+def _highest_silhouette(entries: Sequence[SweepEntry], judged: Sequence[SweepEntry]) -> Choice:
+    """Choose by the simplified silhouette, where nothing was compared with one cloud.
+
+    A K does not compete whose clusters are finer than the sites' groups, unless that leaves none.
+    """
+    judged, remarks = _coarse_enough(judged)
+    ranked = _ranked(judged)
+    best = ranked[0]
+    score = _or_lowest(best.simplified_silhouette)
+    line = f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"
+    if len(ranked) > 1:
+        second = ranked[1]
+        line += f" (next: K = {second.n_clusters}, {_or_lowest(second.simplified_silhouette):.3f})"
+    says = [f"{line}."]
+    close = [e for e in ranked[1:] if score - _or_lowest(e.simplified_silhouette) < _CLOSE]
+    if close:
+        says.append(f"Too close to call: within {_CLOSE} of it is K = {_listed(close)}.")
+    says += [*remarks, *_others_say(best, entries)]
+    if score < _WEAK:
+        says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
+    says += cloud_sentences(best.result)
+    tied = tuple(sorted(e.n_clusters for e in close))
+    return Choice(best.n_clusters, "silhouette", tied, " ".join(says))
 
 
 def _coarse_enough(judged: Sequence[SweepEntry]) -> tuple[list[SweepEntry], list[str]]:
@@ -157,75 +335,16 @@ def _coarse_enough(judged: Sequence[SweepEntry]) -> tuple[list[SweepEntry], list
     return [entry for entry in judged if entry not in fine], [left_out]
 
 
-def _highest_silhouette(entries: Sequence[SweepEntry]) -> tuple[SweepEntry, list[str]]:
-    """Return the entry of the highest simplified silhouette, and how far the others are."""
-    by_k = sorted(entries, key=lambda entry: entry.n_clusters)
-    ranked = [
-        by_k[i] for i in tolerant_argsort([-_or_lowest(e.simplified_silhouette) for e in by_k])
-    ]
-    best = ranked[0]
-    score = _or_lowest(best.simplified_silhouette)
-    line = f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"
-    if len(ranked) > 1:
-        second = ranked[1]
-        line += f" (next: K = {second.n_clusters}, {_or_lowest(second.simplified_silhouette):.3f})"
-    says = [f"{line}."]
-    close = [e for e in ranked[1:] if score - _or_lowest(e.simplified_silhouette) < _CLOSE]
-    if close:
-        says.append(f"That is close: within {_CLOSE} of it lie K = {_listed(close)}.")
-    return best, says
-
-
-def _no_structure(measured: Mapping[int, Stability]) -> list[str]:
-    """Return a sentence where the gap statistic or prediction strength speaks for one cluster."""
-    says = {
-        "the gap statistic": clusters_by_gap(measured),
-        "prediction strength": clusters_by_prediction_strength(measured),
-    }
-    against = [name for name, k in says.items() if k == 1]
-    others = [name for name, k in says.items() if k is not None and k > 1]
-    if not against:
-        return []
-    verb = "speak" if len(against) == 2 else "speaks"
-    line = f"{' and '.join(against)} {verb} for one cluster, so for no structure in the data"
-    line += f"; {others[0]} does not." if others else "."
-    return [line[0].upper() + line[1:]]
-
-
-def _evidence_says(best: SweepEntry, measured: Mapping[int, Stability]) -> list[str]:
-    """Return what stability says of the recommended K, and which K it would choose."""
-    found = best.result.stability
-    if found is None:
-        return []
-    says = []
-    if found.prediction_strength is not None:
-        line = f"Prediction strength is {found.prediction_strength:.2f}"
-        by_strength = clusters_by_prediction_strength(measured)
-        if found.prediction_strength < STRONG:
-            line += f", below {STRONG}"
-        elif by_strength is not None and by_strength != best.n_clusters:
-            line += f"; K = {by_strength} is the largest that reaches {STRONG}"
-        says.append(f"{line}.")
-    by_gap = clusters_by_gap(measured)
-    if by_gap is not None and by_gap > 1:
-        agrees = "agrees" if by_gap == best.n_clusters else "prefers"
-        says.append(f"The gap statistic {agrees}: K = {by_gap}.")
-    bands = Counter(band(float(jaccard)) for jaccard in found.jaccard)
-    counted = ", ".join(f"{bands[words]} {words}" for words in BANDS if words in bands)
-    says.append(f"Clusters by Jaccard index: {counted}.")
-    return says
-
-
-def _strength(entry: SweepEntry) -> float:
-    found = entry.result.stability
-    return _or_lowest(None if found is None else found.prediction_strength)
-
-
 def _listed(entries: Sequence[SweepEntry]) -> str:
     return ", ".join(str(k) for k in sorted(entry.n_clusters for entry in entries))
 
 
-def _lowest_bic(entries: Sequence[SweepEntry], fits: Sequence[Likelihood]) -> tuple[int, str]:
+def _others_say(best: SweepEntry, entries: Sequence[SweepEntry]) -> list[str]:
+    """Return what the Davies-Bouldin index and the agreement of starts say of a K."""
+    return [line for line in (_index_says(best, entries), _starts_say(best, entries)) if line]
+
+
+def _lowest_bic(entries: Sequence[SweepEntry], fits: Sequence[Likelihood]) -> Choice:
     """Recommend the lowest BIC, and say how certain its classes are."""
     best = _first(entries, [fit.bic for fit in fits])
     values = ", ".join(
@@ -239,11 +358,11 @@ def _lowest_bic(entries: Sequence[SweepEntry], fits: Sequence[Likelihood]) -> tu
         says.append("No larger K was compared: the BIC may fall further.")
     if any(fit.n_rows != fits[0].n_rows for fit in fits):
         says.append("The numbers of persons differ: some sites answered for some K alone.")
-    return best.n_clusters, " ".join(says)
+    return Choice(best.n_clusters, "bic", (), " ".join(says))
 
 
-def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:
-    indexed = [entry for entry in judged if entry.davies_bouldin is not None]
+def _index_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
+    indexed = [entry for entry in entries if entry.davies_bouldin is not None]
     if best.davies_bouldin is None or len(indexed) < 2:
         return None
     least = _first(indexed, [_or_lowest(entry.davies_bouldin) for entry in indexed])

@@ -182,7 +182,7 @@ def check_task(
     if isinstance(outcomes_k, int) and asked != outcomes_k:
         raise RuleViolation("task", "outcomes are counted at another K", "/parameters")
     ks = np.array([] if asked is None else [asked], dtype=np.int64)
-    about = replace(task, common=evaluation.task(model).common)
+    about = replace(task, common=evaluation.task(model))
     for own in split_parts(ks, 1, config):
         evaluation.check_task(about, own, prototypes=prototypes)
     for name, vector in vars(task.space).items():

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evaluation, evidence, outcomes, preparation, resampling, sweep
+from fedclust.engine import evidence, outcomes, preparation, resampling
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
@@ -19,11 +19,13 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Phase
 
-#: Of the rounds that all methods share: preparation, evaluation, evidence, resampling, outcomes,
-#: and what joins several K. Raised when their tasks, payloads, state or arithmetic change.
-VERSION = 3
-#: In place of the evaluation, in sessions with evidence; the same for every method.
-EVIDENCE_PHASES = (evidence.PHASE, resampling.PHASE)
+#: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
+#: several K. Raised when their tasks, payloads, state or arithmetic change.
+VERSION = 4
+#: After the method's rounds; the same for every method.
+CLOSING_PHASES = (evidence.PHASE, resampling.PHASE, outcomes.PHASE)
+
+_EACH_K = ", for each K"
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ def check_evidence(method: AnyMethod, config: RunConfig) -> None:
     resampling.check_options(config)
 
 
+def sends_cells(plan: Plan) -> bool:
+    """Whether sites describe their records by cells in the closing round."""
+    return evidence.sends_cells(plan.method, plan.options, plan.policy)
+
+
 def is_exact(plan: Plan) -> bool:
     """Whether the points are single rows."""
     return plan.policy.protection == "none"
@@ -122,9 +129,9 @@ def closing_phases(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases after the method's rounds, in order."""
     if not plan.options.evaluated:
         return ()
-    found: tuple[Phase, ...] = (_evaluation_phase(plan.method),)
-    if evidence.is_wanted(plan.options):
-        found = (_evidence_phase(plan), _resampling_phase(plan))
+    found: tuple[Phase, ...] = (_evidence_phase(plan),)
+    if evidence.is_resampled(plan.options):
+        found = (*found, _resampling_phase(plan))
     if plan.outcomes:
         found = (*found, outcomes.phase_of(plan.outcomes, exact=is_exact(plan)))
     return found
@@ -135,10 +142,15 @@ def _evidence_phase(plan: Plan) -> Phase:
     absent: list[str] = []
     if not plan.options.transferred:
         absent.append("parts.own")
-    if not isinstance(plan.options.n_clusters, tuple):
+    several = isinstance(plan.options.n_clusters, tuple)
+    if not several:
         absent.append("parts.flow")
+    if not sends_cells(plan):
+        absent.append("cells")
     discloses = tuple(
-        line for line in evidence.PHASE.discloses if not line.field.startswith(tuple(absent))
+        line if several else line.model_copy(update={"shape": line.shape.replace(_EACH_K, "")})
+        for line in evidence.PHASE.discloses
+        if not line.field.startswith(tuple(absent))
     )
     return replace(evidence.PHASE, discloses=discloses)
 
@@ -147,7 +159,7 @@ def _resampling_phase(plan: Plan) -> Phase:
     """Return the phase with what it asks in this session, and with its number of models."""
     n_models, transferred = plan.options.resampled_models, plan.options.transferred
     shapes = {"parts.models": f"K x K numbers for each of {n_models} models, for each K"}
-    absent = set() if n_models else {"parts.models", "parts.halves", "parts.pairs"}
+    absent = set() if n_models else {"parts.models", "parts.pairs"}
     absent |= set() if transferred else {"parts.left_out"}
     discloses = tuple(
         line.model_copy(update={"shape": shapes.get(line.field, line.shape)})
@@ -158,9 +170,5 @@ def _resampling_phase(plan: Plan) -> Phase:
 
 
 def _engine_closings(method: AnyMethod) -> tuple[Phase, ...]:
-    more = EVIDENCE_PHASES if evidence.assigns_by_centroids(method) else EVIDENCE_PHASES[:1]
-    return (_evaluation_phase(method), *more, outcomes.PHASE)
-
-
-def _evaluation_phase(method: AnyMethod) -> Phase:
-    return sweep.EVALUATION if method.sweeping else evaluation.PHASE
+    compared = evidence.assigns_by_centroids(method)
+    return tuple(each for each in CLOSING_PHASES if compared or each is not resampling.PHASE)

@@ -7,7 +7,7 @@ pair of labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,14 +21,11 @@ from fedclust.engine.evidence import (
     clusterings,
     split_parts,
 )
-from fedclust.engine.pooled_cells import PooledCells
+from fedclust.engine.record_cells import PooledCells
 from fedclust.engine.stability import (
-    N_SPLITS,
     count_ambiguous_pairs,
-    gap_statistic,
     paired_points,
     resampled_models,
-    split_models,
     summarise,
 )
 from fedclust.engine.sweep_messages import has_enough
@@ -74,13 +71,10 @@ class ResampledModels(Model):
         The final clusters.
     models : (B, K, d) float64
         Scaled centroids of models of resampled data. Of several equal centroids the first counts.
-    halves : (2R, K, d) float64
-        Models of random halves: 2r and 2r + 1 of the two halves of split r.
     """
 
     clusters: EvaluationTask
     models: FloatTensor3
-    halves: FloatTensor3
 
 
 class ResamplingTask(Model):
@@ -117,8 +111,6 @@ class ResamplingTables(Model):
     ----------
     models : (B, K, K) int64
         Persons by their final cluster and that of each model.
-    halves : (R, K, K) int64
-        Persons by their cluster in the models of both halves of each split.
     pairs : (3,) float64
         Pairs of persons by how many models put both into one cluster: at most a tenth of them, in
         between, at least nine tenths. As floats: they can be more than a count may be.
@@ -128,7 +120,6 @@ class ResamplingTables(Model):
     """
 
     models: IntTensor3
-    halves: IntTensor3
     pairs: FloatVector
     left_out: IntMatrix | None = None
 
@@ -154,11 +145,6 @@ PHASE = Phase(
             "How many of your persons are in each pair of a final cluster and a model's cluster.",
         ),
         disclosure(
-            "parts.halves",
-            "K x K numbers for each split, for each K",
-            "How many of your persons are in each pair of clusters of the models of two halves.",
-        ),
-        disclosure(
             "parts.pairs",
             "3 numbers, for each K",
             "How many pairs of your persons few, some or nearly all models put together.",
@@ -181,9 +167,9 @@ def check_options(config: RunConfig) -> None:
         return
     n_clusters = wanted if isinstance(wanted, int) else sum(wanted)
     per_model = n_clusters * len(config.columns)
-    # The answer has a table of K x K for each model and each split, and perhaps one more.
+    # The answer has a table of K x K for each model, and perhaps one more.
     per_table = wanted**2 if isinstance(wanted, int) else sum(k**2 for k in wanted)
-    most = min(MAX_NUMBERS // per_model - 2 * N_SPLITS, MAX_NUMBERS // per_table - N_SPLITS - 1)
+    most = min(MAX_NUMBERS // per_model, MAX_NUMBERS // per_table - 1)
     if n_models > most:
         message = "so many models of these clusters and columns are too large: at most {}"
         raise RuleViolation("evidence", message.format(max(most, 0)), "/stability")
@@ -194,23 +180,20 @@ def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Ta
     n_models = config.options.resampled_models
     parts = []
     for own in clusterings(result):
-        clusters = evaluation.task(own).common
-        shape = (0, *own.centroids.shape)
-        models, halves = np.zeros(shape), np.zeros(shape)
+        clusters = evaluation.task(own)
+        models = np.zeros((0, *own.centroids.shape))
         if n_models:
-            k, rule = len(own.centroids), centroid_rule(config)
             models = resampled_models(
                 cells.means,
                 cells.counts,
                 cells.sites,
-                k,
+                len(own.centroids),
                 n_models=n_models,
                 min_sites=config.policy.min_sites,
                 seed=seed,
-                rule=rule,
+                rule=centroid_rule(config),
             )
-            halves = split_models(cells.means, cells.counts, k, seed=seed, rule=rule)
-        parts.append(ResampledModels(clusters=clusters, models=models, halves=halves))
+        parts.append(ResampledModels(clusters=clusters, models=models))
     common = ResamplingTask(n_clusters=cluster_counts(result), parts=tuple(parts))
     return Task(NAME, common, per_site=_left_out_parts(result, cells, config, seed))
 
@@ -249,16 +232,13 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
     """Refuse what the definition does not provide for; RuleViolation."""
     asked = narrow(task.common, ResamplingTask)
     n_models = config.options.resampled_models
-    n_halves = 2 * N_SPLITS if n_models else 0
     configs = split_parts(asked.n_clusters, len(asked.parts), config)
     for i, (own, part) in enumerate(zip(configs, asked.parts, strict=True)):
         evaluation.check_task(replace(task, common=part.clusters), own, prototypes=prototypes)
         shape = part.clusters.centroids.shape
-        at = f"/parameters/parts/{i}"
-        for name, sent, n in (("models", part.models, n_models), ("halves", part.halves, n_halves)):
-            if sent.shape != (n, *shape):
-                message = f"the definition provides for {n} models of {shape[0]} clusters"
-                raise RuleViolation("task", message, f"{at}/{name}")
+        if part.models.shape != (n_models, *shape):
+            message = f"the definition provides for {n_models} models of {shape[0]} clusters"
+            raise RuleViolation("task", message, f"/parameters/parts/{i}/models")
     _check_left_out(task.site, asked, config)
 
 
@@ -319,13 +299,8 @@ def _compare(
     pairs = np.zeros(3)
     if models:
         pairs = count_ambiguous_pairs(by_model, points.sizes[compared]).astype(np.float64)
-    halves = [
-        table(*(nearest_centroid(points.X, centroids) for centroids in two))
-        for two in zip(part.halves[::2], part.halves[1::2], strict=True)
-    ]
     return ResamplingTables(
         models=np.array(models, dtype=np.int64).reshape(-1, k, k),
-        halves=np.array(halves, dtype=np.int64).reshape(-1, k, k),
         pairs=pairs,
         left_out=None if without is None else table(nearest_centroid(points.X, without), labels),
     )
@@ -342,7 +317,6 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
             continue
         at, k = f"/parts/{i}", len(about.clusters.centroids)
         check_shape(part.models, (len(about.models), k, k), f"{at}/models")
-        check_shape(part.halves, (len(about.halves) // 2, k, k), f"{at}/halves")
         check_shape(part.pairs, (3,), f"{at}/pairs")
         if (part.pairs < 0).any():
             raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
@@ -355,10 +329,6 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
             if persons is None:
                 persons = table.sum(axis=1)
                 check_sizes(persons, config, f"{at}/models")
-        for table in part.halves:
-            check_table(table, None, None, config.p, f"{at}/halves")
-            if persons is not None and table.sum() != persons.sum():
-                raise RuleViolation("complement", "all persons count", f"{at}/halves")
         if (part.left_out is None) != (without is None):
             raise RuleViolation("left-out", "a model without the site gives a table", at)
         if part.left_out is not None:
@@ -371,16 +341,11 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
 
 
 def stabilities(
-    result: Result,
-    contributions: Sequence[Contribution],
-    config: RunConfig,
-    *,
-    box: FloatArray,
-    seed: int,
+    result: Result, contributions: Sequence[Contribution], config: RunConfig
 ) -> tuple[Stability | None, ...]:
     """Return the stability of every K of a result; None where too few sites answered for it."""
     found: list[Stability | None] = []
-    for place, own in enumerate(clusterings(result)):
+    for place in range(len(clusterings(result))):
         sent = _parts(contributions, place)
         tables = [c.payload for c in sent if c.payload is not None]
         if not has_enough(sent, config) or not config.options.resampled_models:
@@ -388,10 +353,9 @@ def stabilities(
             continue
         summary = summarise(
             np.sum([each.models for each in tables], axis=0, dtype=np.int64),
-            np.sum([each.halves for each in tables], axis=0, dtype=np.int64),
             np.sum([each.pairs for each in tables], axis=0),
         )
-        found.append(summary.model_copy(update=_gap(own, box, seed)))
+        found.append(summary)
     return tuple(found)
 
 
@@ -405,29 +369,6 @@ def left_out_tables(
         tables = {site: part.left_out for site, part in sent.items()}
         found.append({site: table for site, table in tables.items() if table is not None})
     return tuple(found)
-
-
-def _gap(result: Result, box: FloatArray, seed: int) -> Mapping[str, float]:
-    """Return the gap statistic of a result with quality and profile.
-
-    Its reference knows no modes, so other dissimilarities than ``euclidean`` have none. Where all
-    points are centroids, the persons' own inertia is not known.
-    """
-    quality, profile = result.quality, result.profile
-    if quality is None or profile is None or result.dissimilarity != "euclidean":
-        return {}
-    if quality.share_within == 1.0 or quality.inertia == 0.0:
-        return {}
-    variances = (profile.overall_deviations / result.scale) ** 2
-    gap, error, of_one = gap_statistic(
-        inertia=quality.inertia / (1.0 - quality.share_within),
-        total=float(variances.sum()) * quality.n_rows,
-        n_persons=quality.n_rows,
-        n_clusters=len(result.centroids),
-        box=box,
-        seed=seed,
-    )
-    return {"gap": gap, "gap_error": error, "gap_of_one": of_one}
 
 
 def _parts(

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedclust.engine import evaluation, evidence, outcomes, preparation, resampling, sweep
+from fedclust.engine import evidence, outcomes, preparation, resampling
 from fedclust.engine.consent_check import refuse_unconsented
 from fedclust.engine.message_check import check, site_config
-from fedclust.engine.plan import Plan
+from fedclust.engine.plan import Plan, sends_cells
 from fedclust.engine.site_points import complete_points, scaled_points
 from fedclust.methods.common.assign import probabilities_of_rows
 from fedclust.numeric.canonical import tolerant_argmax
@@ -26,7 +26,7 @@ from fedclust.schema.run_config import Assign, RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
 
-_CLOSING = frozenset({evaluation.NAME, evidence.NAME, resampling.NAME})
+_CLOSING = frozenset({evidence.NAME, resampling.NAME})
 
 
 # What a step depends on; all but the first three are named.
@@ -138,13 +138,9 @@ def _closing_step(
     plan: Plan, task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator
 ) -> Model | None:
     """Compute a site's answer to a task of a round after the method's."""
-    if task.phase == evidence.NAME:
-        return evidence.local_step(task, points, config, rng)
     if task.phase == resampling.NAME:
         return resampling.local_step(task, points, config)
-    if plan.method.sweeping:
-        return sweep.evaluate(task, points, config)
-    return evaluation.local_step(task, points, config)
+    return evidence.local_step(task, points, config, rng, cells=sends_cells(plan))
 
 
 def _payload_fault(method: AnyMethod, phase: str, error: ValidationError) -> RuleViolation:

@@ -7,30 +7,13 @@ What it computes
     variance between persons twice, so the Poisson weights have only what the first lacks: where S
     sites are drawn freely, 1/S (Davison & Hinkley, section 3.8). Where each draw needs all sites,
     they have all of it. Each site then counts its persons by final cluster and by the model's
-    cluster; all measures follow from these tables (``numeric.agreement``).
-
-    **Split halves.** Each person of a cell goes to one half or the other by a fair coin. Each half
-    gives a model, and one half's model predicts which persons the other half's puts together.
-    Halves that share their cells' means agree slightly too well: in one Gaussian (2 to 20 columns,
-    400 to 10,000 persons, K = 2 to 6) prediction strength was on average .02 higher than between
-    halves of persons, .04 at p = 5, and at most .11. In 40 draws (``make bench stability``) it was
-    at most .78, and the bound is .8.
-
-    **Gap statistic.** How much lower the log inertia is than that of persons spread evenly over a
-    box. References have at most 1,000 persons, which k-means fits too well; the difference from
-    fresh persons corrects for it. Against references of full size (4,000 and 20,000 persons, K = 2
-    to 8, 2 to 20 columns) the gap was within .012, on average .003.
+    cluster; all measures follow from these tables (``numeric.agreement``). They describe; how
+    clear the clusters are is judged by ``engine.reference``.
 
 References
 ----------
 Hennig, "Cluster-wise assessment of cluster stability", Computational Statistics & Data Analysis 52,
 2007.
-Tibshirani & Walther, "Cluster validation by prediction strength", Journal of Computational and
-Graphical Statistics 14, 2005.
-Tibshirani, Walther & Hastie, "Estimating the number of clusters in a data set via the gap
-statistic", Journal of the Royal Statistical Society B 63, 2001.
-Dudoit & Fridlyand, "A prediction-based resampling method for estimating the number of clusters in a
-dataset", Genome Biology 3, 2002.
 Senbabaoglu, Michailidis & Li, "Critical limitations of consensus clustering in class discovery",
 Scientific Reports 4, 2014.
 Davison & Hinkley, "Bootstrap methods and their application", Cambridge University Press, 1997.
@@ -40,44 +23,27 @@ Methods and Programs in Biomedicine 83, 2006.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from fedclust.numeric.agreement import consensus, jaccard_by_cluster, prediction_strength
+from fedclust.numeric.agreement import consensus, jaccard_by_cluster
 from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.numeric.distances import squared_distances
 from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.evidence import Stability
 
-#: Splits into halves.
-N_SPLITS = 10
 #: Random starts of each model, in addition to a farthest-first start.
 _RESTARTS = 10
 #: Draws of sites after which each site is drawn once.
 _MAX_DRAWS = 20
 #: Hennig 2007: a cluster is recovered by a model from the first on, dissolved below the second.
 _RECOVERED, _DISSOLVED = 0.75, 0.5
-#: What Hennig says of a cluster, by the lower bound of its mean Jaccard similarity.
-BANDS = {
-    "highly stable": 0.85,
-    "stable": 0.75,
-    "a pattern whose members are doubtful": 0.6,
-    "not to be trusted": 0.0,
-}
-#: Tibshirani & Walther 2005: the largest K with at least this prediction strength.
-STRONG = 0.8
+#: In how many samples a cluster is found again, by the least share of models that recover it.
+FOUND_AGAIN = {"nearly all": 0.9, "most": 0.5, "some": 0.1, "few": 0.0}
 #: Points of a site whose pairs are counted.
 _MAX_PAIRED = 2_000
 #: Columns of a block of the indicator matrix that counts pairs.
 _PAIR_BLOCK = 4_096
-#: Reference data sets of the gap statistic, and the most persons in each.
-_REFERENCES = 20
-_REFERENCE_PERSONS = 1_000
-#: Random starts of each reference, in addition to a farthest-first start.
-_REFERENCE_RESTARTS = 3
 
 
 # --- models of resampled data, at the coordinator -------------------------------------------------
@@ -152,27 +118,6 @@ def _draw_sites(n_sites: int, min_sites: int, rng: np.random.Generator) -> IntAr
     return np.ones(n_sites, dtype=np.int64)
 
 
-def split_models(
-    means: FloatArray,
-    counts: IntArray,
-    n_clusters: int,
-    *,
-    seed: int,
-    rule: CentroidRule = keep_means,
-) -> FloatArray:
-    """Return the centroids (2R, K, d) of ``N_SPLITS`` pairs of halves: 2r and 2r + 1 are a pair.
-
-    The splits are the same for every K. Parameters are those of :func:`resampled_models`.
-    """
-    models = np.empty((2 * N_SPLITS, n_clusters, means.shape[1]))
-    for r in range(N_SPLITS):
-        first = server_rng(seed, f"split-{r}").binomial(counts, 0.5)
-        rng = server_rng(seed, f"split-{r}-{n_clusters}")
-        for half, weights in enumerate((first, counts - first)):
-            models[2 * r + half] = _centroids(means, weights, n_clusters, rng, rule)
-    return models
-
-
 def _centroids(
     means: FloatArray,
     weights: FloatArray | IntArray,
@@ -240,21 +185,17 @@ def count_ambiguous_pairs(labels: IntArray, sizes: IntArray) -> IntArray:
 # --- what the tables say --------------------------------------------------------------------------
 
 
-def summarise(models: IntArray, halves: IntArray, pairs: FloatArray | IntArray) -> Stability:
-    """Return the stability of a clustering from all sites' tables, without the gap statistic.
+def summarise(models: IntArray, pairs: FloatArray | IntArray) -> Stability:
+    """Return the stability of a clustering from all sites' tables.
 
     Parameters
     ----------
     models : (B, K, K) int64
         Persons by final cluster and by each resampled model's cluster.
-    halves : (R, K, K) int64
-        Persons by the cluster of each split's first half, and of its second. Each half predicts
-        the other; the mean of both counts.
     pairs : (3,) float64 or int64
         Sums of :func:`count_ambiguous_pairs`.
     """
     jaccard = np.array([jaccard_by_cluster(table) for table in models])
-    strengths = [prediction_strength(table) for half in halves for table in (half, half.T)]
     return Stability(
         n_models=len(models),
         jaccard=jaccard.mean(axis=0),
@@ -262,116 +203,9 @@ def summarise(models: IntArray, halves: IntArray, pairs: FloatArray | IntArray) 
         dissolved=(jaccard < _DISSOLVED).mean(axis=0),
         consensus=consensus(models),
         ambiguous_share=float(pairs[1] / pairs.sum()) if pairs.any() else None,
-        prediction_strength=float(np.mean(strengths)) if strengths else None,
     )
 
 
-def band(jaccard: float) -> str:
-    """Return what Hennig 2007 says of a cluster with this mean Jaccard similarity.
-
-    Below .6 "not to be trusted", below .75 "a pattern whose members are doubtful", below .85
-    "stable", from there on "highly stable".
-    """
-    return next(words for words, least in BANDS.items() if jaccard >= least)
-
-
-# --- gap statistic --------------------------------------------------------------------------------
-
-
-def gap_statistic(
-    *,
-    inertia: float,
-    total: float,
-    n_persons: int,
-    n_clusters: int,
-    box: FloatArray,
-    seed: int,
-) -> tuple[float, float, float]:
-    """Return the gap statistic of K clusters, its standard error s_k, and that of one cluster.
-
-    Tibshirani, Walther & Hastie 2001, reference a: persons spread evenly over a box. The
-    references are the same for every K.
-
-    Parameters
-    ----------
-    inertia : float, positive
-        Of the persons around their centroids, scaled space.
-    total : float, positive
-        Of the persons around their mean.
-    n_persons : int
-    n_clusters : int
-        K.
-    box : (2, d) float64
-        The box's lower and upper corner, scaled: the declared bounds, or the range of the records.
-    seed : int
-        The session's.
-
-    Returns
-    -------
-    gap, gap_error, gap_of_one : float
-    """
-    n = max(min(n_persons, _REFERENCE_PERSONS), n_clusters + 1)
-    share = min(n / n_persons, 1.0)
-    fitted, expected = np.empty((2, _REFERENCES, 2))
-    for b in range(_REFERENCES):
-        draws = server_rng(seed, f"gap-{b}").uniform(box[0], box[1], (2, n, box.shape[1]))
-        rng = server_rng(seed, f"gap-{b}-{n_clusters}")
-        centroids = weighted_kmeans(draws[0], np.ones(n), n_clusters, rng, _REFERENCE_RESTARTS)
-        mean = draws[0].mean(axis=0, keepdims=True)
-        logs = np.log([[_mean_cost(rows, at) for at in (centroids, mean)] for rows in draws])
-        fitted[b] = logs[0]
-        # k-means fits its own rows too well, by about as much as it fits others too badly; with
-        # ``n_persons`` rows by ``share`` of that.
-        expected[b] = logs.mean(axis=0) - share * (logs[1] - logs[0]) / 2.0
-    least = np.finfo(np.float64).tiny
-    observed = np.log(np.maximum([inertia, total], least) / n_persons)
-    gap, gap_of_one = expected.mean(axis=0) - observed
-    # All persons vary less than ``n``.
-    error = fitted[:, 0].std() * np.sqrt(share * (1.0 + 1.0 / _REFERENCES))
-    return float(gap), float(error), float(gap_of_one)
-
-
-def _mean_cost(rows: FloatArray, centroids: FloatArray) -> float:
-    """Return the mean squared distance of rows (n, d) from the nearest centroid (K, d)."""
-    return float(squared_distances(rows, centroids).min(axis=1).mean())
-
-
-# --- how many clusters ----------------------------------------------------------------------------
-
-
-def clusters_by_prediction_strength(measured: Mapping[int, Stability]) -> int | None:
-    """Return the largest K with a prediction strength of at least .8, 1 if there is none.
-
-    None where it was not measured.
-
-    Parameters
-    ----------
-    measured : mapping of K to Stability
-    """
-    strengths = {k: each.prediction_strength for k, each in measured.items() if k > 1}
-    known = {k: strength for k, strength in strengths.items() if strength is not None}
-    if not known:
-        return None
-    return max((k for k, strength in known.items() if strength >= STRONG), default=1)
-
-
-def clusters_by_gap(measured: Mapping[int, Stability]) -> int | None:
-    """Return the smallest K whose gap is at most one standard error below the largest gap.
-
-    K = 1 competes. The rule is Dudoit & Fridlyand's: the original one stops at the first K that the
-    next does not better, and so at 1 where few columns separate the clusters. None where the gap
-    was not measured.
-
-    Parameters
-    ----------
-    measured : mapping of K to Stability
-    """
-    found: dict[int, tuple[float, float]] = {}
-    for k, each in sorted(measured.items()):
-        if each.gap is not None and each.gap_error is not None and each.gap_of_one is not None:
-            found.setdefault(1, (each.gap_of_one, 0.0))
-            found[k] = each.gap, each.gap_error
-    if not found:
-        return None
-    best, error = found[max(found, key=lambda k: found[k][0])]
-    return min(k for k, (gap, _) in found.items() if gap >= best - error)
+def found_again(recovered: float) -> str:
+    """Return in how many samples a cluster is found again, in words, by the share of models."""
+    return next(words for words, least in FOUND_AGAIN.items() if recovered >= least)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedclust.engine import evaluation, evidence, preparation
+from fedclust.engine import evidence, preparation
 from fedclust.engine.evaluation import EvaluationOutcome
-from fedclust.engine.model_selection import recommend, start_agreement
+from fedclust.engine.model_selection import choose, start_agreement
 from fedclust.engine.sweep_messages import (
     check_parts,
     config_at,
@@ -58,11 +58,6 @@ _UNMEASURED = (
     "sizes and quality are not known: fewer sites than min_sites could answer the closing "
     "evaluation for this number of clusters"
 )
-
-#: Closing rounds that measure every K.
-_CLOSING = frozenset({evaluation.NAME, evidence.NAME})
-#: The closing round of a sweep.
-EVALUATION = swept_phase(evaluation.PHASE)
 
 
 # --- wrapping a method ----------------------------------------------------------------------------
@@ -332,44 +327,6 @@ def _sweep_entries(raw: Result) -> tuple[SweepEntry, ...]:
     return raw.sweep
 
 
-def evaluation_task(raw: Result) -> Task:
-    """Return the task that evaluates the outcome of every K."""
-    tasks = {entry.n_clusters: evaluation.task(entry.result) for entry in _sweep_entries(raw)}
-    return join_tasks(tasks)
-
-
-def check_evaluation_task(task: SiteTask, config: RunConfig) -> None:
-    """Refuse more centroids than the definition names clusters, of any K; RuleViolation."""
-    for one, own in split_task(task, config):
-        evaluation.check_task(one, own)
-
-
-def evaluate(task: SiteTask, points: Points, config: RunConfig) -> Model | None:
-    """Measure a site's scaled points against the centroids of every K."""
-    parts = [evaluation.local_step(one, points, own) for one, own in split_task(task, config)]
-    return _merge_answers(EVALUATION, parts, empty=True)
-
-
-def check_evaluation(task: SiteTask, payload: Model, config: RunConfig) -> None:
-    """Check a site's evaluation of every K at either end; RuleViolation."""
-    check_parts(task, payload, config, evaluation.check)
-
-
-def measured(
-    raw: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> tuple[EvaluationOutcome | None, ...]:
-    """Add up what the sites measured of every K; contributions sorted by site.
-
-    None for a K that fewer than ``min_sites`` sites measured.
-    """
-    outcomes: list[EvaluationOutcome | None] = []
-    for place, entry in enumerate(_sweep_entries(raw)):
-        sent = part_of(contributions, place)
-        enough = has_enough(sent, config)
-        outcomes.append(evaluation.aggregate(entry.result, sent, config) if enough else None)
-    return tuple(outcomes)
-
-
 def complete_entries(
     raw: Result,
     outcomes: Sequence[EvaluationOutcome | None] | None,
@@ -381,12 +338,12 @@ def complete_entries(
     ----------
     raw : Result
     outcomes : sequence of EvaluationOutcome or None
-        Of :func:`measured`; None where nothing could be measured of any K.
+        Of :func:`evidence.measured`; None where nothing could be measured of any K.
     history : sequence of HistoryEntry
         Every round that closed, as the engine counts them.
     """
     before = [entry for entry in history if entry.phase == preparation.NAME]
-    after = [entry for entry in history if entry.phase in _CLOSING]
+    after = [entry for entry in history if entry.phase == evidence.NAME]
     entries = []
     for place, entry in enumerate(_sweep_entries(raw)):
         k, own = entry.n_clusters, entry.result
@@ -418,15 +375,20 @@ def complete_entries(
     return raw.model_copy(update={"sweep": tuple(entries)})
 
 
-def report_recommended(result: Result) -> Result:
-    """Return what sites and analysts read: the recommended K's clustering, and every K."""
+def report_recommended(result: Result, *, binary: bool) -> Result:
+    """Return what sites and analysts read: the recommended K's clustering, and every K.
+
+    ``binary``: whether all columns are yes/no columns.
+    """
     entries = _sweep_entries(result)
-    chosen, why = recommend(entries)
-    best = next(entry.result for entry in entries if entry.n_clusters == chosen)
+    choice = choose(entries, binary=binary)
+    best = next(entry.result for entry in entries if entry.n_clusters == choice.n_clusters)
     return best.model_copy(
         update={
             "sweep": entries,
-            "recommendation": why,
+            "choice": choice.reason,
+            "tied": choice.tied,
+            "recommendation": choice.text,
             "warnings": (*result.warnings, *best.warnings),
         }
     )

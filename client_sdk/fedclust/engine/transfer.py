@@ -21,7 +21,7 @@ import numpy as np
 
 from fedclust.engine.column_differences import FEWEST_OTHERS, SiteProfile, differing_columns
 from fedclust.engine.evidence import EvidencePart
-from fedclust.engine.pooled_cells import PooledCells
+from fedclust.engine.record_cells import PooledCells
 from fedclust.numeric.agreement import adjusted_rand_index, cohen_kappa, cramers_v, matched
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.modes import CentroidRule, keep_means

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from fedclust.engine import evidence, resampling
-from fedclust.engine.plan import Plan
-from fedclust.engine.stability import N_SPLITS
+from fedclust.engine import evidence
+from fedclust.engine.plan import Plan, sends_cells
 from fedclust.schema.errors import RuleViolation
 
 __all__ = ["aggregation_seconds", "check_workload"]
@@ -23,8 +22,8 @@ __all__ = ["aggregation_seconds", "check_workload"]
 # Measured with 3 to 100 sites, 4 to 30 columns and K = 3 to 50, on one processor of 2024.
 #: A model of resampled cells: this, and this for each of its sites and clusters.
 _MODEL_S, _MODEL_SITE_CLUSTER_S = 0.008, 0.00025
-#: The gap statistic of one K.
-_GAP_S = 0.3
+#: The comparison with one cloud: drawing it, and for each K.
+_CLOUD_S, _CLOUD_CLUSTERS_S = 1.0, 0.3
 #: Reading a byte of an answer, and comparing it with one cluster.
 _BYTE_S, _BYTE_CLUSTER_S = 2e-8, 3e-7
 #: k-means among all sites' cells takes at most about this, for it works with a sample then.
@@ -50,8 +49,6 @@ def aggregation_seconds(plan: Plan, phase: str, n_sites: int, n_bytes: int) -> f
     ks = _numbers_of_clusters(plan)
     if phase == evidence.NAME:
         return reading + _closing_seconds(plan, ks, n_sites, plan.options.resampled_models)
-    if phase == resampling.NAME:
-        return reading + len(ks) * _GAP_S
     if phase not in {each.name for each in plan.method.phases}:
         return reading
     return reading + min(n_bytes * sum(ks) * _BYTE_CLUSTER_S, _MOST_METHOD_S)
@@ -91,6 +88,7 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
         several = _largest(len(ks), lambda n: fits(ks[:n], n_sites, n_models))
         fitting += [f"n_clusters {list(ks[:several])}"] if several > 1 else []
     names = ["stability"] * bool(n_models) + ["transfer"] * plan.options.transferred
+    names = names or ["n_clusters" if len(ks) > 1 else "evidence"]
     count = len(ks) * _models_of_one_k(plan, n_sites, n_models)
     advice = f"At most {', or '.join(fitting)} would fit" if fitting else "Leave it out"
     raise RuleViolation(
@@ -110,14 +108,15 @@ def _numbers_of_clusters(plan: Plan) -> tuple[int, ...]:
 
 
 def _models_of_one_k(plan: Plan, n_sites: int, n_models: int) -> int:
-    resampled = n_models + 2 * N_SPLITS if n_models else 0
-    return resampled + (n_sites if plan.options.transferred else 0)
+    return n_models + (n_sites if plan.options.transferred else 0)
 
 
 def _closing_seconds(plan: Plan, ks: Sequence[int], n_sites: int, n_models: int) -> float:
-    """Return about how long all models of the closing round take."""
+    """Return about how long the comparisons of the closing round take."""
     models = _models_of_one_k(plan, n_sites, n_models)
-    return sum(models * (_MODEL_S + _MODEL_SITE_CLUSTER_S * n_sites * k) for k in ks)
+    compared = plan.options.compared_with_cloud and sends_cells(plan)
+    cloud = _CLOUD_S + len(ks) * _CLOUD_CLUSTERS_S if compared else 0.0
+    return cloud + sum(models * (_MODEL_S + _MODEL_SITE_CLUSTER_S * n_sites * k) for k in ks)
 
 
 def _takes(plan: Plan, **option: int) -> bool:

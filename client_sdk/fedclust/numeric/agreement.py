@@ -12,8 +12,6 @@ Cohen, "A coefficient of agreement for nominal scales", Educational and Psycholo
 Kuhn, "The Hungarian method for the assignment problem", Naval Research Logistics Quarterly 2, 1955.
 Hennig, "Cluster-wise assessment of cluster stability", Computational Statistics & Data Analysis 52,
 2007.
-Tibshirani & Walther, "Cluster validation by prediction strength", Journal of Computational and
-Graphical Statistics 14, 2005.
 Monti, Tamayo, Mesirov & Golub, "Consensus clustering", Machine Learning 52, 2003.
 Bergsma, "A bias-correction for Cramér's V and Tschuprow's T", Journal of the Korean Statistical
 Society 42, 2013.
@@ -107,20 +105,6 @@ def jaccard_by_cluster(table: IntArray) -> FloatArray:
     in_either = table.sum(axis=1)[:, None] + table.sum(axis=0) - table
     similarity = table / np.maximum(in_either, 1)
     return np.asarray(similarity.max(axis=1))
-
-
-def prediction_strength(table: IntArray) -> float:
-    """Return the prediction strength of a table (K, L): test clusters by the training model's.
-
-    The share of pairs of persons of one test cluster (row) that the training model (columns) puts
-    together too, in the worst test cluster (Tibshirani & Walther 2005). Test clusters of fewer than
-    two persons have no pairs and do not count; 1 where there are no others.
-    """
-    pairs = _n_pairs(table.sum(axis=1))
-    judged = pairs > 0
-    if not judged.any():
-        return 1.0
-    return float((_n_pairs(table).sum(axis=1)[judged] / pairs[judged]).min())
 
 
 def cramers_v(table: IntArray, *, corrected: bool = True) -> float:

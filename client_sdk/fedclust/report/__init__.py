@@ -6,7 +6,6 @@ They use only what the coordinator released; nothing here reads rows, files or t
     html(found), json_text(found), csv_text(found)
 """
 
-from fedclust.report.checklist import Checklist, ChecklistItem, checklist
 from fedclust.report.comparison import Comparison, compare, comparison_sections
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Cluster, ClusterColumn, Facts, facts_of_document
@@ -17,8 +16,6 @@ from fedclust.report.page import html, sections
 from fedclust.report.tables import csv_text, json_text, report_bytes
 
 __all__ = [
-    "Checklist",
-    "ChecklistItem",
     "Cluster",
     "ClusterColumn",
     "Comparison",
@@ -27,7 +24,6 @@ __all__ = [
     "Plots",
     "Section",
     "bibtex",
-    "checklist",
     "compare",
     "comparison_sections",
     "csv_text",

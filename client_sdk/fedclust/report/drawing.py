@@ -186,6 +186,7 @@ def line_chart(
     *,
     description: str = "",
     y_range: tuple[float, float] | None = None,
+    marked: tuple[str, Sequence[float]] | None = None,
 ) -> Figure:
     """Draw named lines through points (x, y); a legend where there are several.
 
@@ -197,6 +198,8 @@ def line_chart(
     description : str
     y_range : (low, high), optional
         By default the range of the points.
+    marked : (name, x), optional
+        Where triangles stand on the horizontal axis, and what they mean.
     """
     lines = {
         name: [(float(x), float(y)) for x, y in points if y is not None]
@@ -205,7 +208,7 @@ def line_chart(
     xs = sorted({x for points in lines.values() for x, _ in points})
     ys = [y for points in lines.values() for _, y in points]
     several = len(lines) > 1
-    height = max(260.0, 60.0 + 18 * len(lines))
+    height = max(260.0, 78.0 + 18 * len(lines))
     right = WIDTH - (_LEGEND if several else RIGHT)
     x = Axis.around(xs, LEFT, right, 0.03)
     bottom = height - BOTTOM
@@ -227,6 +230,12 @@ def line_chart(
             down = TOP + 12 + 18 * number
             parts.append(tag("path", d=f"M{right + 12:.0f} {down:.0f}h24", **style))
             parts.append(text(right + 42, down + 4, name, "start"))
+    if marked is not None:
+        name, places = marked
+        down = TOP + 12 + 18 * len(lines)
+        corners = [(x(place), bottom - 11) for place in places] + [(right + 24, down - 6)]
+        parts += [tag("path", d=f"M{a:.1f} {b:.1f}l6 11h-12z", fill="#222222") for a, b in corners]
+        parts.append(text(right + 42, down + 4, name, "start"))
     return Figure(parts, height, title, description)
 
 

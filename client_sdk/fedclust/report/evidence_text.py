@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedclust.engine.model_selection import CLEAR, p_text
 from fedclust.protection.privacy_loss import DELTA, epsilon
 from fedclust.report.facts import Facts
+from fedclust.report.one_cloud import n_apart
 from fedclust.report.outcomes import outcome_sentences
 from fedclust.report.references import cite
 from fedclust.report.wording import in_markdown, variable_text
@@ -16,6 +18,31 @@ from fedclust.schema.feature import POINTS_TIMES_VARIANCE, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 
 __all__ = ["EVIDENCE"]
+
+
+def _one_cloud(facts: Facts) -> str:
+    found = facts.result.one_cloud
+    if found is None:
+        if not facts.definition.config.get("evidence"):
+            return ""
+        return "The clusters were to be compared with one cloud; the result does not hold it."
+    if found.p is None:
+        return f"The clusters were not compared with one cloud. {found.not_judged or ''}"
+    text = (
+        f"The clusters were compared with one cloud without groups {cite('helgeson2021')}. The "
+        f"coordinator drew {found.n_draws} times artificial persons with the one-peaked shape, "
+        "spread and correlations of each column of the sites' cells, as a transformed normal "
+        f"distribution {cite('cario1997')}, put them through the same groups and cells, and "
+        "clustered these. The log of the inertia, relative to that of one cluster, was compared "
+        f"with that of the draws {cite('tibshirani2001')} by a t distribution: {p_text(found.p)}."
+    )
+    if found.cluster_p is None:
+        return text
+    return (
+        f"{text} The separation of each cluster from its nearest neighbour was compared with that "
+        f"of the draws' clusters: p was at most {CLEAR:g} for {n_apart(facts.result)} of "
+        f"{len(facts.clusters)} clusters."
+    )
 
 
 def _stability(facts: Facts) -> str:
@@ -43,17 +70,6 @@ def _stability(facts: Facts) -> str:
             f" Of the pairs of persons of one site, {100 * found.ambiguous_share:.0f} % were "
             "ambiguous: together in more than a tenth and less than nine tenths of the models "
             f"{cite('senbabaoglu2014')}."
-        )
-    if found.prediction_strength is not None:
-        text += (
-            f" The prediction strength over split halves {cite('tibshirani2005')} was "
-            f"{found.prediction_strength:.2f}."
-        )
-    if found.gap is not None and found.gap_of_one is not None:
-        error = "" if found.gap_error is None else f" (standard error {found.gap_error:.3f})"
-        text += (
-            f" The gap statistic {cite('tibshirani2001')} was {found.gap:.3f}{error}, and "
-            f"{found.gap_of_one:.3f} for a single cluster."
         )
     return text
 
@@ -160,9 +176,4 @@ def _refused(found: Outcomes) -> str:
     return f"Sites without enough points were not counted: {', '.join(found.refused)}."
 
 
-#: By name, as ``methods_text.SENTENCES``.
-EVIDENCE: dict[str, Callable[[Facts], str]] = {
-    "stability": _stability,
-    "transfer": _transfer,
-    "outcomes": _outcomes,
-}
+EVIDENCE: tuple[Callable[[Facts], str], ...] = (_one_cloud, _stability, _transfer, _outcomes)

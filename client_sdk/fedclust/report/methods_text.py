@@ -1,18 +1,18 @@
 """The methods section of a paper about a result: every choice, every figure, and what to cite.
 
 Each function below says one thing, in whole sentences, or nothing if the result does not hold it.
-The reporting checklist is filled from the same functions, by their names in ``SENTENCES``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
 from fedclust import engine
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.engine import Plan
+from fedclust.engine.model_selection import p_text
 from fedclust.report.drawing import short
 from fedclust.report.evidence_text import EVIDENCE
 from fedclust.report.facts import Facts
@@ -20,7 +20,7 @@ from fedclust.report.references import bibtex_of, cite, cited
 from fedclust.report.wording import in_markdown, named_values, variable_text
 from fedclust.schema.feature import clustered, outcomes_of
 
-__all__ = ["SENTENCES", "bibtex", "fedclust_version", "methods_text"]
+__all__ = ["WRITE_UP", "bibtex", "fedclust_version", "methods_text"]
 
 #: Why the rounds of a method ended, as a paper says it.
 _ENDED = {
@@ -50,7 +50,10 @@ def methods_text(facts: Facts) -> str:
 
     The same result gives the same text. What is not known is left out.
     """
-    paragraphs = (" ".join(_said(facts, names)) for names in _PARAGRAPHS)
+    paragraphs = (
+        " ".join(filter(None, (sentences(facts) for sentences in paragraph)))
+        for paragraph in _PARAGRAPHS
+    )
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
 
 
@@ -65,10 +68,6 @@ def fedclust_version(facts: Facts) -> str:
         return version("fedclust")
     # A simulation that was saved says "none, simulated by fedclust VERSION".
     return facts.provenance.server_version.split()[-1]
-
-
-def _said(facts: Facts, names: Iterable[str]) -> list[str]:
-    return [text for name in names if (text := SENTENCES[name](facts))]
 
 
 # --- the study ------------------------------------------------------------------------------------
@@ -266,11 +265,33 @@ def _number_of_clusters(facts: Facts) -> str:
             return f"{compared} The clustering described here is that of K = {result.n_clusters}."
         measures = _measures(facts)
         by = f" {measures}" if measures else ""
-        recommended = in_markdown(result.recommendation or "")
-        return f"{compared}{by} {recommended} The result has {found}.".replace("  ", " ")
+        return f"{compared}{by} {_chosen(facts)} The result has {found}.".replace("  ", " ")
     if asked is None:
         return f"The number of clusters was not given. The result has {found}."
     return f"The number of clusters, K = {asked}, was given. The result has {found}."
+
+
+def _chosen(facts: Facts) -> str:
+    """Return how the comparison came to its K; nothing of what a reader should do."""
+    result = facts.result
+    ps = ", ".join(
+        f"K = {entry.n_clusters}: {p_text(entry.result.one_cloud.p)}"
+        for entry in result.sweep or ()
+        if entry.result.one_cloud is not None and entry.result.one_cloud.p is not None
+    )
+    why = {
+        "apart": f"K = {result.n_clusters} was the largest whose clusters were clearer than one "
+        f"cloud and all stood apart ({ps}).",
+        "step": f"Of the K whose clusters were clearer than one cloud, K = {result.n_clusters} "
+        f"gained most on the next smaller ({ps}); not all of its clusters were shown to stand "
+        "apart.",
+        "one-cloud": f"At no K were the clusters clearer than one cloud ({ps}); those described "
+        "here are of the smallest K.",
+    }
+    text = why.get(result.choice or "", in_markdown(result.recommendation or ""))
+    if result.tied and result.choice in why:
+        text += f" K = {_and(map(str, result.tied))} had the highest simplified silhouette."
+    return text
 
 
 def _measures(facts: Facts) -> str:
@@ -394,34 +415,17 @@ def _and(values: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-#: What a result can say, by name. An empty text: it does not hold that.
-SENTENCES: dict[str, Callable[[Facts], str]] = {
-    "design": _design,
-    "site_persons": _site_persons,
-    "completed": _completed,
-    "variables": _variables,
-    "missing": _missing,
-    "scaling": _scaling,
-    "dissimilarity": _dissimilarity,
-    "protection": _protection,
-    "share_within": _share_within,
-    "typical": _typical,
-    "algorithm": _algorithm,
-    "seed": _seed,
-    "rounds": _rounds,
-    "number_of_clusters": _number_of_clusters,
-    "quality": _quality,
-    "likelihood": _likelihood,
-    "bounds": _bounds,
-    "software": _software,
-    **EVIDENCE,
-}
-_PARAGRAPHS: Sequence[Sequence[str]] = (
-    ("design", "site_persons", "completed"),
-    ("variables", "missing", "scaling", "dissimilarity"),
-    ("protection", "share_within", "typical"),
-    ("algorithm", "seed", "rounds"),
-    ("number_of_clusters", "quality", "likelihood", "bounds"),
-    tuple(EVIDENCE),
-    ("software",),
+_PARAGRAPHS: tuple[tuple[Callable[[Facts], str], ...], ...] = (
+    (_design, _site_persons, _completed),
+    (_variables, _missing, _scaling, _dissimilarity),
+    (_protection, _share_within, _typical),
+    (_algorithm, _seed, _rounds),
+    (_number_of_clusters, _quality, _likelihood, _bounds),
+    EVIDENCE,
+    (_software,),
 )
+#: Files for those who write a paper: what a page or an RO-Crate has under each name.
+WRITE_UP: dict[str, Callable[[Facts], str]] = {
+    "methods.md": methods_text,
+    "references.bib": bibtex,
+}

@@ -20,6 +20,7 @@ from fedclust.schema.outcomes import (
     OutcomeResult,
     Outcomes,
 )
+from fedclust.schema.result import Result
 
 __all__ = [
     "CANNOT_TELL",
@@ -33,6 +34,7 @@ __all__ = [
     "noise_text",
     "outcome_rows",
     "outcome_sentences",
+    "outcome_summary",
     "p_text",
 ]
 
@@ -175,6 +177,20 @@ def outcome_columns(facts: Facts, cluster: int) -> Iterator[tuple[str, Line, Out
     for found in () if outcomes is None else outcomes.results:
         for line in cluster_lines(found, found.clusters[cluster]) if found.clusters else ():
             yield f"{found.name}: {line.what}", line, found
+
+
+def outcome_summary(result: Result) -> list[str]:
+    """Return a sentence for each outcome: its first number in each cluster, with its interval."""
+    every = [result, *(entry.result for entry in result.sweep or ())]
+    outcomes = next((each.outcomes for each in every if each.outcomes is not None), None)
+    lines = []
+    for found in () if outcomes is None else outcomes.results:
+        first = [cluster_lines(found, own)[:1] for own in found.clusters]
+        shown = [f"{line.text} (cluster {k})" for k, own in enumerate(first) for line in own]
+        if outcomes is not None and shown:
+            what = first[0][0].what
+            lines.append(f"{found.name}, {what}, at K = {outcomes.n_clusters}: {', '.join(shown)}.")
+    return lines
 
 
 def comparison_rows(found: OutcomeResult) -> list[list[object]]:

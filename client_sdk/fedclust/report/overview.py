@@ -12,6 +12,7 @@ from fedclust.report.facts import Facts
 from fedclust.report.figures import difference_colour, ranked_columns
 from fedclust.report.likelihood import bic_text, likelihood_columns
 from fedclust.report.markup import html_folded, html_table
+from fedclust.report.one_cloud import chosen_text, cloud_columns, short_verdict
 from fedclust.report.outcomes import count_rows, outcome_columns, outcome_rows, outcome_sentences
 from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.outcomes import Outcomes
@@ -38,6 +39,7 @@ _TRANSFER = (
     "found_alone",
     "differing_columns",
 )
+_CLOUD = ("p", "gap", "gap_error")
 _LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
 #: Longest name and longest text in a notebook's tables.
 _NAME, _TEXT = 60, 1_000
@@ -81,12 +83,14 @@ def _facts(facts: Facts) -> list[str]:
             f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
             f"{short(quality.davies_bouldin)}"
         )
+    if result.one_cloud is not None:
+        lines.append(short_verdict(result))
     if result.likelihood is not None:
         lines.append(_likelihood(result.likelihood))
     if result.sweep:
         ks = [entry.n_clusters for entry in result.sweep]
         tried = f"{len(ks)} numbers of clusters from {ks[0]} to {ks[-1]}"
-        lines.append(f"K = {result.n_clusters} is recommended of {tried}: to_frame('k')")
+        lines.append(f"{chosen_text(result)}, of {tried}: to_frame('k')")
     if result.outcomes is not None and result.outcomes.results:
         named = ", ".join(each.name for each in result.outcomes.results)
         lines.append(f"outcomes: {named}; counted in rows, to_frame('outcomes')")
@@ -182,13 +186,14 @@ def html_overview(kind: str, facts: Facts) -> str:
     if result.site_sizes:
         parts.append(html_folded("Persons by site", _site_table(facts)))
     if result.sweep:
+        clouds, compared = cloud_columns(result.sweep)
         titles, cells = likelihood_columns(result.sweep)
         table = html_table(
             cut(result.recommendation or "", _TEXT),
-            ["clusters", *(name.replace("_", " ") for name in _MEASURES), *titles],
+            ["clusters", *(name.replace("_", " ") for name in _MEASURES), *clouds, *titles],
             [
-                [entry.n_clusters, *(getattr(entry, name) for name in _MEASURES), *more]
-                for entry, more in zip(result.sweep, cells, strict=True)
+                [entry.n_clusters, *(getattr(entry, name) for name in _MEASURES), *cloud, *more]
+                for entry, cloud, more in zip(result.sweep, compared, cells, strict=True)
             ],
         )
         parts.append(html_folded("Numbers of clusters that were compared", table))
@@ -314,6 +319,9 @@ def frame(facts: Facts, table: TableName) -> Any:
         fits = [entry.result.likelihood for entry in result.sweep]
         for name in _LIKELIHOOD if any(fits) else ():
             by_k[name] = [_number(None if fit is None else getattr(fit, name)) for fit in fits]
+        clouds = [entry.result.one_cloud for entry in result.sweep]
+        for name in _CLOUD if any(clouds) else ():
+            by_k[name] = [_number(None if each is None else getattr(each, name)) for each in clouds]
         return by_k
     measures = ("phase", "n_sites", "inertia", "centroid_shift", "lower_bound", "upper_bound")
     return _listed(pd, result.history, "round", measures)

@@ -9,7 +9,6 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.report.checklist import checklist
 from fedclust.report.drawing import short
 from fedclust.report.facts import ClusterColumn, Facts, Mode
 from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, has_map, mean_of, profile_pairs
@@ -24,8 +23,9 @@ from fedclust.report.markup import (
     html_warning,
 )
 from fedclust.report.methods_text import bibtex, methods_text
-from fedclust.report.outcomes import html_outcomes, outcome_columns
-from fedclust.report.stability import html_stability, stability_columns
+from fedclust.report.one_cloud import apart_text, cloud_columns, verdict
+from fedclust.report.outcomes import html_outcomes, outcome_columns, outcome_summary
+from fedclust.report.stability import html_stability
 from fedclust.report.transfer import TRANSFER_TITLE, html_transfer
 from fedclust.report.wording import (
     equal_text,
@@ -69,7 +69,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("bounds", "Bounds", _bounds(facts)),
         Section("likelihood", "Likelihood", html_likelihood(facts)),
         Section("quality", "Quality", _quality(facts)),
-        Section("methods", "Methods and reporting checklist", _methods(facts)),
+        Section("methods", "Methods", _methods(facts)),
         Section("provenance", "Provenance", _provenance(facts)),
     )
     return tuple(section for section in found if section.html)
@@ -109,29 +109,37 @@ def _summary(facts: Facts) -> str:
         )
     if facts.result.bounds is not None and not facts.result.bounds.certified:
         warnings.append(facts.result.bounds.statement)
+    found = verdict(facts.result)
+    finding = f"<p><b>{escape(found)}</b></p>" if found else ""
+    finding += "".join(f"<p>{escape(line)}</p>" for line in outcome_summary(facts.result))
     return (
-        f"{_purpose(definition)}<p>{lead}</p><p>{escape(facts.dissimilarity)}</p>"
+        f"{_purpose(definition)}{finding}<p>{lead}</p><p>{escape(facts.dissimilarity)}</p>"
         f"{''.join(map(html_warning, warnings))}"
     )
 
 
 def _clusters(facts: Facts) -> str:
+    judged = facts.result.one_cloud is not None
     rows = []
     for cluster in facts.clusters:
         size = _persons(cluster.size)
         share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
-        apart = _apart(cluster.sets_apart) if cluster.compared else "not known"
-        rows.append([cluster.number, size, share, apart])
+        differs = _differs(cluster.sets_apart) if cluster.compared else "not known"
+        verdicts = [apart_text(facts.result, cluster.number)] if judged else []
+        rows.append([cluster.number, size, share, *verdicts, differs])
+    header = ["cluster", "persons", "share", *["compared with one cloud"] * judged, "what differs"]
     return html_table(
-        "Each cluster, its persons, and what sets it apart: columns that lie half a standard "
-        "deviation or more from all persons, with the difference in standard deviations.",
-        ["cluster", "persons", "share", "what sets it apart"],
+        "Each cluster, its persons, and what differs: columns that lie half a standard deviation "
+        "or more from all persons, with the difference in standard deviations."
+        + " Compared with one cloud: whether it lies further from its neighbours than pieces of a "
+        "cloud without groups." * judged,
+        header,
         rows,
-        text=(3,),
+        text=(3, 4) if judged else (3,),
     )
 
 
-def _apart(entries: Iterable[ClusterColumn]) -> str:
+def _differs(entries: Iterable[ClusterColumn]) -> str:
     content = []
     for entry in entries:
         column = entry.column
@@ -393,18 +401,18 @@ def _choice(facts: Facts) -> str:
     if not facts.result.sweep:
         return ""
     fit_titles, fits = likelihood_columns(facts.result.sweep)
-    titles, cells = stability_columns(facts.result.sweep)
+    titles, cells = cloud_columns(facts.result.sweep)
     rows = [
         [
-            f"{tried.n_clusters}{' (reported here)' if tried.n_clusters == reported else ''}",
+            f"{tried.n_clusters}{' (shown here)' if tried.n_clusters == reported else ''}",
             tried.inertia,
             tried.simplified_silhouette,
             tried.davies_bouldin,
             tried.start_agreement,
-            *stable,
+            *cloud,
             *fit,
         ]
-        for tried, stable, fit in zip(facts.result.sweep, cells, fits, strict=True)
+        for tried, cloud, fit in zip(facts.result.sweep, cells, fits, strict=True)
     ]
     header = [
         "clusters",
@@ -418,7 +426,8 @@ def _choice(facts: Facts) -> str:
     table = html_table("Every number of clusters that was tried.", header, rows)
     figure = html_figure(
         Plots(facts).choice,
-        "By number of clusters. Agreement of starts: 1 where all random starts agree.",
+        "By number of clusters. Agreement of starts: 1 where all random starts agree. A triangle: "
+        "the clusters are clearer than one cloud would give.",
     )
     content = f"<p>{escape(facts.result.recommendation or '')}</p>"
     flow = html_figure(
@@ -506,8 +515,7 @@ def _quality(facts: Facts) -> str:
 def _methods(facts: Facts) -> str:
     paragraphs = methods_text(facts).rstrip().split("\n\n")
     text = "".join(f"<p>{escape(from_markdown(each))}</p>" for each in paragraphs)
-    references = html_folded("References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>")
-    return f"{text}{references}{html_folded('Reporting checklist', checklist(facts).html())}"
+    return text + html_folded("References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>")
 
 
 def _provenance(facts: Facts) -> str:

@@ -10,18 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.report import (
-    Checklist,
     Comparison,
     Facts,
     Plots,
     bibtex,
-    checklist,
     compare,
     methods_text,
 )
 from fedclust.report.overview import TableName, frame, html_overview, text_overview
 from fedclust.report.tables import write_report
-from fedclust.schema.evidence import Stability
+from fedclust.schema.evidence import CloudComparison, Stability
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
 from fedclust.schema.transfer import Transfer
@@ -102,6 +100,11 @@ class ResultAttributes:
     def sweep_(self) -> tuple[SweepEntry, ...] | None:
         """Every K of a sweep; None where there was one."""
         return self.result_.sweep
+
+    @property
+    def one_cloud_(self) -> CloudComparison | None:
+        """How clear the clusters are, compared with one cloud; None if nobody asked."""
+        return self.result_.one_cloud
 
     @property
     def stability_(self) -> Stability | None:
@@ -192,16 +195,6 @@ class ResultAttributes:
     def bibtex(self) -> str:
         """Return the BibTeX entries of the method, the measures and the software that were used."""
         return bibtex(self._facts())
-
-    def checklist(self) -> Checklist:
-        """Return the reporting checklist, filled in as far as the result says it.
-
-        Returns
-        -------
-        Checklist
-            With ``markdown()``, ``html()`` and ``json()``; what only the authors know is marked.
-        """
-        return checklist(self._facts())
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write a report of the result: profiles, sizes, quality, provenance.

@@ -19,10 +19,10 @@ from typing import Any
 from fedclust.definition import canonical, read_definition
 from fedclust.errors import UsageError
 from fedclust.methods.registry import METHODS
-from fedclust.report.checklist import WRITE_UP
 from fedclust.report.facts import Facts, facts_of_document
 from fedclust.report.figures import Plots, drawn_figures
 from fedclust.report.markup import html_document, html_table
+from fedclust.report.methods_text import WRITE_UP
 from fedclust.report.page import html
 from fedclust.report.tables import centroid_table, counts_text, csv_text
 from fedclust.report.wording import named_values
@@ -103,11 +103,6 @@ _DESCRIBED = {
         "application/x-bibtex",
         "References",
         "What the methods section cites, as BibTeX.",
-    ),
-    "checklist.md": (
-        "text/markdown",
-        "Reporting checklist",
-        "What a paper should report, filled in as far as the result says it.",
     ),
     "provenance.json": (
         "application/json",
@@ -230,7 +225,7 @@ def _files(facts: Facts, document: ResultDocument, definition: bytes) -> list[_F
         "centroids.csv": centroid_table(document),
         "profile.csv": csv_text(facts).encode(),
         "report.html": html(facts).encode(),
-        **{path: write(facts).encode() for path, write in WRITE_UP.items() if path in _DESCRIBED},
+        **{path: write(facts).encode() for path, write in WRITE_UP.items()},
         "provenance.json": _provenance(facts, document),
     }
     if facts.result.outcomes is not None:

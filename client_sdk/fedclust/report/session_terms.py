@@ -220,7 +220,10 @@ class SessionTerms:
             yield "outcomes" if place == 0 else "", feature_text(each)
         if cost := asked_of_sites(self.definition):
             yield "", f"Together: {cost}."
-        for line in worth_lines(self.definition, persons=self.persons_guess):
+        guess = self.persons_guess
+        if outcomes and guess is not None:
+            yield "", f"All sites have {guess} persons if they are as large as this one:"
+        for line in worth_lines(self.definition, persons=guess):
             yield "", line
 
     def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
@@ -252,10 +255,10 @@ class SessionTerms:
 
     def _fields(self, phase: Phase) -> str:
         """Return the fields of a phase and how many numbers each has."""
-        short = (
-            f"{line.field} {re.sub('one number|(?<=.) numbers?', '', line.shape)}".strip()
-            for line in phase.discloses
-        )
+        short = []
+        for line in phase.discloses:
+            shape = re.sub("one number|(?<=.) numbers?", "", line.shape)
+            short.append(f"{line.field.rpartition('.')[2]} {shape}".strip())
         return f" ({', '.join(short)})"
 
     def _shape(self, shape: str) -> str:

@@ -60,7 +60,8 @@ def json_text(facts: Facts) -> str:
         {
             **entry.model_dump(mode="json", exclude={"result", "n_rows"}),
             "likelihood": likelihood_fields(entry.result.likelihood),
-            "reported": entry.n_clusters == result.n_clusters,
+            "one_cloud": entry.result.one_cloud,
+            "shown": entry.n_clusters == result.n_clusters,
         }
         for entry in result.sweep or ()
     ]
@@ -78,7 +79,10 @@ def json_text(facts: Facts) -> str:
             "likelihood": likelihood_fields(result.likelihood),
             "history": result.history,
             "sweep": sweep,
+            "choice": result.choice,
+            "tied": result.tied,
             "recommendation": result.recommendation,
+            "one_cloud": result.one_cloud,
             "stability": result.stability,
             "transfer": result.transfer,
             "outcomes": result.outcomes,

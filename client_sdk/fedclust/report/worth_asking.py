@@ -204,8 +204,8 @@ def _from_share(found: Worth, persons: int | None, n_clusters: int | None, most:
         return ""
     least = found.needed * n_clusters / persons
     if least > most:
-        return f" About {persons} persons in {n_clusters} clusters are too few for that."
+        return f" {persons} persons in {n_clusters} clusters are too few for that."
     return (
-        f" With about {persons} persons in {n_clusters} clusters of one size, the question is "
+        f" With {persons} persons in all, in {n_clusters} clusters of one size, the question is "
         f"worth asking from a share of {100 * least:.2g} % on."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedclust.numeric.arrays import FloatMatrix, FloatVector
 from fedclust.schema.model import Model
 
-__all__ = ["PrincipalAxes", "Stability"]
+__all__ = ["CloudComparison", "PrincipalAxes", "Stability"]
 
 
 class Stability(Model):
@@ -28,15 +28,6 @@ class Stability(Model):
     ambiguous_share : float or None
         The share of pairs of persons of one site whom more than a tenth and less than nine tenths
         of the models put into one cluster (Senbabaoglu, Michailidis & Li, 2014).
-    prediction_strength : float or None
-        Mean over split halves (Tibshirani & Walther, "Cluster validation by prediction strength",
-        2005). None where it was not measured.
-    gap, gap_error : float or None
-        The gap statistic of this number of clusters and its standard error s_k (Tibshirani,
-        Walther & Hastie, "Estimating the number of clusters in a data set via the gap statistic",
-        2001).
-    gap_of_one : float or None
-        The gap statistic of a single cluster.
     """
 
     n_models: int
@@ -45,10 +36,35 @@ class Stability(Model):
     dissolved: FloatVector
     consensus: FloatMatrix
     ambiguous_share: float | None = None
-    prediction_strength: float | None = None
+
+
+class CloudComparison(Model):
+    """How clear the clusters of one K are, compared with pieces of one cloud without clusters.
+
+    See ``engine.reference``.
+
+    Attributes
+    ----------
+    n_draws : int
+        Draws of the cloud; 0 where nothing was judged.
+    p : float or None
+        How often a cloud of this shape gives clusters as clear, rounded to two digits. None where
+        it was not judged.
+    gap, gap_error : float or None
+        By how much the log of the inertia is lower than in the cloud, and its standard error.
+    cluster_p : (K,) float64 or None
+        The same for how far each cluster lies from its nearest neighbour. None where ``p`` is
+        above .05, and where the session's clusters are not those that the coordinator finds.
+    not_judged : str or None
+        A sentence: why there is no ``p``, or no ``cluster_p`` though ``p`` is at most .05.
+    """
+
+    n_draws: int
+    p: float | None = None
     gap: float | None = None
     gap_error: float | None = None
-    gap_of_one: float | None = None
+    cluster_p: FloatVector | None = None
+    not_judged: str | None = None
 
 
 class PrincipalAxes(Model):

@@ -41,6 +41,11 @@ class MethodOptions(Model):
         return False
 
     @property
+    def compared_with_cloud(self) -> bool:
+        """Whether the clusters are compared with one cloud, where the method allows it."""
+        return False
+
+    @property
     def round_limit(self) -> int | None:
         """The most rounds of the method; None: as many as ``max_rounds`` admits."""
         return None

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix
-from fedclust.schema.evidence import PrincipalAxes, Stability
+from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.space import Space
@@ -259,8 +259,13 @@ class Result(Model):
     sweep : tuple of SweepEntry or None
         Of a sweep: every K that came to a clustering, ascending. All else here is that of the
         recommended K.
+    choice : str or None
+        Of a sweep: what the K was chosen by; see ``engine.model_selection``. With ``one-cloud`` no
+        K is recommended, and all else is that of the smallest.
+    tied : tuple of int
+        Of a sweep: other K that are about as good a choice.
     recommendation : str or None
-        Of a sweep: why that K is recommended.
+        Of a sweep: why that K is recommended, or none.
     bounds : Bounds or None
         Of a method that proves how good its clustering is.
     outcomes : Outcomes or None
@@ -270,7 +275,10 @@ class Result(Model):
     transfer : Transfer or None
         With the option ``transfer``: whether each site bears out the clusters.
     axes : PrincipalAxes or None
-        With the options ``stability`` or ``transfer``.
+        Where the sites sent cells.
+    one_cloud : CloudComparison or None
+        With several K, or with the options ``stability`` or ``evidence``: how clear the clusters
+        are, compared with one cloud without clusters.
     soft : dict of matrices, or None
         Of a method with soft clusters: what its ``probabilities`` needs beyond the centroids, in
         their order.
@@ -301,11 +309,14 @@ class Result(Model):
     extra: dict[str, Tree] = Field(default_factory=dict)
     n_clusters: int | None = None
     sweep: tuple[SweepEntry, ...] | None = None
+    choice: Literal["apart", "step", "one-cloud", "silhouette", "bic", "starts"] | None = None
+    tied: tuple[int, ...] = ()
     recommendation: str | None = None
     bounds: Bounds | None = None
     stability: Stability | None = None
     transfer: Transfer | None = None
     axes: PrincipalAxes | None = None
+    one_cloud: CloudComparison | None = None
     outcomes: Outcomes | None = None
     soft: dict[str, FloatMatrix] | None = None
     likelihood: Likelihood | None = None

@@ -17,5 +17,5 @@ def around(page: Page) -> Iterator[None]:
     with hospitals.site() as site:
         page.names["site"] = site
         yield
-    assert (page.place / "labels.csv").exists()
+    assert (page.place / "labels-5.csv").exists()
     assert page.names["result"].result_.recommendation

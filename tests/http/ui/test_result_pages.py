@@ -27,8 +27,8 @@ from fedclust.report import (
     report_bytes,
     sections,
 )
-from fedclust.report.checklist import WRITE_UP
 from fedclust.report.drawing import short
+from fedclust.report.methods_text import WRITE_UP
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
 from fedclust.wire.submissions import BINARY

@@ -72,11 +72,15 @@ class EvaluatedOptions(MethodOptions):
     transfer : bool
         Whether each site compares the clusters with its own clustering, and with a model made
         without it. It takes the same additional round.
+    evidence : bool
+        Whether the clusters are compared with one cloud without clusters. With several
+        ``n_clusters`` or ``stability`` they are anyway, where the method allows it.
     """
 
     evaluate: bool = True
     stability: Annotated[int, AfterValidator(_check_model_count)] = 0
     transfer: bool = False
+    evidence: bool = False
 
     @property
     def evaluated(self) -> bool:
@@ -92,6 +96,11 @@ class EvaluatedOptions(MethodOptions):
     def transferred(self) -> bool:
         """Whether the sites' own clusterings are compared with the common one."""
         return self.transfer
+
+    @property
+    def compared_with_cloud(self) -> bool:
+        """Whether the clusters are compared with one cloud."""
+        return self.evidence or self.stability > 0 or isinstance(self.n_clusters, tuple)
 
 
 # --- Sweeps over K --------------------------------------------------------------------------------

@@ -92,7 +92,6 @@ def _solve_node(
         mu,
         region,
         weights=points.sizes,
-        solver=options.node_solver,
         node_limit=options.node_limit,
         start=memory.get("labels"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, FiniteFloat
@@ -33,8 +33,6 @@ class Config(EvaluatedOptions, title="DualConfig"):
     symmetry : {"pairwise", "cells", "reference", "none"}
         Constraint that fixes the numbering of the clusters. ``reference`` (equation 36) and
         ``cells`` may cut off the optimum: their lower bound is not a certificate.
-    node_solver : {"branch_and_bound", "scip"}
-        What solves each site's problem. ``scip`` is much slower; use it for comparison.
     node_limit : int
         Limit of nodes in each site's search. At the limit, the bound proven so far counts.
     gap : float
@@ -60,7 +58,6 @@ class Config(EvaluatedOptions, title="DualConfig"):
     n_clusters: Annotated[int, Field(ge=1, le=20)]
     update: Rule = "quadratic_bundle"
     symmetry: Symmetry = "pairwise"
-    node_solver: Literal["branch_and_bound", "scip"] = "branch_and_bound"
     node_limit: Annotated[int, Field(ge=1, le=100_000_000)] = 200_000
     gap: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0025
     residual: Annotated[FiniteFloat, Field(ge=0)] | None = None
@@ -130,7 +127,7 @@ def lacks(options: Config, place: Place) -> str | None:
     if place == "coordinator":
         needed = [] if options.update == "subgradient" else ["clarabel"]
     else:
-        needed = ["pyscipopt" if options.node_solver == "scip" else "numba", "clarabel"]
+        needed = ["numba", "clarabel"]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if not missing:
         return None

@@ -19,7 +19,6 @@ _SYMMETRY = {
     "certified",
     "none": "no constraint fixed the numbering of the clusters",
 }
-_SOLVERS = {"branch_and_bound": "its own branch and bound", "scip": "SCIP"}
 
 
 def describe(options: Config) -> str:
@@ -40,9 +39,9 @@ def describe(options: Config) -> str:
         else "which no further Lloyd steps improved"
     )
     return (
-        "Each site solved its own clustering problem with branch and bound by "
-        f"{_SOLVERS[options.node_solver]} (at most {options.node_limit:,} nodes); {rule} updated "
-        "the multipliers of the consensus constraints in at most "
+        "Each site solved its own clustering problem with branch and bound (at most "
+        f"{options.node_limit:,} nodes); {rule} updated the multipliers of the consensus "
+        "constraints in at most "
         f"{counted(options.iterations, 'dual round')}, and {_SYMMETRY[options.symmetry]}. The "
         f"reference centroids came from weighted k-means at the sites, from "
         f"{local_starts(options.n_init)}. The averaged centroids, {measured}, gave the upper "

@@ -19,7 +19,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +86,6 @@ def solve_node(
     region: Region,
     *,
     weights: IntArray | None = None,
-    solver: Literal["branch_and_bound", "scip"] = "branch_and_bound",
     node_limit: int = NODE_LIMIT,
     start: IntArray | None = None,
 ) -> NodeSolution:
@@ -104,7 +103,6 @@ def solve_node(
     region : Region
     weights : (n,) int64, optional
         At least 1 each; by default 1.
-    solver : {"branch_and_bound", "scip"}
     node_limit : int
         At least 1. If the search reaches it, the bound is the one proven so far.
     start : (n,) int64, optional
@@ -119,7 +117,7 @@ def solve_node(
     ValueError
         If shapes do not agree, or a row lies outside the box.
     MissingExtra
-        If numba is not installed, or pyscipopt for "scip".
+        If numba is not installed.
     """
     _check_arguments(rows, mu, region, node_limit)
     if weights is None:
@@ -127,8 +125,6 @@ def solve_node(
     problem = _Problem(rows, weights, np.array(mu, dtype=np.float64), region)
     if len(rows) == 0:
         found = NodeSolution(*problem.evaluate(np.zeros(0, dtype=np.int64)), 0, True)
-    elif solver == "scip":
-        found = _solve_by_scip(problem, start, node_limit)
     else:
         found = _branch_and_bound(problem, start, node_limit)
     labels = np.empty(len(problem.rows), dtype=np.int64)
@@ -287,17 +283,6 @@ def _order_farthest_first(rows: FloatArray) -> IntArray:
         order.append(int(tolerant_argmax(distances)))
     places = np.concatenate([np.arange(starts[point], ends[point]) for point in order])
     return np.asarray(by_value[places], dtype=np.int64)
-
-
-def _solve_by_scip(problem: _Problem, start: IntArray | None, node_limit: int) -> NodeSolution:
-    from fedclust.methods.dual.scip_solver import scip_solution
-
-    first = problem.local_search(start)
-    labels, bound, n_nodes, complete = scip_solution(
-        problem.rows, problem.weights, problem.mu, problem.region, first.labels, node_limit
-    )
-    best = problem.better_of(first, problem.evaluate(labels))
-    return NodeSolution(best.labels, best.centroids, best.value, bound, n_nodes, complete)
 
 
 def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int) -> NodeSolution:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fedclust.engine.model_selection import CLEAR, p_text
 from fedclust.errors import UsageError
 from fedclust.report.drawing import Figure, line_chart, short
 from fedclust.report.facts import Facts
 from fedclust.report.figures.words import joined
+from fedclust.report.one_cloud import chosen_text
 
 __all__ = ["draw_bounds", "draw_choice", "draw_convergence"]
 
@@ -57,7 +59,7 @@ def draw_bounds(facts: Facts) -> Figure:
 
 
 def draw_choice(facts: Facts) -> Figure:
-    """Draw silhouette, agreement of starts and prediction strength by number of clusters.
+    """Draw silhouette and agreement of starts by K, and mark each K clearer than one cloud.
 
     Raises
     ------
@@ -69,29 +71,27 @@ def draw_choice(facts: Facts) -> Figure:
         "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
         "agreement of starts": [(each.n_clusters, each.start_agreement) for each in sweep],
     }
-    strengths = [
-        None if each.result.stability is None else each.result.stability.prediction_strength
-        for each in sweep
-    ]
-    if any(strength is not None for strength in strengths):
-        ks = [each.n_clusters for each in sweep]
-        lines["prediction strength"] = list(zip(ks, strengths, strict=True))
     values = [value for points in lines.values() for _, value in points if value is not None]
     if len(sweep) < 2 or not values:
         raise UsageError("one number of clusters was tried: there is nothing to compare")
-    best = facts.result.n_clusters
-    advice = "" if best is None else f" (K = {best} is recommended)"
+    ps = {
+        each.n_clusters: each.result.one_cloud.p
+        for each in sweep
+        if each.result.one_cloud is not None and each.result.one_cloud.p is not None
+    }
     words = joined(
         f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, agreement of "
         f"starts {short(e.start_agreement)}"
-        + ("" if strength is None else f", prediction strength {short(strength)}")
-        for e, strength in zip(sweep, strengths, strict=True)
+        + (f", {p_text(ps[e.n_clusters])} against one cloud" if e.n_clusters in ps else "")
+        for e in sweep
     )
+    clear = [float(k) for k, p in ps.items() if p <= CLEAR]
     return line_chart(
         "Choosing the number of clusters",
-        f"number of clusters{advice}",
+        f"number of clusters ({chosen_text(facts.result)})",
         "",
         lines,
         description=f"{words} {facts.result.recommendation or ''}".strip(),
         y_range=(min(0.0, *values), max(1.0, *values)),
+        marked=("clearer than a cloud", clear) if ps else None,
     )

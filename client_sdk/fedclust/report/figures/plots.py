@@ -16,7 +16,7 @@ from fedclust.report.figures.places import draw_centroids
 from fedclust.report.figures.profile import draw_profile
 from fedclust.report.figures.radar import draw_radar
 from fedclust.report.figures.sizes import draw_mix, draw_sizes
-from fedclust.report.figures.stability import draw_consensus, draw_stability
+from fedclust.report.figures.stability import draw_stability
 from fedclust.schema.field_names import unknown_name_message
 
 __all__ = ["Plots", "drawn_figures"]
@@ -29,7 +29,6 @@ _NAMES = (
     "mix",
     "centroids",
     "stability",
-    "consensus",
     "own_clusters",
     "forest",
     "survival",
@@ -95,18 +94,14 @@ class Plots:
     def centroids(self) -> Figure:
         """Draw a map of clusters and sites on two principal axes.
 
-        The axes are those of all persons where the session measured ``stability`` or ``transfer``,
-        else those of the centroids alone, without sites.
+        The axes are those of all persons where the sites sent cells, else those of the centroids
+        alone, without sites.
         """
         return draw_map(self._facts) if has_map(self._facts) else draw_centroids(self._facts)
 
     def stability(self) -> Figure:
-        """Draw how far each cluster is found again in resampled data, with Hennig's bands."""
+        """Draw how far each cluster is found again in resampled data, and if it stands apart."""
         return draw_stability(self._facts)
-
-    def consensus(self) -> Figure:
-        """Draw how probably models put persons of two clusters together."""
-        return draw_consensus(self._facts)
 
     def own_clusters(self) -> Figure:
         """Draw for each site how its own clusters divide among the common ones."""
@@ -135,7 +130,7 @@ class Plots:
         return draw_convergence(self._facts)
 
     def choice(self) -> Figure:
-        """Draw silhouette and agreement of starts by number of clusters."""
+        """Draw silhouette and agreement of starts by K, and mark each K clearer than one cloud."""
         return draw_choice(self._facts)
 
     def bounds(self) -> Figure:

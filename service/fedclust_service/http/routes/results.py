@@ -26,9 +26,9 @@ _TEXT = {"schema": {"type": "string"}}
     summary="Read the result",
     description="Its analyst, operators and its sites, each cut to what it may see: centroids in "
     "scaled and own units, sizes, quality, history, provenance. The CSV has one line for each "
-    "cluster with its size and its centroid in own units. For a sweep, the result has the "
-    "recommended number of clusters and `sweep` holds all; `k` selects one. Excluded sites cannot "
-    "read it.",
+    "cluster with its size and its centroid in own units. For a sweep, the result has one number "
+    "of clusters (`choice` says why, `tied` what is about as good) and `sweep` holds all; `k` "
+    "selects one. Excluded sites cannot read it.",
     **described(
         {
             200: (

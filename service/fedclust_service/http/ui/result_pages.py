@@ -22,7 +22,8 @@ from fedclust.report import (
     report_bytes,
     sections,
 )
-from fedclust.report.checklist import WRITE_UP
+from fedclust.report.methods_text import WRITE_UP
+from fedclust.report.one_cloud import chosen_text
 from fedclust.report.ro_crate import check_license, crate_bytes
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
@@ -37,7 +38,6 @@ from fedclust_service.http.ui.rendering import HTML
 from fedclust_service.orchestration import results, sessions
 
 _SVG, _PNG = "image/svg+xml", "image/png"
-_MARKDOWN = "text/markdown; charset=utf-8"
 #: Most clusters of a result: what the HTTP interface takes too.
 _MOST_CLUSTERS = 10_000
 #: For a report that is opened where it was saved: its own style, and nothing else.
@@ -84,6 +84,24 @@ class ShownResult:
     def tried(self) -> tuple[int, ...]:
         """Every K of a sweep."""
         return tuple(entry.n_clusters for entry in self.whole.sweep or ())
+
+    @property
+    def chosen(self) -> str:
+        """How the session came to the K that it shows, in a few words."""
+        return chosen_text(self.whole)
+
+    @property
+    def marked(self) -> tuple[int, ...]:
+        """The K that have a mark: the recommended one, or all that are about as good."""
+        shown = self.whole.n_clusters
+        if self.whole.choice == "one-cloud" or shown is None:
+            return ()
+        return (shown, *self.whole.tied)
+
+    @property
+    def mark(self) -> str:
+        """What the mark says: near ties are ties."""
+        return "tied" if self.whole.tied else "recommended"
 
     @property
     def profile(self) -> Markup:
@@ -136,14 +154,8 @@ _DOWNLOADS = (
     ),
     Download(
         "To write a paper",
-        "The methods section with every choice and figure, its references, and a reporting "
-        "checklist that says what remains for the authors.",
-        (
-            ("Methods", "methods.md"),
-            ("BibTeX", "references.bib"),
-            ("Checklist", "checklist.md"),
-            ("Checklist as JSON", "checklist.json"),
-        ),
+        "The methods section with every choice and figure, and its references.",
+        (("Methods", "methods.md"), ("BibTeX", "references.bib")),
     ),
     Download(
         "Result",
@@ -223,10 +235,8 @@ _FILES = {
     "report.html": (HTML, "-report.html"),
     "report.json": (JSON, "-report.json"),
     "report.csv": (CSV, "-report.csv"),
-    "methods.md": (_MARKDOWN, "-methods.md"),
+    "methods.md": ("text/markdown; charset=utf-8", "-methods.md"),
     "references.bib": ("application/x-bibtex", "-references.bib"),
-    "checklist.md": (_MARKDOWN, "-checklist.md"),
-    "checklist.json": (JSON, "-checklist.json"),
     "ro-crate.zip": ("application/zip", "-ro-crate.zip"),
     "model.json": (JSON, "-model.json"),
 }

@@ -1,0 +1,332 @@
+"""Clusters against one cloud: how often clusters that are not there are endorsed, and real ones.
+
+Rows are drawn, and each site forms its protected table as it does for a session; the comparison is
+the coordinator's (``engine.reference``). A K is endorsed where p is at most .05.
+
+First table: rows without clusters; second: with missing values; third: with clusters, and the K
+that is chosen; fourth: data sets whose truth is known from elsewhere; fifth: what it costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+
+from _clouds import CLOUDS, CLUSTERS, Cloud, lacking
+from _data import SHARED, FloatArray, IntArray
+from _report import write
+from _runs import Job, Record, fingerprint, run
+from fedclust.engine.reference import SiteCells, compare_with_cloud, describe_site
+from fedclust.numeric.random import server_rng, site_rng
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.protection.columns import SourceColumn
+from fedclust.protection.newcomers import form_table
+from fedclust.protection.table import within_shares
+from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.points import Points, row_points
+
+LEVEL = 0.05
+TRIED = (2, 3, 4, 5, 6)
+#: Sites, rows of each, and p; None: 800 rows, dealt to the sites by a Dirichlet distribution.
+SIZES: dict[str, tuple[int, int | None, int]] = {
+    "4 x 200": (4, 200, 5),
+    "10 x 50": (10, 50, 5),
+    "4 x 50": (4, 50, 5),
+    "4 x 2,000": (4, 2_000, 5),
+    "10 x 2,000": (10, 2_000, 5),
+    "30 x 100": (30, 100, 5),
+    "8, Dirichlet(.3)": (8, None, 5),
+    "4 x 200, no protection": (4, 200, 1),
+}
+
+# --- a session's part of it -----------------------------------------------------------------------
+
+
+def site_points(rows: FloatArray, p: int) -> Points:
+    """Return what a site releases of its rows (n, d), in own units; NaN where it does not."""
+    if p == 1:
+        return row_points(rows)
+    columns = [
+        SourceColumn(f"x{j}", column) for j, column in enumerate(np.ascontiguousarray(rows.T))
+    ]
+    table = form_table(columns, p).sorted_by_value()
+    X = np.column_stack(table.released)
+    return Points(X, table.sizes, within_shares(X, table.sizes, table.neighbours))
+
+
+def scaled(found: Sequence[Points]) -> list[Points]:
+    """Return all sites' points imputed and standardised, as the preparation of a session does."""
+    X = np.concatenate([points.X for points in found])
+    known = ~np.isnan(X)
+    persons = np.concatenate([points.sizes for points in found])[:, None] * known
+    total = persons.sum(axis=0)
+    mean = (np.nan_to_num(X) * persons).sum(axis=0) / total
+    variance = (np.nan_to_num(X - mean) ** 2 * persons).sum(axis=0) / total
+    within = np.average([p.within for p in found], axis=0, weights=[p.n for p in found])
+    variance /= 1.0 - within
+    scale = np.where(variance > 0.0, np.sqrt(variance), 1.0)
+    return [
+        replace(p, X=np.nan_to_num((p.X - mean) / scale), observed=~np.isnan(p.X)) for p in found
+    ]
+
+
+def compared(
+    rows: Sequence[FloatArray], p: int, tried: Sequence[int], seed: int
+) -> tuple[dict[int, CloudComparison], float]:
+    """Return the comparison of each K, and CPU seconds of the coordinator."""
+    found = scaled([site_points(own, p) for own in rows if len(own) >= p])
+    sites: list[SiteCells] = [
+        describe_site(points, site_rng(seed, str(place), 1)) for place, points in enumerate(found)
+    ]
+    X = np.concatenate([points.X for points in found])
+    weights = np.concatenate([points.sizes for points in found]).astype(np.float64)
+    rng = server_rng(seed, "benchmark")
+    centroids = {k: weighted_kmeans(X, weights, k, rng) for k in tried}
+    begin = time.process_time()
+    return compare_with_cloud(sites, centroids, p=p, seed=seed), time.process_time() - begin
+
+
+def dealt(X: FloatArray, size: str, rng: np.random.Generator) -> list[FloatArray]:
+    n_sites, each, _ = SIZES[size]
+    if each is not None:
+        return np.split(X, n_sites)
+    counts = rng.multinomial(len(X), rng.dirichlet(np.full(n_sites, 0.3)))
+    return np.split(X, np.cumsum(counts)[:-1])
+
+
+#: Kinds that are drawn at all sizes.
+ELSEWHERE = (
+    "Gaussian, r = 0.3, d = 6",
+    "Gaussian, r = 0.9, d = 6",
+    "lognormal, r = .5",
+    "uniform, d = 6",
+    "yes/no, r = .4",
+    "numbers with yes/no",
+)
+
+
+def n_rows(size: str) -> int:
+    n_sites, each, _ = SIZES[size]
+    return 800 if each is None else n_sites * each
+
+
+def chosen(found: dict[int, CloudComparison]) -> tuple[int, str]:
+    """Return the K that is recommended, and why; (1, "one cloud") where none is."""
+    clear = [k for k, each in found.items() if each.p is not None and each.p <= LEVEL]
+    if not clear:
+        return 1, "one cloud"
+    if whole := [k for k in clear if stand_apart(found[k])]:
+        return max(whole), "apart"
+    gaps = {1: 0.0, **{k: each.gap or 0.0 for k, each in sorted(found.items())}}
+    ks = list(gaps)
+    steps = {k: (gaps[k] - gaps[b]) / (k - b) for b, k in pairwise(ks)}
+    return max(clear, key=steps.__getitem__), "step"
+
+
+def stand_apart(found: CloudComparison) -> bool:
+    return found.cluster_p is not None and bool((found.cluster_p <= LEVEL).all())
+
+
+def said(found: dict[int, CloudComparison], seconds: float) -> Record:
+    return {
+        "p": {k: each.p for k, each in found.items()},
+        "apart": [k for k, each in found.items() if stand_apart(each)],
+        "chosen": chosen(found),
+        "seconds": seconds,
+    }
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def without(kind: str, size: str, seed: int) -> Record:
+    """Compare one draw of rows without clusters."""
+    rng = np.random.default_rng([seed, 35, crc32(f"{kind} {size}".encode())])
+    X = LACKING[kind](rng, n_rows(size)) if kind in LACKING else CLOUDS[kind](rng, n_rows(size))
+    return said(*compared(dealt(X, size, rng), SIZES[size][2], TRIED, seed))
+
+
+LACKING: dict[str, Cloud] = {
+    f"{kind}, {how}, {share:.0%}": lacking(CLOUDS[kind], how, share)
+    for kind in ("Gaussian, r = 0.3, d = 6", "lognormal, r = .5")
+    for how in ("anywhere", "sick", "panel", "sick panel")
+    for share in (0.1, 0.3)
+}
+
+
+def without_rows(kinds: Sequence[str], sizes: Sequence[str], draws: int) -> list[Record]:
+    cases = [(kind, size) for size in sizes for kind in kinds]
+    jobs = [
+        Job(without, {"kind": kind, "size": size, "seed": seed})
+        for kind, size in cases
+        for seed in range(draws)
+    ]
+    records = iter(run("evidence", jobs, fingerprint(__file__, CLOUDS_FILE)))
+    rows = []
+    for kind, size in cases:
+        some = [next(records) for _ in range(draws)]
+        least = [min(p for p in record["p"].values() if p is not None) for record in some]
+        rows.append(
+            {
+                "sites": size,
+                "data": kind,
+                "draws": draws,
+                "endorsed at any K": sum(p <= LEVEL for p in least),
+                "all apart at any K": sum(bool(record["apart"]) for record in some),
+                "least p": min(least),
+                "median of least p": float(np.median(least)),
+                "seconds": float(np.mean([record["seconds"] for record in some])),
+            }
+        )
+    return rows
+
+
+def within(kind: str, size: str, seed: int) -> Record:
+    """Compare one draw of rows with clusters."""
+    k, draw = CLUSTERS[kind]
+    rng = np.random.default_rng([seed, 36, crc32(f"{kind} {size}".encode())])
+    X, _ = draw(rng, n_rows(size))
+    tried = sorted({*TRIED, k, k + 1, k + 2})
+    return said(*compared(dealt(X, size, rng), SIZES[size][2], tried, seed))
+
+
+def within_rows(sizes: Sequence[str], draws: int) -> list[Record]:
+    cases = [(kind, size) for size in sizes for kind in CLUSTERS]
+    jobs = [
+        Job(within, {"kind": kind, "size": size, "seed": seed})
+        for kind, size in cases
+        for seed in range(draws)
+    ]
+    records = iter(run("evidence", jobs, fingerprint(__file__, CLOUDS_FILE)))
+    rows = []
+    for kind, size in cases:
+        some, k = [next(records) for _ in range(draws)], CLUSTERS[kind][0]
+        shown = [record for record in some if record["chosen"][0] > 1]
+        rows.append(
+            {
+                "sites": size,
+                "data": kind,
+                "draws": draws,
+                "endorsed": len(shown),
+                "right K": sum(record["chosen"][0] == k for record in shown),
+                "all apart at K": sum(k in record["apart"] for record in some),
+                "at K + 1": sum(k + 1 in record["apart"] for record in some),
+                "at K + 2": sum(k + 2 in record["apart"] for record in some),
+            }
+        )
+    return rows
+
+
+def heart() -> tuple[FloatArray, IntArray]:
+    """Return age, sex, blood pressure, cholesterol, heart rate, angina and oldpeak of Cleveland."""
+    table = np.genfromtxt(SHARED / "heart_disease" / "processed.cleveland.data", delimiter=",")
+    columns = table[:, [0, 1, 3, 4, 7, 8, 9]]
+    return columns, (table[:, -1] > 0.0).astype(np.int64)
+
+
+#: Rows, sites, and what is known of them.
+REAL: dict[str, tuple[Any, int, str]] = {
+    "wine": (lambda: load_wine(return_X_y=True), 4, "three cultivars"),
+    "iris": (lambda: load_iris(return_X_y=True), 3, "three species, two of which touch"),
+    "breast cancer": (
+        lambda: load_breast_cancer(return_X_y=True),
+        4,
+        "benign and malignant are a gradation of size",
+    ),
+    "digits": (lambda: load_digits(return_X_y=True), 4, "ten digits"),
+    "heart, Cleveland": (heart, 2, "disease is a gradation"),
+}
+
+
+def real(name: str, seed: int) -> Record:
+    load, n_sites, _ = REAL[name]
+    X, y = load()
+    rng = np.random.default_rng([seed, 37])
+    parts = np.array_split(rng.permutation(len(X)), n_sites)
+    k = len(np.unique(y))
+    tried = sorted({*TRIED, k, k + 1, k + 2})
+    return said(*compared([X[part] for part in parts], 5, tried, seed))
+
+
+def real_rows(draws: int) -> list[Record]:
+    jobs = [Job(real, {"name": name, "seed": seed}) for name in REAL for seed in range(draws)]
+    records = iter(run("evidence", jobs, fingerprint(__file__, CLOUDS_FILE)))
+    rows = []
+    for name, (_, n_sites, truth) in REAL.items():
+        some = [next(records) for _ in range(draws)]
+        least = [min(p for p in record["p"].values() if p is not None) for record in some]
+        rows.append(
+            {
+                "data": name,
+                "known": truth,
+                "sites": n_sites,
+                "endorsed": f"{sum(p <= LEVEL for p in least)} of {draws}",
+                "least p": ", ".join(f"{p:.2g}" for p in least),
+                "K": ", ".join(f"{r['chosen'][0]} ({r['chosen'][1]})" for r in some),
+            }
+        )
+    return rows
+
+
+def time_rows(repeats: int) -> list[Record]:
+    rows = []
+    for n_sites, each in ((4, 200), (30, 300)):
+        seconds = []
+        for seed in range(repeats):
+            X = CLOUDS["Gaussian, r = 0.3, d = 6"](np.random.default_rng(seed), n_sites * each)
+            seconds.append(compared(np.split(X, n_sites), 5, TRIED, seed)[1])
+        rows.append(
+            {"sites": f"{n_sites} x {each}", "K": "2 to 6", "CPU s": float(np.median(seconds))}
+        )
+    return rows
+
+
+CLOUDS_FILE = __file__.replace("evidence.py", "_clouds.py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=4, help="draws of each kind at 4 x 200")
+    parser.add_argument("--others", type=int, default=1, help="draws of each kind elsewhere")
+    options = parser.parse_args()
+    first, *others = SIZES
+    write(
+        "evidence_clouds",
+        without_rows([*CLOUDS], [first], options.draws)
+        + without_rows(ELSEWHERE, others, options.others),
+        note=(
+            "Rows without clusters, K = 2 to 6, p = 5. Asked for: endorsed in at most 5 % of the "
+            "draws, two uniform columns in at most 25 % and never all apart."
+        ),
+    )
+    write(
+        "evidence_missing",
+        without_rows([*LACKING], [first], options.others),
+        note="Rows without clusters whose values are missing; imputed.",
+    )
+    write(
+        "evidence_clusters",
+        within_rows([first], options.draws) + within_rows([others[0]], options.others),
+        note=(
+            "Rows with clusters, K = 2 to 6 and up to two more than there are, p = 5. Right K: "
+            "that which is recommended, among the endorsed draws."
+        ),
+    )
+    write("evidence_real", real_rows(3), note="Three splits over sites, p = 5.")
+    write(
+        "evidence_time",
+        time_rows(3),
+        note="CPU of the coordinator; asked for: 4 s and 8 s.",
+    )
+
+
+if __name__ == "__main__":
+    main()

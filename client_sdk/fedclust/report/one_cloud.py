@@ -1,0 +1,84 @@
+"""How clear the clusters of a result are, compared with one cloud, in words and for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedclust.engine.model_selection import CLEAR, cloud_sentences, p_text
+from fedclust.schema.result import Result, SweepEntry
+
+__all__ = ["apart_text", "chosen_text", "cloud_columns", "n_apart", "short_verdict", "verdict"]
+
+
+def verdict(result: Result) -> str:
+    """Return all that a result says of how clear its clusters are; empty where nobody asked."""
+    return result.recommendation or " ".join(cloud_sentences(result))
+
+
+def short_verdict(result: Result) -> str:
+    """Return how clear the clusters are in one line; empty where nobody asked."""
+    found = result.one_cloud
+    if found is None:
+        return ""
+    if found.p is None:
+        return "not compared with one cloud"
+    if result.choice == "one-cloud":
+        return "one cloud: no K gives clearer clusters, do not report them as a finding"
+    if found.p > CLEAR:
+        return f"as clear as pieces of one cloud ({p_text(found.p)}): no finding"
+    apart = n_apart(result)
+    stand = "" if apart is None else f", {apart} of {len(result.centroids)} clusters stand apart"
+    return f"clearer than one cloud ({p_text(found.p)}){stand}"
+
+
+def chosen_text(result: Result) -> str:
+    """Return how a sweep came to the K that it shows, in a few words."""
+    if result.choice == "one-cloud":
+        return f"no K is recommended, K = {result.n_clusters} is shown"
+    if result.tied:
+        others = ", ".join(map(str, result.tied))
+        return f"K = {result.n_clusters} is shown, too close to call with K = {others}"
+    return f"K = {result.n_clusters} is recommended"
+
+
+def apart_text(result: Result, cluster: int) -> str:
+    """Return whether a cluster stands apart from its neighbours, in a few words."""
+    found = result.one_cloud
+    if found is None or found.p is None:
+        return "not judged"
+    if found.p > CLEAR:
+        return "does not stand apart"
+    if found.cluster_p is None:
+        return "not judged"
+    p = float(found.cluster_p[cluster])
+    return f"{'stands' if p <= CLEAR else 'does not stand'} apart: {p_text(p)}"
+
+
+def n_apart(result: Result) -> int | None:
+    """Return how many clusters stand apart; None where that was not judged."""
+    found = result.one_cloud
+    if found is None or found.p is None:
+        return None
+    if found.p > CLEAR:
+        return 0
+    return None if found.cluster_p is None else int((found.cluster_p <= CLEAR).sum())
+
+
+def cloud_columns(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[object]]]:
+    """Return more titles for a table of numbers of clusters, and more cells for each of its lines.
+
+    Both are empty where no number of clusters was compared with one cloud.
+    """
+    found = [entry.result.one_cloud for entry in entries]
+    if not any(each is not None and each.p is not None for each in found):
+        return [], [[] for _ in found]
+    cells: list[list[object]] = []
+    for entry, each in zip(entries, found, strict=True):
+        p, apart = None if each is None else each.p, n_apart(entry.result)
+        cells.append(
+            [
+                "not judged" if p is None else p_text(p),
+                "not judged" if apart is None else f"{apart} of {len(entry.result.centroids)}",
+            ]
+        )
+    return ["against one cloud", "stand apart"], cells
