@@ -160,7 +160,7 @@ class PageSite:
             "size_band": self._band,
             "sdk_version": "of the page",
             "methods": {"lloyd": [4]},
-            "engine": [3],
+            "engine": [4],
             "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
             "heads": {"first": 1, "heads": ["9f86d081884c7d65"]},
         }
@@ -215,6 +215,8 @@ class PageSite:
         if common["phase"] == "prepare":
             return self._moments()
         X, sizes = _scaled(self.points, common["space"]), self.sizes
+        if common["phase"] == "evidence":
+            (asked,) = asked["parts"]
         if common["phase"] == "cells":
             k = asked["n_clusters"]
             labels = _kmeans(X, k)
@@ -236,7 +238,7 @@ class PageSite:
         between = np.average((X - np.average(X, 0, sizes)) ** 2, 0, sizes)
         most = np.array([max(sizes[own == value].sum() for value in own) for own in self.points.T])
         known = sizes @ ~np.isnan(self.points)
-        return {
+        evaluation = {
             "counts": counts,
             "points": np.bincount(labels, minlength=k),
             "costs": costs,
@@ -248,6 +250,7 @@ class PageSite:
             "constant": most == known,
             "typical": 2 * most >= known,
         }
+        return {"parts": [{"evaluation": evaluation}]}
 
     def _moments(self) -> dict[str, Any]:
         seen = ~np.isnan(self.points)
@@ -332,6 +335,8 @@ def _scaled(rows: FloatArray, space: dict[str, Any]) -> FloatArray:
 
 
 def _arrays(tree: Any) -> Any:
+    if isinstance(tree, list):
+        return [_arrays(value) for value in tree]
     if not isinstance(tree, dict):
         return tree
     if tree.keys() == {"data", "dtype", "shape"}:
