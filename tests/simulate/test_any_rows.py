@@ -16,6 +16,8 @@ from fedclust.schema.errors import MethodFailure
 from fedclust.simulate import SimulationResult, simulate
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 
+pytestmark = pytest.mark.usefixtures("few_clouds")
+
 REASONS = {"too_few_contributors", "site_without_points", "feature_without_values"}
 _VALUES = {
     "numeric": st.sampled_from([0.0, -0.0, 1.0, 2.5, -7.0, 1e6, np.nan]),
