@@ -12,6 +12,7 @@ fewer, over all sites; without noise, 20 at each site in both clusters together.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -686,6 +687,48 @@ def _estimates(outcomes: Any) -> Any:
     return np.array(limits, dtype=float)
 
 
+def edges() -> list[dict[str, Any]]:
+    """Compute the errors of rate ratio and mean time by the most that happens in one interval.
+
+    Without noise and drawing: ratios of 1.5 to 4, constant and falling rates, 5 to 80 % with the
+    event, and a cluster of a tenth or half of the persons. Times end at 1.
+    """
+    grids = [(0.25, 0.5, 0.75, 1), (0.02, 0.1, 0.3, 1), (0.1, 0.2, 0.5, 1), (0.5, 0.6, 0.8, 1)]
+    grids += [(0.05, 0.5, 0.75, 1), (0.2, 0.4, 0.6, 1), (0.02, 0.08, 0.16, 0.5, 1)]
+    found = []
+    for small, shape, ratio, share, ends in itertools.product(
+        (0.1, 0.5), (1.0, 0.5), (1.5, 2, 3, 4), np.linspace(0.05, 0.8, 16), grids
+    ):
+        hazards = -math.log1p(-share) * np.array([[ratio], [1.0]])
+        left = np.exp(-hazards * np.array([0.0, *ends]) ** shape)
+        events = np.stack([-np.diff(left), np.zeros((2, len(ends)))], axis=-1).reshape(2, -1)
+        x1, x0 = 1000 * np.concatenate([events, left[:, -1:], np.zeros((2, 1))], axis=1)
+        both, times = small * x1 + (1 - small) * x0, cs.follow_up(ends)
+        measure = cs.rate_ratio(both, times)
+        a = float(hazards[0, 0])
+        mean = -math.expm1(-a) / a
+        if shape < 1:
+            mean = 2 * (1 - (1 + a) * math.exp(-a)) / a**2
+        found.append(
+            {
+                "at once": max(both[b] / both[b:].sum() for b in range(0, 2 * len(ends), 2)),
+                "ratio": x1 @ measure.a @ x0 / (x1 @ measure.b @ x0) / ratio - 1,
+                "mean": cs.survival(x1, times, 0.0).restricted_mean.value / mean - 1,
+            }
+        )
+    table = pd.DataFrame(found)
+    return [
+        {
+            "at once, at most": most,
+            "settings": len(known),
+            "rate ratio, least": float(known["ratio"].min()),
+            "mean time, most": float(known["mean"].max()),
+        }
+        for most in (0.1, 0.2, 0.25, 0.35, 0.5)
+        if len(known := table[table["at once"] <= most])
+    ]
+
+
 def sampler(runs: int = 20) -> list[dict[str, Any]]:
     """Time the noise of a site for 8 clusters and 12 cells."""
     rng, spent = np.random.default_rng(8), []
@@ -718,6 +761,7 @@ def main() -> None:
     write("outcomes_phenotypes", phenotypes(runs))
     for points in (10, 50):
         write(f"outcomes_data_{points}", data_sets(options.noise_runs, points))
+    write("outcomes_edges", edges())
     write("outcomes_sampler", sampler())
 
 

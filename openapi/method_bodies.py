@@ -3,19 +3,23 @@
 Three sites with seeded rows run every method to its end, once with each of its variants that tests
 try. Of each phase the first round's task, submission (JSON and binary), receipt and a problem are
 kept, as ``north`` saw them; of each method's first session its definition, its result, and an
-assignment that ``reader``, invited afterwards, asked for. Clock, rows and seed are fixed. What
-differs between machines or runs is made the same (the platform, the audit head, request ids); last
-bits of numbers, and hashes over them, may differ.
+assignment that ``reader``, invited afterwards, asked for. Clock, rows, seed and, of the session
+with outcomes, the noise are fixed. What differs between machines or runs is made the same (the
+platform, the audit head, request ids); last bits of numbers, and hashes over them, may differ.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedclust import engine
+from fedclust.engine import outcomes
 from fedclust.methods.registry import METHODS
 from fedclust.wire.submissions import (
     BINARY,
@@ -24,13 +28,15 @@ from fedclust.wire.submissions import (
     read_submission_head,
     write_submission,
 )
-from support.api_caller import ApiCaller
+from support.api_caller import FEATURES, ROWS, ApiCaller, rows_of
 from support.clock import ManualClock
 from support.local_coordinator import local_coordinator
 from support.method_variants import TRIED
 
 SITES = ("north", "south", "west")
 SITE = "north"
+#: Counted at the end of one session of one method: the round is the same for every method.
+DIED = {"name": "died", "role": "outcome", "kind": "binary"}
 
 
 def session_of(method: str, variant: int = 0) -> str:
@@ -49,18 +55,25 @@ def record_methods(place: Path) -> dict[str, bytes]:
             for variant, options in enumerate(TRIED[method].variants):
                 made = _Session(api, method, session_of(method, variant), options).run()
                 files = {**made, **files}
-    return files
+        # At a site nothing seeds noise. Here it is the same in every run.
+        api.randbelow = random.Random(7).randrange  # noqa: S311
+        api.data = {site: np.column_stack([rows_of(site), np.arange(ROWS) % 2]) for site in SITES}
+        counted = _Session(api, "lloyd", "lloyd-outcomes", {}, features=[*FEATURES, DIED])
+        return {**counted.run(), **files}
 
 
 class _Session:
     """One session, and what is kept of it."""
 
-    def __init__(self, api: ApiCaller, method: str, name: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self, api: ApiCaller, method: str, name: str, options: dict[str, Any], **more: Any
+    ) -> None:
         self.api, self.method, self.name = api, method, name
         self.definition = {
             "algorithm": method,
             "config": {"n_clusters": 2, **options},
             "policy": {"max_rounds": TRIED[method].rounds},
+            **more,
         }
 
     def run(self) -> dict[str, bytes]:
@@ -86,7 +99,7 @@ class _Session:
         api, name = self.api, self.name
         number, phase = task["round"], task["task"]["phase"]
         body = api.answer(SITE, name)
-        problem = api.put(SITE, name, number, _too_small(body))
+        problem = api.put(SITE, name, number, _refused(body))
         assert problem.status_code == 422, problem.text
         receipt = api.put(SITE, name, number, body)
         assert receipt.status_code == 201, receipt.text
@@ -121,9 +134,11 @@ class _Session:
         return write_submission(head.phase, head.task_digest, payload, BINARY)
 
 
-def _too_small(body: bytes) -> bytes:
-    """Return an answer in which one count is below the smallest count of 5, or half a person."""
+def _refused(body: bytes) -> bytes:
+    """Return an answer with a count below the smallest one of 5, half a person, or too many."""
     answer = json.loads(body)
+    if answer["phase"] == outcomes.NAME:
+        answer["payload"]["cells"][0][0][0] = 1_000
     for counts in _counts_in(answer["payload"]):
         counts[0] = 4 if isinstance(counts[0], int) else counts[0] + 0.5
     return json.dumps(answer).encode()

@@ -6,10 +6,13 @@ import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from fedclust import errors
 from fedclust.cli import doctor
 from fedclust.cli import main as cli
 from fedclust.schema.feature import Feature
@@ -18,6 +21,8 @@ from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.state import SiteState
+from fedclust.wire.problems import problem
+from support.purpose import PURPOSE
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ROWS = np.random.default_rng(3).normal(size=(60, 2))
@@ -102,15 +107,71 @@ def test_show_names_other_tables_and_doubts(desk: Desk) -> None:
     second = desk.form("q", other_persons="board 7")
     said = desk.shown()
     assert f"the same points as table {second}" in said
-    assert "40 points were spent before this table was formed" in said
+    assert said.count("heart at https://first.example: died 40 (open)") == 2
     desk.charges.doubt(NOW)
     said = desk.shown()
     assert "60 points count as spent until confirmed by https://first.example (as me)" in said
     with pytest.raises(doctor._Notice, match="have to confirm the restored state"):
         doctor._allowance(desk.state)
+    desk.form("r", other_persons="board 8")
+    assert "40 points were spent before this table was formed" in desk.shown()
     desk.charges.lose(table, NOW)
     assert "60 points are lost" in desk.shown()
     assert "0 left" in desk.out
+
+
+def test_what_is_open_is_named_with_what_to_do(desk: Desk, tmp_path: Path) -> None:
+    desk.charge(desk.form(), "heart", 40)
+    said = (
+        "40 points are charged since 2026-03-01 for heart at https://first.example (as me), and no "
+        "answer was drawn; fedclust status there gives them back once the session has ended"
+    )
+    rows, file = tmp_path / "rows.csv", tmp_path / "lung.json"
+    table = pd.DataFrame(ROWS, columns=["x", "y"]).assign(mrn=[f"p{i}" for i in range(60)])
+    # Of 60, 10 die on each of the first three days; the others leave in the end.
+    times = np.repeat([0.5, 1.5, 2.5, 9.0], (10, 10, 10, 30))
+    table.assign(died=(times < 5) * 1, days=times).to_csv(rows)
+    died = {"name": "died", "kind": "binary", "role": "outcome", "points": 60}
+    days = {"name": "days", "kind": "time", "role": "outcome", "event": "died"}
+    body = {"name": "lung", "purpose": PURPOSE, "algorithm": "fkm", "config": {"n_clusters": 2}}
+    days |= {"edges": [1, 2, 3, 9]}
+    body |= {"features": [{"name": "x"}, {"name": "y"}, died, days], "sites": ["a", "b", "c"]}
+    file.write_text(json.dumps(body), "utf-8")
+    check = ("check", "--definition", str(file), "--data", str(rows), "--id-column", "mrn")
+
+    assert desk.run(*check) == 0
+    words = " ".join(desk.out.split())
+    assert "70 points of the allowance of each site (died 60, days 10); 60 are left" in words
+    assert "answer no outcomes" in words
+    assert "days: 25 % of those at risk have the event from 2 to 3" in words
+    assert said in words
+    assert desk.run(*check, "--json") == 0
+    facts = json.loads(desk.out)
+    assert (facts["points"], facts["points_left"], facts["points_short"]) == (70, 60, True)
+    assert facts["open_points"] == [said]
+    assert said in doctor._allowance(desk.state)
+    assert desk.run("ledger", "verify") == 0
+    assert said in " ".join(desk.out.split())
+
+
+def test_whoever_connects_gives_back_what_has_ended(desk: Desk) -> None:
+    desk.charge(desk.form(), "heart", 40)
+
+    class Gone:
+        """A coordinator that does not know the session any more."""
+
+        url, name, role = "https://first.example", "me", "operator"
+
+        def whoami(self) -> Gone:
+            return self
+
+        def session(self, _name: str) -> None:
+            raise errors.NotFound(problem("not-found", "no such session"))
+
+    gone: Any = Gone()
+    assert "60 of 100 points left. 40 points are charged" in doctor._allowance(desk.state, gone)
+    Gone.role = "site"
+    assert "100 of 100 points left" in doctor._allowance(desk.state, gone)
 
 
 def test_raising_prints_the_new_figure_and_asks(desk: Desk) -> None:

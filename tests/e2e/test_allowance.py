@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from fedclust import Site, errors
+from fedclust.cli import main as cli
 from fedclust.client import Client
 from fedclust.site import prepare
 from fedclust.site.backup import back_up, restore
@@ -70,7 +72,9 @@ class Hospital:
         return found.left
 
 
-def test_points_at_a_real_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_at_a_real_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     costs = {"died": 60}
     monkeypatch.setattr(prepare, "points_of", lambda _outcomes, _features: dict(costs))
     old, new = tmp_path / "old.sqlite3", tmp_path / "new.sqlite3"
@@ -93,8 +97,17 @@ def test_points_at_a_real_coordinator(tmp_path: Path, monkeypatch: pytest.Monkey
             for client in (analyst, alpha):
                 assert short(client, "three") == {ME: True, "alpha": False, "beta": False}
             analyst.cancel_session("one")
-        mine.status()
-        assert mine.left == 60
+        token = tmp_path / "token"
+        token.write_text(tokens[ME], "utf-8")
+        token.chmod(0o600)
+        monkeypatch.setenv("FEDCLUST_STATE_DIR", str(mine.state.directory))
+        verify = ["ledger", "verify", "--against-coordinator", "--coordinator", local.base_url]
+        command = ["fedclust", *verify, "--token-file", str(token)]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert (ended.value.code or 0, mine.left) == (0, 60)
+        assert "40 points are charged since" in capsys.readouterr().out
 
         # The newest state, from a backup: the coordinator confirms it. What was open stays spent.
         back_up(mine.state, new)

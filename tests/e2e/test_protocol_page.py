@@ -140,10 +140,10 @@ def revived(value: Any, schema: dict[str, Any]) -> Any:
     for choice in schema.get("anyOf", ()):
         if (choice.get("type") == "null") == (value is None):
             return revived(value, choice)
-    axes, inner = 0, schema
-    while inner.get("type") == "array" and "items" in inner:
-        axes, inner = axes + 1, inner["items"]
-    if axes and inner.get("type") in _DTYPES:
+    if schema.get("x-fedclust-array"):
+        axes, inner = 0, schema
+        while inner["type"] == "array":
+            axes, inner = axes + 1, inner["items"]
         array = np.array(value, dtype=_DTYPES[inner["type"]])
         return array if array.ndim == axes else array.reshape((0,) * axes)
     if isinstance(value, list) and "items" in schema:
@@ -160,7 +160,8 @@ def test_a_digest_can_be_had_from_json_and_the_description() -> None:
         view = json.loads(
             (ROOT / "examples" / method / phase["name"] / "task.json").read_text("utf-8")
         )
-        task, vector = view["task"], {"type": "array", "items": {"type": "number"}}
+        task, number = view["task"], {"type": "number"}
+        vector = {"type": "array", "items": number, "x-fedclust-array": True}
         common = {
             **task["common"],
             "parameters": revived(task["common"]["parameters"], phase["parameters"]),

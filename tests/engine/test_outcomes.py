@@ -351,6 +351,13 @@ def test_a_wrong_outcome_is_refused_with_what_to_change(outcome: dict[str, Any],
         ({"config": {"n_clusters": [2, 3]}, "outcomes_k": 4}, "at one of 2, 3"),
         ({"outcomes_k": 3}, "several numbers of clusters"),
         ({"config": {"n_clusters": 3, "evaluate": False}}, "leave evaluate on"),
+        *(
+            (
+                {"algorithm": "spectral", "config": {"n_clusters": 3, "alignment": alignment}},
+                "which spectral lacks with these options: take its default ones",
+            )
+            for alignment in ("sign", "procrustes", "none")
+        ),
     ],
 )
 def test_outcomes_need_a_number_of_clusters(more: dict[str, Any], says: str) -> None:

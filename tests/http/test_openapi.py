@@ -41,13 +41,13 @@ from support.local_coordinator import local_coordinator
 ROOT = Path(__file__).resolve().parents[2] / "openapi"
 EXAMPLES = ROOT / "examples"
 DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi.json").read_text("utf-8"))
-#: Phases with examples. Comparisons with other models are the same for every method: lloyd has
-#: them. Counts of outcomes have none: they are random.
+#: Phases with examples. Comparisons with other models and counts of outcomes are the same for every
+#: method: lloyd has them.
 PHASES = [
     (name, phase.name)
     for name, method in METHODS.items()
     for phase in engine.all_phases(method)
-    if phase != outcomes.PHASE and (name == "lloyd" or phase != resampling.PHASE)
+    if name == "lloyd" or phase not in (resampling.PHASE, outcomes.PHASE)
 ]
 
 PARTS = {

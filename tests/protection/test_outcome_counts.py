@@ -12,11 +12,13 @@ import sys
 import time
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+import fedclust
 from fedclust.protection import outcome_counts
 from fedclust.protection.outcome_counts import count_outcomes
 
@@ -128,6 +130,10 @@ def test_nothing_of_a_site_seeds_noise() -> None:
     assert len(drawn) == 2
     source = inspect.getsource(outcome_counts)
     assert "environ" not in source
+    # Nothing of the product hands over another sampler but a simulation: no setting of a site can.
+    product = Path(fedclust.__file__).parent
+    given = [each for each in product.rglob("*.py") if "randbelow=" in each.read_text("utf-8")]
+    assert given == [product / "simulate.py"]
     assert inspect.signature(count_outcomes).parameters["randbelow"].default is secrets.randbelow
 
 

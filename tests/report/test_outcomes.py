@@ -87,6 +87,8 @@ def test_a_cluster_has_the_same_lines_as_every_other() -> None:
         *(*STAY.cells[:-1], "median", "mean"),
     ]
     assert len(cluster_lines(found, without)) == len(cluster_lines(found, second))
+    in_words = [line.text for line in cluster_lines(found, second) if line.what == "median"]
+    assert in_words == [f"{estimate_text(second.median)}, within the cell 7 to 14"]
     survival = outcome_result(RELAPSE, 1)
     named = [line.what for line in cluster_lines(survival, survival.clusters[0])]
     assert named == ["S(6)", "S(12)", "S(24)", "S(36)", "restricted mean"]

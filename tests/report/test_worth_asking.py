@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedclust.report.worth_asking import CHOOSE_FIRST, clusters_of, worth_asking, worth_lines
+from fedclust.numeric.cell_statistics import follow_up, rate_ratio
+from fedclust.report.worth_asking import (
+    CHOOSE_FIRST,
+    clusters_of,
+    crowded_text,
+    worth_asking,
+    worth_lines,
+)
+from fedclust.schema.feature import Outcome
 from fedclust.wire.models import SessionCreate
 from support.purpose import PURPOSE
 
@@ -100,6 +110,46 @@ def test_with_guesses_points_are_proposed() -> None:
     assert died.endswith("16 points would be enough.")
     assert ward.startswith("ward: not worth asking: no allowance of 100 points is enough.")
     assert relapse.startswith("relapse: worth asking.")
+
+
+@pytest.mark.parametrize("shape", [1.0, 0.5])
+def test_where_no_interval_is_crowded_a_rate_ratio_is_hardly_biased(shape: float) -> None:
+    """For a constant and a falling rate, without noise and in a cluster of a tenth."""
+    time = Outcome.model_validate({**OUTCOMES[3], "edges": (0.1, 0.3, 0.6, 1.0)})
+    ends, times = np.array([0.0, *(time.edges or ())]), follow_up(time.edges or ())
+    biases = []
+    for share, ratio in itertools.product(np.arange(0.05, 0.9, 0.05), (2.0, 4.0)):
+        curves = np.exp(np.log(1 - share) * np.array([[ratio], [1.0]]) * ends**shape)
+        events = np.stack([-np.diff(curves), np.zeros((2, 4))], axis=-1).reshape(2, 8)
+        x1, x0 = np.concatenate([events, curves[:, -1:], np.zeros((2, 1))], axis=1)
+        both = 0.1 * x1 + 0.9 * x0
+        measure = rate_ratio(1_000 * both, times)
+        found = (x1 @ measure.a @ x0) / (x1 @ measure.b @ x0) / ratio
+        at_once = [both[b] / both[b:].sum() for b in range(0, 8, 2)]
+        biases.append((bool(crowded_text(time, at_once)), found - 1))
+    assert all(-0.04 < bias < 0 for crowded, bias in biases if not crowded)
+    assert min(bias for crowded, bias in biases if crowded) < -0.1
+
+
+def test_crowded_intervals_are_named_with_edges_to_add() -> None:
+    def said(edges: list[float], share: float | None = None, **changes: Any) -> str:
+        relapse = {**OUTCOMES[3], "edges": edges}
+        body = session(features=[{"name": "age"}, relapse], **changes)
+        return worth_lines(body, shares={} if share is None else {"relapse": share})[0]
+
+    assert said([7, 30, 60, 365]).endswith(
+        "needs 100 persons with the event over all sites. If a third of all have the event, at a "
+        "constant rate, 29 % of those at risk have the event from 60 to 365, which moves the rate "
+        "ratio towards 1 and makes mean times too long. Choose a further edge at about 180."
+    )
+    assert "Choose" not in said([3, 6, 12, 24])
+    at_half = "At a constant rate, 29 % of those at risk have the event from 12 to 24"
+    assert at_half in said([3, 6, 12, 24], 0.5)
+    assert "Choose" not in said([3, 6, 12, 24], 0.2)
+    exact = said([1, 2, 3, 30], 0.8, policy={"protection": "none"})
+    assert exact.startswith("relapse: At a constant rate, 77 % of those")
+    assert exact.endswith("Choose further edges at about 8.9, 18.")
+    assert "a further edge at about 15, and leave another out." in said([1, 2, 3, 4, 5, 30], 0.8)
 
 
 def test_exact_sessions_and_sessions_without_outcomes_ask_no_points() -> None:

@@ -25,8 +25,8 @@ from fedclust.site.allowance import (
     points_of,
 )
 from fedclust.site.backup import back_up, restore, verify_state
-from fedclust.site.charges import OUTCOMES, Charges
-from fedclust.site.cohorts import CohortRecord, CohortStore, Overtaken, table_heads
+from fedclust.site.charges import Charges
+from fedclust.site.cohorts import OUTCOMES, CohortRecord, CohortStore, Overtaken, table_heads
 from fedclust.site.journal import Journal, SessionRecord, WrittenAnswer
 from fedclust.site.state import SiteState
 from fedclust.wire.models import Participation, SiteTableInfo
@@ -267,6 +267,8 @@ def test_further_tables_share_the_points_unless_their_approver_says_otherwise(
     assert [hospital.left(each) for each in (table, shared, own)] == [20, 20, 10]
     for each in (table, shared):
         assert not hospital.charge(each, question("s4", 21))
+    for where, asked in ((table, "s1"), (shared, "s2"), (own, "s3")):
+        hospital.draw(where, question(asked, {"s1": 30, "s2": 50, "s3": 90}[asked]))
     # A later one shares with all, and the fuller counter decides.
     last = hospital.other_table(1300)
     assert hospital.left(last) == 10
@@ -275,6 +277,29 @@ def test_further_tables_share_the_points_unless_their_approver_says_otherwise(
     assert [hospital.left(each) for each in (table, shared, own, last)] == [10, 10, 0, 0]
     hospital.charges.give_back(question("s5").key, NOW, ended=True)
     assert [hospital.left(each) for each in (table, shared, own, last)] == [20, 20, 10, 10]
+
+
+def test_what_a_new_table_shares_comes_back_to_it_too(hospital: Hospital, table: str) -> None:
+    hospital.charge(table, question("drawn", 30))
+    hospital.draw(table, question("drawn", 30))
+    hospital.charge(table, question("open", 60, columns=("cost",)))
+    second = hospital.other_table()
+    (first_line,) = hospital.history(second)
+    assert (first_line["spent"], [each["points"] for each in first_line["charges"]]) == (30, [60])
+    assert [hospital.left(each) for each in (table, second)] == [10, 10]
+    # The session itself needs no further points, whichever table answers it.
+    for each in (table, second):
+        assert hospital.charge(each, question("open", 60, columns=("cost",)))
+    assert len(hospital.history(second)) == 1
+    with pytest.raises(errors.PersonsRefused, match="fedclust allowance role cost"):
+        hospital.update(names=("x0", "cost"), first=500, table=second)
+
+    hospital.charges.give_back(question("open").key, NOW, ended=True)
+
+    assert [hospital.left(each) for each in (table, second)] == [70, 70]
+    hospital.update(names=("x0", "cost"), first=500, table=second)
+    for each in (table, second):
+        assert not hospital.charge(each, question("open", 60, columns=("cost",)))
 
 
 def test_a_second_grouping_of_the_same_persons_has_no_points_of_its_own(

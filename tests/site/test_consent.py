@@ -34,6 +34,7 @@ FIGURES = TableFigures(
     steps={"x0": 0.2, "x1": 5.0},
     all_equal=(),
     coarse=(),
+    units={"x0": "mmol/l", "x1": ""},
 )
 DATA = data_terms(
     Dataset(
@@ -194,7 +195,7 @@ def test_the_text_says_if_few_persons_stay(persons: float, said: bool) -> None:
 
 
 def test_the_text_notes_what_the_table_hides(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "multiples of: x0 0.2, x1 5" in shown(capsys, request(), full=True)
+    assert "multiples of: x0 0.2 mmol/l, x1 5" in shown(capsys, request(), full=True)
     hidden = dataclasses.replace(FIGURES, all_equal=("x2",), coarse=("x1",))
     said = " ".join(shown(capsys, dataclasses.replace(request(), figures=hidden)).split())
     assert "All records are equal in x2" in said

@@ -11,6 +11,7 @@ api.put("north", "heart", 1, body)
 from __future__ import annotations
 
 import json
+import secrets
 import ssl
 import uuid
 from collections.abc import Sequence
@@ -25,11 +26,12 @@ from numpy.typing import NDArray
 from fedclust import __version__, engine
 from fedclust.definition import plan_of, read_definition
 from fedclust.methods.registry import METHODS
+from fedclust.protection.outcome_counts import RandBelow
 from fedclust.protection.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from support.purpose import PURPOSE
-from support.rounds import data_of
+from support.rounds import count_of, data_of
 from support.timeouts import TIMEOUT_S
 
 FEATURES = [
@@ -43,7 +45,10 @@ NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 @dataclass
 class ApiCaller:
-    """People at a coordinator and their tokens; ``data`` where not ``rows_of`` is meant."""
+    """People at a coordinator and their tokens; ``data`` where not ``rows_of`` is meant.
+
+    ``randbelow`` draws the noise of outcomes.
+    """
 
     base_url: str
     operator: str
@@ -51,6 +56,7 @@ class ApiCaller:
     memories: dict[tuple[str, str], Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     data: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    randbelow: RandBelow = secrets.randbelow
 
     def request(
         self, method: str, path: str, token: str | None = None, **keywords: Any
@@ -151,6 +157,7 @@ class ApiCaller:
             p=plan.policy.min_group_size,
             size_band=size_band(len(self._rows(site))),
             memory=self.memories.get((site, session), {}),
+            count=count_of(plan, self._rows(site), site, self.randbelow),
         )
         self.memories[site, session] = memory
         return write_submission(phase, task["digest"], payload, media)

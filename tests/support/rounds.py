@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ from fedclust.data.site_data import form_counted, session_rows, site_data
 from fedclust.engine import Plan
 from fedclust.engine.outcomes import Count, OutcomesPayload
 from fedclust.methods import lloyd
-from fedclust.protection.outcome_counts import count_outcomes
+from fedclust.protection.outcome_counts import RandBelow, count_outcomes
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
@@ -53,7 +54,9 @@ def _form_points(plan: Plan, rows: ArrayLike) -> Points:
     return site_data(plan, rows, session_rows(plan, rows), plan.policy.min_group_size)[0]
 
 
-def count_of(plan: Plan, rows: ArrayLike, site: str) -> Count:
+def count_of(
+    plan: Plan, rows: ArrayLike, site: str, randbelow: RandBelow = secrets.randbelow
+) -> Count:
     """Return what counts the outcomes of these rows, every row a person, with noise."""
 
     def count(model: Result, memory: Memory) -> OutcomesPayload:
@@ -62,10 +65,11 @@ def count_of(plan: Plan, rows: ArrayLike, site: str) -> Count:
         mask = np.ones(len(plan.columns), dtype=np.bool_)
         clusters, cells = label_persons(plan, model, blocks, memory, site, mask)
         k = len(model.centroids)
-        tables = (
-            count_outcomes(clusters, cells[:, j], k, len(outcome.cells), outcome.variance)
-            for j, outcome in enumerate(plan.outcomes)
-        )
+        tables = []
+        for j, outcome in enumerate(plan.outcomes):
+            own, n_cells = cells[:, j], len(outcome.cells)
+            drawn = count_outcomes(clusters, own, k, n_cells, outcome.variance, randbelow=randbelow)
+            tables.append(drawn)
         return OutcomesPayload(cells=tuple(tables))
 
     return count

@@ -41,9 +41,12 @@ from fedclust.errors import (
     UsageError,
     VersionUnsupported,
 )
+from fedclust.protection.privacy_loss import ALLOWANCE
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
-from fedclust.site.cohorts import CohortStore
+from fedclust.site.allowance import Question, points_of
+from fedclust.site.charges import Charges, open_text
+from fedclust.site.cohorts import CohortRecord, CohortStore
 from fedclust.site.compute import accepted_plan, count_usable, require_packages
 from fedclust.site.prepare import SiteRows, prepare
 from fedclust.site.settings import read_settings
@@ -164,14 +167,17 @@ def _table_of(plan: Plan, given: SourceRows, p: int, store: CohortStore) -> Chec
         rows = session_rows(plan, given.data, **identified)
         used = SiteRows(given.data, **given.given)
         prepared = prepare(store, plan, used, rows, p, datetime.now(UTC))
-        return CheckedTable(
+        table = CheckedTable(
             count_usable(plan, prepared.data),
             prepared.features,
             prepared.figures,
             recognition=prepared.recognition,
             staying=measure_staying(plan, prepared.data),
         )
-    return _new_table(plan, given.data, identified, p)
+        record = None if prepared.draft is None else prepared.draft.record
+        return _with_points(plan, table, p, store, record)
+    table = _new_table(plan, given.data, identified, p)
+    return table if plan.policy.protection == "none" else _with_points(plan, table, p, store)
 
 
 def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
@@ -186,6 +192,25 @@ def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
     features = declared(plan, rows, held_features(plan, read, data))
     staying = measure_staying(plan, data)
     return CheckedTable(count_usable(plan, data), features, figures, staying=staying)
+
+
+def _with_points(
+    plan: Plan, table: CheckedTable, p: int, store: CohortStore, record: CohortRecord | None = None
+) -> CheckedTable:
+    """Add what the outcomes cost, what a table has left, and what is charged and not answered."""
+    charges, asked = Charges(store.state), points_of(plan.outcomes, table.features)
+    if not asked or table.usable < p:
+        return table
+    question = Question("", "", "", "", asked, ())
+    left = ALLOWANCE
+    if record is not None:
+        left = charges.balance(record.cohort.table_id, record.history, question).left
+    return dataclasses.replace(
+        table,
+        points=question.points,
+        points_left=left,
+        open_points=tuple(map(open_text, charges.open_charges())),
+    )
 
 
 # --- a study --------------------------------------------------------------------------------------

@@ -133,6 +133,8 @@ def consent_screen(
         show(err, f"approved by {approval.approved_by} at {approval.time}, code {approval.code}")
 
 
+#: Left out of lines about tables: they tell people nothing.
+_HASHES = frozenset({"key", "definition_sha256"})
 #: Lines about approvals: what is said first, and the key of what follows.
 _EVENTS = {
     REVIEW: ("reviewed, page", "page_sha256"),
@@ -155,8 +157,9 @@ def ledger_screen(line: dict[str, Any]) -> None:
     if event == "cohort":
         show(out, f"{line.get('line', '-')}  {line.get('time')}  table {line.get('table')}", "bold")
         hidden = {"event", "table", "time", "line", "previous", "what", "change", "random"}
-        hidden |= {"key", "definition_sha256"}
-        shown = (f"{n} {_flat(line[n])}" for n in sorted(line) if n not in hidden and line[n])
+        shown = (
+            f"{n} {_flat(line[n])}" for n in sorted(line) if n not in hidden | _HASHES and line[n]
+        )
         show(out, f"     {line.get('what')}: {', '.join(shown)}")
         return
     receipt = line.get("receipt") or {}
@@ -174,7 +177,7 @@ def ledger_screen(line: dict[str, Any]) -> None:
 def _flat(value: Any) -> object:
     """Return a value of a line without brackets."""
     if isinstance(value, dict):
-        return " ".join(f"{name} {_flat(each)}" for name, each in value.items())
+        return " ".join(f"{n} {_flat(each)}" for n, each in value.items() if n not in _HASHES)
     return " and ".join(str(_flat(each)) for each in value) if isinstance(value, list) else value
 
 

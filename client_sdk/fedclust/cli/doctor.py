@@ -29,7 +29,7 @@ from fedclust.durable_files import FileLock, private_directory
 from fedclust.methods.registry import METHODS
 from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.site.backup import verify_state
-from fedclust.site.charges import Charges
+from fedclust.site.charges import Charges, open_text
 from fedclust.site.compute import accepted_plan
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState, state_directory
@@ -133,7 +133,6 @@ def _findings(
     if METHODS.problems():
         yield Finding("methods", "warning", " ".join(METHODS.problems()))
     yield look("state", lambda: _state(SiteState()))
-    yield look("allowance", lambda: _allowance(SiteState()))
     yield look("disk", lambda: _disk(state_directory()))
     yield look("site.toml", _site_settings)
     definition: Definition | None = None
@@ -144,6 +143,7 @@ def _findings(
         worst.append(error)
         yield Finding("settings", "failed", str(error))
         yield look("token", lambda: _token(connection, None))
+        yield look("allowance", lambda: _allowance(SiteState()))
     else:
         with Client(http.url, "", http=http) as client:
             coordinator = look("coordinator", lambda: _reached(http))
@@ -153,6 +153,8 @@ def _findings(
             yield look("clock", lambda: _clock(http) if reached else _skip())
             token = look("token", lambda: _token(connection, client if reached else None))
             yield token
+            known_here = client if token.state in ("ok", "warning") else None
+            yield look("allowance", lambda: _allowance(SiteState(), known_here))
             if session is not None and token.state in ("ok", "warning"):
                 known: list[Definition] = []
                 yield look("session", lambda: _check_session(client, session, known))
@@ -208,14 +210,20 @@ def _state(state: SiteState) -> str:
     return said
 
 
-def _allowance(state: SiteState) -> str:
-    tables = Charges(state).overview()
+def _allowance(state: SiteState, client: Client | None = None) -> str:
+    """Say which points are left and which are open, after ``client`` gave back what has ended."""
+    charges = Charges(state)
+    if client is not None:
+        charges.look_after(client, datetime.now(UTC))
+    tables = charges.overview()
     said = "; ".join(
         f"table {each.table[:8]}: {each.left} of {each.allowance.limit} points left"
         for each in tables
     )
     if not tables:
         return "no table yet"
+    for charge in charges.open_charges():
+        said += f". {open_text(charge)}"
     if any(each.allowance.doubted for each in tables):
         raise _Notice("warning", f"{said}. Coordinators have to confirm the restored state: {_HOW}")
     return said

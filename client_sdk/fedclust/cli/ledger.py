@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from fedclust.cli.console import conclude, err, ledger_screen, out, print_json, 
 from fedclust.client import Client
 from fedclust.durable_files import reason, write_atomically
 from fedclust.site.backup import ledger_faults
+from fedclust.site.charges import Charges, open_text
 from fedclust.site.journal import SubmissionOutcome, recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
@@ -73,7 +75,8 @@ def ledger_verify(
     """Verify the ledger's chain and compare it with the journal; exit code 8 for a fault.
 
     Each line carries the last known head of the coordinator's audit trail.
-    --against-coordinator detects whether that trail was cut or rewritten since.
+    --against-coordinator detects whether that trail was cut or rewritten since, and gives points
+    of ended sessions back. Points that are open are named.
     """
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise errors.UsageError(
@@ -81,15 +84,20 @@ def ledger_verify(
         )
     state = SiteState()
     ledger, faults = Ledger(state), ledger_faults(state, head)
-    lines, last = ledger.head()
+    charges = Charges(state)
     noted = _noted_heads(ledger) if against_coordinator and not faults else {}
     checked = 0
     if against_coordinator and not faults:
         with connection.client() as client:
             mine = noted.get(client.url, {})
             checked, faults = len(mine), _changed_heads(client, mine)
+            if not faults:
+                charges.look_after(client, datetime.now(UTC))
+    lines, last = ledger.head()
+    waiting = [] if faults else [open_text(each) for each in charges.open_charges()]
     if as_json:
-        print_json({"lines": lines, "head": last, "heads_checked": checked, "faults": faults})
+        facts = {"lines": lines, "head": last, "heads_checked": checked}
+        print_json({**facts, "open_charges": waiting, "faults": faults})
     elif not faults and not lines:
         show(out, f"{state.path}: the ledger is empty; nothing was sent from this state directory")
     elif not faults:
@@ -100,6 +108,8 @@ def ledger_verify(
             show(out, f"nothing to compare: {said}")
         elif against_coordinator:
             show(out, f"the coordinator's audit trail has all {checked} heads noted here")
+        for text in waiting:
+            show(out, text)
     if faults:
         raise errors.StateDamaged(f"{state.path}, ledger: " + "; ".join(faults))
 

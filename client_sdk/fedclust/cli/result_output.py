@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.report.one_cloud import chosen_text, cloud_columns, verdict
-from fedclust.report.outcomes import COMPARED, cluster_lines, comparison_rows, noise_text
+from fedclust.report.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
 from fedclust.report.wording import equal_text, listed, share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
@@ -94,15 +94,8 @@ def show_outcomes(outcomes: Outcomes) -> None:
     show(out, f"outcomes were counted in rows at K = {outcomes.n_clusters}")
     for found in outcomes.results:
         show(out, f"{found.name}: {noise_text(found)}")
-        lines = [cluster_lines(found, own) for own in found.clusters]
-        if lines:
-            show_table(
-                ["cluster", "persons", *(line.what for line in lines[0])],
-                [
-                    (k, max(0, round(own.persons)), *(line.text for line in row))
-                    for k, (own, row) in enumerate(zip(found.clusters, lines, strict=True))
-                ],
-            )
+        if found.clusters:
+            show_table(*cluster_table(found))
         if found.comparisons:
             show_table(COMPARED, comparison_rows(found))
     if outcomes.refused:

@@ -22,6 +22,7 @@ from fedclust.errors import DataError, DisclosureError, FedclustError
 from fedclust.protection.figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
 from fedclust.protection.size_bands import size_band
+from fedclust.report.worth_asking import crowded_text, points_asked
 from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
@@ -50,9 +51,10 @@ class SourceRows:
 class CheckedTable:
     """The persons who would take part, the features that they have, and their table's figures.
 
-    ``request`` is what the site would consent to, if a coordinator was asked, ``recognition`` how
-    many of the persons its tables know, if it has any, and ``staying`` how much of the table
-    ``missing: drop`` leaves, if not all.
+    ``request`` is what the site would consent to, if a coordinator was asked; else ``points`` is
+    what the outcomes cost, and ``points_left`` what the persons have. ``recognition`` is how many
+    of the persons its tables know, if it has any, and ``staying`` how much of the table ``missing:
+    drop`` leaves, if not all. ``open_points`` says in words what is charged and not answered.
     """
 
     usable: int
@@ -61,6 +63,14 @@ class CheckedTable:
     request: ConsentRequest | None = None
     recognition: Recognition | None = None
     staying: Staying | None = None
+    points: int = 0
+    points_left: int | None = None
+    open_points: tuple[str, ...] = ()
+
+    @property
+    def points_short(self) -> bool:
+        """Whether the site would answer no outcomes, because too few points are left."""
+        return self.points_left is not None and self.points > self.points_left
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,7 @@ class RowCheck:
         also = {
             "rows far out": found.far_out is not None,
             "missing: drop": staying is not None and staying.few,
+            "edges": any(True for _ in self._crowded_texts()),
         }
         names = dict.fromkeys((*warned, *absent))
         return [*names, *(text for text, said in also.items() if said)]
@@ -136,9 +147,10 @@ class RowCheck:
             "min_group_size": self.p,
             "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
             "table": None if table.figures is None else dataclasses.asdict(table.figures),
-            "points": None if request is None else request.points,
-            "points_left": None if request is None else request.points_left,
-            "points_short": None if request is None else request.points_short,
+            "points": (request or table).points,
+            "points_left": (request or table).points_left,
+            "points_short": (request or table).points_short,
+            "open_points": list(table.open_points),
             "staying": None if table.staying is None else vars(table.staying),
             "persons_known": None if table.recognition is None else vars(table.recognition),
             "features_unreleased": self.features_unreleased,
@@ -191,6 +203,8 @@ class RowCheck:
             show(out, textwrap.fill(self.table.staying.text, 98, subsequent_indent="  "))
         if self.table.recognition is not None:
             show_recognition(self.table.recognition, out)
+        for text in self._points_texts():
+            show(out, textwrap.fill(text, 98, subsequent_indent="  "))
         if figures is not None:
             _show_table_figures(figures)
             said = "A sensitive trait should be an outcome, not a feature: similar persons show a "
@@ -202,8 +216,30 @@ class RowCheck:
             said += "too few persons are in groups that release a value"
             show(out, textwrap.fill(said, 98, subsequent_indent="  "))
 
+    def _points_texts(self) -> Iterator[str]:
+        """Yield what the outcomes cost and what is left; the consent screen says so too."""
+        table = self.table
+        held = [each for each in outcomes_of(self.body.features) if each.name in table.features]
+        if table.points_left is not None:
+            short = ": points short, so this site would answer no outcomes" * table.points_short
+            yield f"{points_asked(held)}; {table.points_left} are left{short}"
+        yield from table.open_points
+
+    def _crowded_texts(self) -> Iterator[str]:
+        """Yield which times have too many events in an interval, counted in rows."""
+        times = {each.name: each for each in outcomes_of(self.body.features) if each.kind == "time"}
+        for column in self.found.columns:
+            outcome = times.get(column.feature) if column.role == "outcome" else None
+            if outcome is None or not column.n:
+                continue
+            cells = list(column.levels.values())
+            shares = [cells[b] / max(sum(cells[b:]), 1) for b in range(0, len(cells) - 1, 2)]
+            if said := crowded_text(outcome, shares):
+                yield f"{column.feature}: {said}"
+
     def _pattern_texts(self) -> Iterator[str]:
         """Yield what is probably no feature, or a fault of whole rows."""
+        yield from self._crowded_texts()
         if self.found.far_out is not None:
             yield _far_text(self.found.far_out)
         yield from map(_absence_text, self.found.absences)

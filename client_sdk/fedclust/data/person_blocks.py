@@ -98,6 +98,11 @@ class SitePersons:
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
     warnings: tuple[str, ...] = ()
 
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each column at the site."""
+        return {column.name: column.unit for column in self.columns}
+
     def blocks(self) -> Iterator[PersonBlock]:
         """Yield all persons: in one block, or in several if the source stays on disk.
 

@@ -138,7 +138,7 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
     except TooFewPersons:
         return no_points(plan), None
     rows = ((block.sources, own) for block, own in _with_groups(persons, groups))
-    return table_points(persons, table), measure_table(table, rows, p)
+    return table_points(persons, table), measure_table(table, rows, p, persons.units)
 
 
 def form_counted(

@@ -207,7 +207,13 @@ def check_options(method: AnyMethod, config: RunConfig) -> None:
     """
     options = config.options
     if config.outcomes and not options.evaluated:
-        message = "outcomes are counted after the closing evaluation: leave evaluate on"
+        message = "outcomes are counted after the closing evaluation"
+        # Variants that never evaluate have no such option.
+        message += (
+            ": leave evaluate on"
+            if "evaluate" in type(options).model_fields
+            else f", which {method.name} lacks with these options: take its default ones"
+        )
         raise RuleViolation("evidence", message)
     one_k = not isinstance(options.n_clusters, tuple)
     asked = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,16 +17,13 @@ from fedclust.numeric.cell_statistics import Interval, Measure, Terms
 from fedclust.schema.feature import Outcome
 from fedclust.schema.outcomes import (
     Estimate,
+    MeasureName,
     OutcomeComparison,
     OutcomeInCluster,
     OutcomeResult,
     Outcomes,
     SurvivalPoint,
 )
-
-_Name: TypeAlias = Literal[
-    "odds_ratio", "risk_difference", "mean_difference", "superiority", "rate_ratio"
-]
 
 
 class _Sent(NamedTuple):
@@ -195,7 +192,9 @@ def _compared(sent: _Sent, k: int, reference: int) -> Iterator[OutcomeComparison
         )
 
 
-def _measures(sent: _Sent, both: FloatArray) -> Iterator[tuple[_Name, str, Measure, FloatArray]]:
+def _measures(
+    sent: _Sent, both: FloatArray
+) -> Iterator[tuple[MeasureName, str, Measure, FloatArray]]:
     """Yield each measure with its level and the cells (J,) that are its event.
 
     ``both`` (J,) are the cells of both clusters, over all sites.

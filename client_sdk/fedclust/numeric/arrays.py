@@ -54,7 +54,8 @@ class _ArrayOf:
         items: JsonSchemaValue = {"type": _NAMES[self.kind][0]}
         for _ in range(self.ndim):
             items = {"type": "array", "items": items}
-        return items
+        # A list of integers may also be a list: the digest of a task differs.
+        return {**items, "x-fedclust-array": True}
 
     def _from_lists(self, values: list[Any]) -> NDArray[Any]:
         try:

@@ -5,8 +5,8 @@ They are printed at the site (``fedclust check``) and never leave it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -51,6 +51,8 @@ class TableFigures:
         Columns whose records are all equal.
     coarse : tuple of str
         Columns whose step is above half the standard deviation of their records.
+    units : mapping of str to str
+        By column the unit of its numbers at the site; "" if unknown.
     """
 
     n_persons: int
@@ -63,6 +65,12 @@ class TableFigures:
     steps: dict[str, float]
     all_equal: tuple[str, ...]
     coarse: tuple[str, ...]
+    units: Mapping[str, str] = field(default_factory=dict)
+
+    def step_text(self, name: str) -> str:
+        """Return the step of a column with its unit; "" if it has none."""
+        step = self.steps.get(name)
+        return f"{step:g} {self.units.get(name, '')}".rstrip() if step else ""
 
     def warnings(self) -> list[str]:
         """Return which columns the table hardly shows, and what to do about it."""
@@ -89,7 +97,7 @@ class TableFigures:
                 name,
                 f"{self.one_value[name]:.1%}",
                 f"{self.unreleased[name]:.1%}",
-                f"{self.steps[name]:g}" if self.steps.get(name) else "",
+                self.step_text(name),
             ]
             for name in self.one_value
         ]
@@ -103,6 +111,7 @@ def measure_table(
     table: ProtectedTable,
     blocks: Iterable[tuple[Sequence[SourceColumn], IntArray | NDArray[np.int32]]],
     p: int,
+    units: Mapping[str, str] | None = None,
 ) -> TableFigures | None:
     """Compare a table with the persons that it was made from; None if there are none of them.
 
@@ -115,6 +124,8 @@ def measure_table(
         One value a person in at least the table's columns, and the group of each, -1 for none. The
         persons of a group may be in several blocks.
     p : int
+    units : mapping of str to str, optional
+        Of the columns' numbers.
     """
     m = len(table.sizes)
     equal = [_EqualValues(m) for _ in table.columns]
@@ -163,6 +174,7 @@ def measure_table(
             if len(known[name]) and name not in all_equal
             if _COARSE * known[name].std() < step
         ),
+        units=units or {},
     )
 
 

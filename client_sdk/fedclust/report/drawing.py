@@ -17,6 +17,7 @@ __all__ = [
     "Axis",
     "Figure",
     "clipped",
+    "colour_of",
     "frame",
     "ink_on",
     "labels",
@@ -178,6 +179,11 @@ class Axis:
         return self.low + (value - self._least) / self._span * (self.high - self.low)
 
 
+def colour_of(line: int) -> str:
+    """Return the colour of the line with this number; neighbours differ most."""
+    return PALETTE[(0, 5, 2, 3, 1, 4, 6)[line % 7]]
+
+
 def line_chart(
     title: str,
     x_name: str,
@@ -218,7 +224,7 @@ def line_chart(
     across = xs[:: math.ceil(len(xs) / 12)] if whole else ticks(x.least, x.most)
     parts = frame(x, y, x_name, y_name, across)
     for number, (name, points) in enumerate(lines.items()):
-        colour = PALETTE[(0, 5, 2, 3, 1, 4, 6)[number % 7]]
+        colour = colour_of(number)
         style = {"stroke": colour, "stroke_width": "2", "fill": "none"}
         if dashes := _DASHES[number % len(_DASHES)]:
             style["stroke_dasharray"] = dashes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ __all__ = [
     "CANNOT_TELL",
     "Line",
     "cluster_lines",
+    "cluster_table",
     "comparison_rows",
     "count_rows",
     "estimate_text",
@@ -77,16 +79,20 @@ class Line:
         None: a median in a cell that is open.
     is_share : bool
         Whether it lies from 0 to 1, and is shown in per cent.
+    cell : str
+        Of a median: the cell that holds it. Where in this cell is interpolated.
     """
 
     what: str
     estimate: Estimate | None
     is_share: bool
+    cell: str = ""
 
     @property
     def text(self) -> str:
         """The number with its interval, as people read it."""
-        return estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
+        shown = estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
+        return f"{shown}, within the cell {self.cell}" if self.cell else shown
 
 
 def estimate_text(found: Estimate | None, *, percent: bool = False, within: bool = False) -> str:
@@ -103,7 +109,7 @@ def estimate_text(found: Estimate | None, *, percent: bool = False, within: bool
     """
     if found is None:
         return "–"
-    value, lower, upper = (_shown(x, percent, within) for x in _numbers(found))
+    value, lower, upper = (_shown(x, percent, within) for x in vars(found).values())
     if lower is None and upper is None:
         return CANNOT_TELL
     unit = " %" if percent else ""
@@ -113,10 +119,6 @@ def estimate_text(found: Estimate | None, *, percent: bool = False, within: bool
         return f"at most {upper}{unit}"
     interval = f"{lower} to {upper}"
     return f"{interval}{unit}" if value is None else f"{value}{unit} ({interval})"
-
-
-def _numbers(found: Estimate) -> tuple[float | None, ...]:
-    return found.value, found.lower, found.upper
 
 
 def _shown(value: float | None, percent: bool, within: bool) -> str | None:
@@ -163,12 +165,24 @@ def cluster_lines(found: OutcomeResult, own: OutcomeInCluster) -> tuple[Line, ..
     lines = [Line(cell, share, True) for cell, share in zip(named, own.shares, strict=False)]
     lines += [Line(f"S({at.time:g})", at.survival, True) for at in own.survival if at.time > 0]
     if found.kind == "ordered":
-        lines.append(Line("median", own.median, False))
+        middle = None if own.median is None else own.median.value
+        cell = "" if middle is None else found.cells[bisect.bisect(found.edges or (), middle)]
+        lines.append(Line("median", own.median, False, cell))
     if found.values is not None:
         lines.append(Line("mean", own.mean, False))
     if found.kind == "time":
         lines.append(Line("restricted mean", own.restricted_mean, False))
     return tuple(lines)
+
+
+def cluster_table(found: OutcomeResult) -> tuple[list[str], list[list[object]]]:
+    """Return headings, and a row for each cluster: persons and its lines."""
+    lines = [cluster_lines(found, own) for own in found.clusters]
+    rows: list[list[object]] = [
+        [k, max(0, round(own.persons)), *(line.text for line in row)]
+        for k, (own, row) in enumerate(zip(found.clusters, lines, strict=True))
+    ]
+    return ["cluster", "persons", *(line.what for line in lines[0])], rows
 
 
 def outcome_columns(facts: Facts, cluster: int) -> Iterator[tuple[str, Line, OutcomeResult]]:
@@ -314,21 +328,17 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
 
 
 def _html_clusters(found: OutcomeResult) -> str:
-    lines = [cluster_lines(found, own) for own in found.clusters]
-    if not lines:
+    if not found.clusters:
         return ""
     explained = {
         "time": "S(t): the share without the event after t. ",
-        "ordered": "A median in the first or last cell, which are open, is a dash. ",
+        "ordered": "A median is interpolated within its cell; the first and the last cell are "
+        "open, so a median there is a dash. ",
     }
     return html_table(
         f"By cluster, over all sites. {explained.get(found.kind, '')}Persons: those with a value, "
         "counted in rows.",
-        ["cluster", "persons", *(line.what for line in lines[0])],
-        [
-            [k, max(0, round(own.persons)), *(line.text for line in row)]
-            for k, (own, row) in enumerate(zip(found.clusters, lines, strict=True))
-        ],
+        *cluster_table(found),
     )
 
 

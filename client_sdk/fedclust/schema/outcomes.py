@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias
 
 from pydantic import FiniteFloat
 
@@ -12,6 +12,7 @@ from fedclust.schema.model import Model
 
 __all__ = [
     "Estimate",
+    "MeasureName",
     "OutcomeComparison",
     "OutcomeInCluster",
     "OutcomeResult",
@@ -19,7 +20,9 @@ __all__ = [
     "SurvivalPoint",
 ]
 
-_T = TypeVar("_T")
+MeasureName: TypeAlias = Literal[
+    "odds_ratio", "risk_difference", "mean_difference", "superiority", "rate_ratio"
+]
 
 
 class Estimate(Model):
@@ -106,9 +109,7 @@ class OutcomeComparison(Model):
     """
 
     cluster: int
-    measure: Literal[
-        "odds_ratio", "risk_difference", "mean_difference", "superiority", "rate_ratio"
-    ]
+    measure: MeasureName
     level: str = ""
     estimate: Estimate
     p_value: FiniteFloat | None = None
@@ -151,12 +152,12 @@ class OutcomeResult(Model):
 
     def of_sites(self, names: Collection[str]) -> OutcomeResult:
         """Return this with the tables and the effects of these sites alone."""
-        comparisons = tuple(
-            each.model_copy(update={"by_site": _of(each.by_site, names)})
-            for each in self.comparisons
-        )
-        tables = _of(self.tables, names)
-        return self.model_copy(update={"tables": tables, "comparisons": comparisons})
+        tables = {site: each for site, each in self.tables.items() if site in names}
+        comparisons = []
+        for each in self.comparisons:
+            own = {site: effect for site, effect in each.by_site.items() if site in names}
+            comparisons.append(each.model_copy(update={"by_site": own}))
+        return self.model_copy(update={"tables": tables, "comparisons": tuple(comparisons)})
 
 
 class Outcomes(Model):
@@ -187,7 +188,3 @@ class Outcomes(Model):
                 "refused": tuple(site for site in self.refused if site in names),
             }
         )
-
-
-def _of(by_site: dict[str, _T], names: Collection[str]) -> dict[str, _T]:
-    return {site: each for site, each in by_site.items() if site in names}

@@ -9,7 +9,7 @@ other state that lacks a change.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -85,7 +85,8 @@ class Allowance:
     limit : int
         ``ALLOWANCE``, and what was opened since.
     carried : int
-        Spent by tables with the same counter before this table was created.
+        Spent by tables with the same counter before this table was created. What they had charged
+        and not answered then is in ``charges``, so it can come back here too.
     lost : int
         Spent for good: a coordinator knew changes that this state lacks.
     charges : dict of str to Charge
@@ -136,6 +137,15 @@ class Allowance:
     def covers(self, question: Question) -> bool:
         """Return whether a question is charged, or can be."""
         return question.points <= self.left_for(question.key)
+
+    def without_open(self, keys: Collection[str]) -> Allowance:
+        """Return this without those of its open charges that have one of these keys."""
+        kept = {
+            key: charge
+            for key, charge in self.charges.items()
+            if charge.state != "open" or key not in keys
+        }
+        return replace(self, charges=kept)
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,9 @@ def _after(found: Allowance, line: Mapping[str, Any]) -> Allowance:
     match line["what"]:
         case "created" | "separate":
             columns = frozenset(line.get("outcome_columns", ()))
-            return replace(found, carried=line.get("spent", 0), earlier_columns=columns)
+            charges = {each["key"]: _charge(each) for each in line.get("charges", ())}
+            carried = line.get("spent", 0)
+            return replace(found, carried=carried, charges=charges, earlier_columns=columns)
         case "charged":
             charges[line["key"]] = _charge(line)
             return replace(found, charges=charges)
@@ -237,14 +249,44 @@ def _closed(charges: Mapping[str, Charge]) -> dict[str, Charge]:
     }
 
 
-def created_with(others: Mapping[str, History]) -> dict[str, Any]:
+def charged(question: Question) -> dict[str, Any]:
+    """Return what a line says of the question that it charges."""
+    return {
+        "key": question.key,
+        "coordinator": question.coordinator,
+        "site": question.site,
+        "session": question.session,
+        "definition_sha256": question.definition_sha256,
+        "outcomes": dict(question.outcomes),
+        "columns": list(question.columns),
+        "points": question.points,
+    }
+
+
+def created_with(
+    others: Mapping[str, History], is_drawn: Callable[[Question], bool]
+) -> dict[str, Any]:
     """Return what the first line of a table says that shares one counter with ``others``.
 
-    A person of the new table may be in any of them, under another id.
+    A person of the new table may be in any of them, under another id. Charges without an answer
+    are charges of the new table too: what gives them back does so in all tables.
+
+    Parameters
+    ----------
+    others : mapping of str to sequence of mapping
+    is_drawn : callable
+        Whether noise was drawn for a question.
     """
     if not others:
         return {}
     known = [allowance_of(each) for each in others.values()]
+    waiting = {
+        key: charge
+        for each in known
+        for key, charge in each.charges.items()
+        if charge.state == "open" and not is_drawn(charge)
+    }
+    known = [each.without_open(waiting) for each in known]
     columns = frozenset[str]().union(
         *(each.outcome_columns - each.released_roles for each in known)
     )
@@ -252,6 +294,7 @@ def created_with(others: Mapping[str, History]) -> dict[str, Any]:
         "shares_with": sorted(others),
         "spent": max(each.spent for each in known),
         "outcome_columns": sorted(columns),
+        "charges": [{**charged(each), "time": each.time} for each in waiting.values()],
     }
 
 

@@ -13,6 +13,8 @@ from datetime import datetime
 from typing import Final
 
 from fedclust import errors
+from fedclust.client import Client
+from fedclust.schema.states import ENDED
 from fedclust.site.allowance import (
     Allowance,
     Balance,
@@ -21,15 +23,13 @@ from fedclust.site.allowance import (
     Place,
     Question,
     allowance_of,
+    charged,
     sharing,
 )
 from fedclust.site.cohorts import CohortStore, Overtaken, outcomes_only
-from fedclust.site.journal import recorded_answers
 from fedclust.site.state import SiteState
 from fedclust.wire.models import SiteTableInfo
 
-#: The phase in which counts with noise leave.
-OUTCOMES: Final = "outcomes"
 #: An approval opens at most so many points at a time: more is a typing error.
 MOST_RAISED: Final = 1_000
 #: After these a join is sent again as it is.
@@ -95,7 +95,7 @@ class Charges:
                     allowance=found[name],
                     left=min(found[each].left for each in shared),
                     shares_with=tuple(each for each in shared if each != name),
-                    answered=frozenset(key for key, each in charges if self._is_drawn(each)),
+                    answered=frozenset(key for key, each in charges if self._store.is_drawn(each)),
                     no_features=tuple(sorted(outcomes_only(record.cohort, found[name]))),
                 )
             )
@@ -136,7 +136,7 @@ class Charges:
             found = {name: allowance_of(record.history) for name, record in records.items()}
             shared = sharing(table_id, {name: each.history for name, each in records.items()})
             held = {name for name, each in found.items() if _is_open(each.charges, question.key)}
-            if held and self._is_drawn(question):
+            if held and self._store.is_drawn(question):
                 if table_id not in held:
                     raise errors.StateError(
                         "another table has answered the outcomes of this session"
@@ -156,19 +156,7 @@ class Charges:
                 raise Overtaken
             for name in shared:
                 if name not in kept:
-                    self._store.add_change(
-                        records[name],
-                        "charged",
-                        now,
-                        key=question.key,
-                        coordinator=question.coordinator,
-                        site=question.site,
-                        session=question.session,
-                        definition_sha256=question.definition_sha256,
-                        outcomes=dict(question.outcomes),
-                        columns=list(question.columns),
-                        points=question.points,
-                    )
+                    self._store.add_change(records[name], "charged", now, **charged(question))
 
     def require(self, table_id: str, key: str) -> None:
         """Return if noise may be drawn for a session; call it in the transaction of the draw.
@@ -201,15 +189,32 @@ class Charges:
             )
         return "no points are charged for the outcomes of this session, or not any more"
 
-    def open_charges(self, coordinator: str) -> list[Charge]:
-        """Return the charges at a coordinator for which no noise was drawn."""
+    def open_charges(self, coordinator: str | None = None) -> list[Charge]:
+        """Return the charges for which no noise was drawn, at one coordinator or at all."""
         found = {
             key: charge
             for allowance in self.allowances().values()
             for key, charge in allowance.charges.items()
-            if charge.state == "open" and charge.coordinator == coordinator
+            if charge.state == "open" and coordinator in (None, charge.coordinator)
         }
-        return [charge for charge in found.values() if not self._is_drawn(charge)]
+        return [charge for charge in found.values() if not self._store.is_drawn(charge)]
+
+    def look_after(self, client: Client, now: datetime) -> None:
+        """Give points of ended sessions back, and ask about a state that was restored.
+
+        Nothing happens with the token of somebody else than a site.
+        """
+        waiting, doubted = self.open_charges(client.url), self.doubted_at(client.url)
+        if not waiting and not doubted:
+            return
+        who = client.whoami()
+        site = who.name if who.role == "site" else ""
+        for charge in waiting:
+            if charge.site == site and _has_ended(client, charge):
+                self.give_back(charge.key, now, ended=True)
+        if site in doubted:
+            stored = {each.table_id: each for each in client.site_tables(site)}
+            self.confirm((client.url, site), stored, now)
 
     def give_back(self, key: str, now: datetime, *, ended: bool) -> int:
         """Give the points of a session back, unless noise was drawn; return how many.
@@ -228,7 +233,7 @@ class Charges:
             points = 0
             for record in self._store.records().values():
                 charges = allowance_of(record.history).charges
-                if not _is_open(charges, key) or self._is_drawn(charges[key]):
+                if not _is_open(charges, key) or self._store.is_drawn(charges[key]):
                     continue
                 points, session = charges[key].points, charges[key].session
                 facts = {"key": key, "session": session, "ended": ended}
@@ -372,10 +377,28 @@ class Charges:
             if is_open or found.left or found.withheld:
                 self._store.add_change(record, "spent", now)
 
-    def _is_drawn(self, question: Question) -> bool:
-        asked = (OUTCOMES, question.coordinator, question.site)
-        answers = recorded_answers(self.state, question.session)
-        return any((each.phase, each.coordinator, each.site) == asked for each, _ in answers)
+
+def open_text(charge: Charge) -> str:
+    """Return what an open charge is about, since when it is open, and what to do."""
+    return (
+        f"{charge.points} points are charged since {charge.time[:10]} for {charge.session} at "
+        f"{charge.coordinator} (as {charge.site}), and no answer was drawn; fedclust status there "
+        "gives them back once the session has ended"
+    )
+
+
+def _has_ended(client: Client, charge: Charge) -> bool:
+    """Return whether this site can answer no further round of a session."""
+    try:
+        info = client.session(charge.session)
+    except errors.NotFound:
+        return True
+    except errors.FedclustError:
+        # What cannot be read now is looked after by a later command.
+        return False
+    own = next((each.state for each in info.sites if each.name == charge.site), None)
+    other = info.definition_sha256 != charge.definition_sha256
+    return other or info.state in ENDED or own in ("left", "excluded", "refused")
 
 
 def _is_open(charges: Mapping[str, Charge], key: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,8 +26,9 @@ from fedclust.protection.recognition import (
 )
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.schema.times import write_time
-from fedclust.site.allowance import Allowance, allowance_of, created_with
+from fedclust.site.allowance import Allowance, Question, allowance_of, created_with
 from fedclust.site.cohort_content import decode_cohort, encode_cohort
+from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState, seal
 from fedclust.wire.codec import canonical_json
@@ -36,6 +37,8 @@ from fedclust.wire.models import MOST_HEADS, TableHeads
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
 _MOST_GROUPINGS = 3
+#: The phase in which counts with noise leave.
+OUTCOMES: Final = "outcomes"
 #: A join sends so many heads; all of them only to a coordinator that asks for them.
 _LAST_HEADS = 1_000
 
@@ -210,7 +213,8 @@ class CohortStore:
             if no_person_in_another_table:
                 facts["no_person_in_another_table"] = True
             else:
-                facts |= created_with({name: each.history for name, each in records.items()})
+                others = {name: each.history for name, each in records.items()}
+                facts |= created_with(others, self.is_drawn)
         record = (before or CohortRecord(cohort, ())).after(cohort, what, now, **facts)
         with cohort_refusals():
             _refuse_outcomes(record, before, source, earlier or {})
@@ -295,6 +299,12 @@ class CohortStore:
     def add_change(self, record: CohortRecord, what: str, now: datetime, **facts: Any) -> None:
         """Store a change of a table that leaves its groups as they are."""
         self._store(record.after(record.cohort, what, now, **facts))
+
+    def is_drawn(self, question: Question) -> bool:
+        """Return whether noise was drawn for a question."""
+        asked = (OUTCOMES, question.coordinator, question.site)
+        answers = recorded_answers(self.state, question.session)
+        return any((each.phase, each.coordinator, each.site) == asked for each, _ in answers)
 
     def heads(self, table_id: str, *, every: bool = False) -> TableHeads:
         """Return the heads of a table as it is stored now; see :func:`table_heads`."""

@@ -248,8 +248,9 @@ class ConsentRequest(SessionTerms):
         for place, how in enumerate(self.data.lines if full else ()):
             yield "read as" if place == 0 else "", how
         if full and self.figures is not None:
-            steps = (f"{name} {step:g}" for name, step in self.figures.steps.items() if step)
-            yield "rounded to", f"multiples of: {', '.join(steps)}"
+            steps = {name: self.figures.step_text(name) for name in self.figures.steps}
+            said = ", ".join(f"{name} {step}" for name, step in steps.items() if step)
+            yield "rounded to", f"multiples of: {said}"
 
     def _warning_lines(self) -> Iterator[tuple[str, str]]:
         for place, warning in enumerate(self.warnings):

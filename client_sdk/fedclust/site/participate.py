@@ -19,8 +19,6 @@ from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
 from fedclust.schema.display import Listing
-from fedclust.schema.states import ENDED
-from fedclust.site.allowance import Charge
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore, Overtaken
@@ -367,28 +365,7 @@ class Site:
         self._look_after()
 
     def _look_after(self) -> None:
-        """Give points of ended sessions back, and ask about a state that was restored."""
-        charges = Charges(self.state)
-        for charge in charges.open_charges(self.url):
-            if charge.site == self.name and self._has_ended(charge):
-                charges.give_back(charge.key, self._now(), ended=True)
-        doubted = charges.doubted_at(self.url)
-        if doubted and self.name in doubted:
-            stored = {each.table_id: each for each in self._client.site_tables(self.name)}
-            charges.confirm((self.url, self.name), stored, self._now())
-
-    def _has_ended(self, charge: Charge) -> bool:
-        """Return whether this site can answer no further round of a session."""
-        try:
-            info = self._client.session(charge.session)
-        except errors.NotFound:
-            return True
-        except errors.FedclustError:
-            # What cannot be read now is looked after by a later command.
-            return False
-        own = next((each.state for each in info.sites if each.name == charge.site), None)
-        other = info.definition_sha256 != charge.definition_sha256
-        return other or info.state in ENDED or own in ("left", "excluded", "refused")
+        Charges(self.state).look_after(self._client, self._now())
 
     def _open(self, session: str, given: SiteRows) -> SessionRun:
         self._look_after()

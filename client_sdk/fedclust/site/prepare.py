@@ -235,7 +235,7 @@ def prepare(
         blocks = _person_blocks(persons, read_id_map(given.id_map))
         secret = store.state.secret()
         rows_of = ((own, cohort.table_rows(secret, ids, p_used)) for ids, own in blocks())
-        figures = measure_table(table, rows_of, p_used)
+        figures = measure_table(table, rows_of, p_used, persons.units)
     except TooFewPersons:
         return Prepared(no_points(plan), rows.features, p)
     takes_part = taking_part(plan, points)[point_of_group(table)]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from fedclust.errors import UsageError
 from fedclust.report.drawing import (
-    PALETTE,
     RIGHT,
     TOP,
     WIDTH,
     Axis,
     Figure,
     clipped,
+    colour_of,
     frame,
     line,
     short,
@@ -99,7 +99,7 @@ def draw_forest(facts: Facts, outcome: str | None = None) -> Figure:
 
 def _rows(facts: Facts, found: OutcomeComparison) -> Iterator[_Row]:
     level = f", {found.level}" if found.level else ""
-    colour = _colour(found.cluster)
+    colour = colour_of(found.cluster)
     name = f"cluster {found.cluster}{level}"
     yield _Row(name, effect_text(found), found.estimate, colour, site=False)
     sites = sorted(found.by_site.items())
@@ -115,12 +115,10 @@ def _panel(rows: list[_Row], measure: str, top: float) -> list[str]:
     drawn = [equal, *(min(max(x, _LEAST), _MOST) if ratio else x for x in numbers)]
     x = Axis.around([place(each) for each in drawn], _AXIS, _NUMBERS)
     bottom = top + _STEP * len(rows)
-    if ratio:
-        marks = [m for m in _ROUND_RATIOS if x.least <= math.log(m) <= x.most]
-        if len(marks) > _MOST_MARKS:
-            marks = [m for m in marks if math.log2(m) % 2 == 0]
-    else:
-        marks = [m for m in ticks(x.least, x.most) if x.least <= m <= x.most]
+    known = _ROUND_RATIOS if ratio else ticks(x.least, x.most)
+    marks = [mark for mark in known if x.least <= place(mark) <= x.most]
+    if ratio and len(marks) > _MOST_MARKS:
+        marks = [mark for mark in marks if math.log2(mark) % 2 == 0]
     parts = [line(x(place(mark)), top, x(place(mark)), bottom) for mark in marks]
     style = {"stroke": "#333333", "stroke_dasharray": "4 3"}
     at = x(place(equal))
@@ -181,14 +179,19 @@ def draw_survival(facts: Facts, outcome: str | None = None) -> Figure:
         unit = f" [{found.unit}]" if found.unit else ""
         heading = f"{found.name}: share without the event"
         parts.append(text(RIGHT, down + 22, clipped(heading, WIDTH), "start", font_weight="600"))
-        across = _apart((0.0, *(found.edges or ())), x)
-        parts += frame(x, y, f"time{unit}", "share without the event", across)
+        times = (0.0, *(found.edges or ()))
+        across = _apart(times, x)
+        parts += frame(x, y, f"time until the event{unit}", "", across)
+        # Each time has a tick, also where there is no room for its number.
+        parts += [
+            line(x(time), bottom, x(time), bottom + 4) for time in times if time not in across
+        ]
         down = bottom + 52
         parts.append(text(_CURVES - 22, down + 12, "at risk", "end", font_weight="600"))
         for k, own in enumerate(found.clusters):
             parts += _curve(k, len(found.clusters), own.survival, x, y)
             at = down + 12 + _AT_RISK * (k + 1)
-            style = {"stroke": _colour(k), "stroke_width": "3"}
+            style = {"stroke": colour_of(k), "stroke_width": "3"}
             parts.append(tag("path", d=f"M{_CURVES - 112:.0f} {at - 4:.1f}h24", **style))
             parts.append(text(_CURVES - 22, at, f"cluster {k}", "end"))
             for point in own.survival:
@@ -216,24 +219,20 @@ def _curve(
     k: int, n_clusters: int, points: tuple[SurvivalPoint, ...], x: Axis, y: Axis
 ) -> Iterator[str]:
     """Yield a cluster's curve, with an interval at each time, next to those of others."""
-    style = {"stroke": _colour(k), "fill": "none"}
-    aside = 4.0 * (k - (n_clusters - 1) / 2)
+    colour, aside = colour_of(k), 4.0 * (k - (n_clusters - 1) / 2)
+    style = {"stroke": colour, "fill": "none"}
+
+    def up(share: float) -> float:
+        return y(min(max(share, 0.0), 1.0))
+
     known = [(p.time, p.survival.value) for p in points if p.survival.value is not None]
-    way = " ".join(f"{x(time):.1f},{y(_within(value)):.1f}" for time, value in known)
+    way = " ".join(f"{x(time):.1f},{up(value):.1f}" for time, value in known)
     yield tag("polyline", points=way, stroke_width="2", **style)
     for point in points[1:]:
         across, own = x(point.time) + aside, point.survival
         if own.lower is not None or own.upper is not None:
-            low = y(_within(0.0 if own.lower is None else own.lower))
-            high = y(_within(1.0 if own.upper is None else own.upper))
+            low = up(0.0 if own.lower is None else own.lower)
+            high = up(1.0 if own.upper is None else own.upper)
             yield tag("path", d=f"M{across:.1f} {low:.1f}V{high:.1f}", stroke_width="1.5", **style)
         if own.value is not None:
-            yield tag("circle", cx=x(point.time), cy=y(_within(own.value)), r="3", fill=_colour(k))
-
-
-def _within(share: float) -> float:
-    return min(max(share, 0.0), 1.0)
-
-
-def _colour(cluster: int) -> str:
-    return PALETTE[(0, 5, 2, 3, 1, 4, 6)[cluster % 7]]
+            yield tag("circle", cx=x(point.time), cy=up(own.value), r="3", fill=colour)

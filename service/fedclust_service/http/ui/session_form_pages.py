@@ -188,7 +188,8 @@ def _values(page: PageRequest, form: SessionForm, definition: Definition | None)
 def _worth(form: SessionForm, definition: Definition) -> tuple[str, ...]:
     """Return what the outcomes cost, and whether they are worth it by the analyst's guesses."""
     lines = worth_lines(definition, persons=form.guessed_persons, shares=form.guessed_shares)
-    return (f"Together: {asked_of_sites(definition)}.", *lines) if lines else ()
+    cost = asked_of_sites(definition)
+    return lines if cost is None else (f"Together: {cost}.", *lines)
 
 
 def _consent(page: PageRequest, definition: Definition) -> list[tuple[str, tuple[str, ...]]]:
