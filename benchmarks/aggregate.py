@@ -32,7 +32,7 @@ from fedclust.client import Client  # noqa: E402
 from fedclust.definition import freeze, plan_of  # noqa: E402
 from fedclust.methods.common.kmeans_rounds import Cells  # noqa: E402
 from fedclust.numeric.distances import squared_distances  # noqa: E402
-from fedclust.protection.size_bands import size_band  # noqa: E402
+from fedclust.schema.size_bands import size_band  # noqa: E402
 from fedclust.schema.task import Contribution, Next  # noqa: E402
 from fedclust.wire.codec import canonical_json  # noqa: E402
 from fedclust.wire.models import Participation, SessionCreate  # noqa: E402

@@ -28,8 +28,7 @@ from fedclust.engine.reference import SiteCells, compare_with_cloud, describe_si
 from fedclust.numeric.random import server_rng, site_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
-from fedclust.protection.table import within_shares
+from fedclust.protection.table import form_table, within_shares
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.points import Points, row_points
 

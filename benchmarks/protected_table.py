@@ -22,8 +22,7 @@ from sklearn.metrics import pairwise_distances_argmin_min
 
 from _report import write
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
-from fedclust.protection.table import ProtectedTable
+from fedclust.protection.table import ProtectedTable, form_table
 
 FloatArray = NDArray[np.float64]
 P = 5

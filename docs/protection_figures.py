@@ -31,11 +31,10 @@ from diagrams import (
     save,
 )
 from fedclust import SimulationResult, simulate
+from fedclust.numeric.microaggregation import form_groups
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.groups import form_groups
-from fedclust.protection.newcomers import form_table
 from fedclust.protection.parts import embed_persons
-from fedclust.protection.table import ProtectedTable
+from fedclust.protection.table import ProtectedTable, form_table
 from fedclust.report.drawing import PALETTE, Axis, Figure, frame, tag, text, words_width
 
 FloatArray = NDArray[np.float64]

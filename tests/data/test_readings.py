@@ -13,8 +13,7 @@ from fedclust.data.persons import read_persons
 from fedclust.data.readings import FeatureReading, session_points, values_of_rows
 from fedclust.data.site_data import table_points
 from fedclust.errors import DataError
-from fedclust.protection.newcomers import form_table
-from fedclust.protection.table import ProtectedTable, within_shares
+from fedclust.protection.table import ProtectedTable, form_table, within_shares
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 

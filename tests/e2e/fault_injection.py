@@ -28,8 +28,8 @@ from fedclust import __version__, engine, simulate
 from fedclust.definition import plan_of, read_definition
 from fedclust.engine import Plan
 from fedclust.methods.registry import METHODS
-from fedclust.protection.size_bands import size_band
 from fedclust.schema.points import Points
+from fedclust.schema.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.engine.model_selection import choose, cloud_sentences, sole_choice, start_agreement
-from fedclust.protection.resolution import FINER
+from fedclust.engine.resolution import FINER
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.result import Result, SweepEntry
 

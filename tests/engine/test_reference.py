@@ -12,7 +12,7 @@ from fedclust.engine import reference
 from fedclust.engine.reference import SiteCells, compare_with_cloud, describe_site
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
+from fedclust.protection.table import form_table
 from fedclust.schema.points import Points, row_points
 
 CENTRES = np.array([[0.0, 0, 0, 0], [6, 0, 0, 0], [0, 6, 0, 0]])

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fedclust.protection.cohort import CohortRefused
-from fedclust.protection.newcomers import form_table
-from fedclust.protection.table import TooFewPersons, find_neighbours
-from support.cohorts import SECRET, Memory, persons, sources_of
+from fedclust.protection.table import TooFewPersons, find_neighbours, form_table
+from support.cohorts import SECRET, Memory, given_groups, persons, sources_of
 
 NAMES = ["x0", "x1", "x2"]
 
@@ -465,6 +464,19 @@ def test_fewer_than_p_persons_with_other_values_are_no_other_file(
             site.update(new)
     else:
         assert site.update(new).columns == 1
+
+
+def test_values_that_only_one_file_has_are_not_compared() -> None:
+    site, first, second = Memory(), persons(60), persons(60)
+    for i in range(8):
+        (first if i % 2 else second)[f"P{i}"][0] = np.nan
+    with given_groups(lambda n: np.arange(n) % 10, 5):
+        site.update(first)
+
+    site.update(second)
+
+    # One person has the commonest value.
+    assert site.recognition.differing["x0"] == (0, 51)
 
 
 def test_without_ids_a_row_is_known_by_its_number() -> None:

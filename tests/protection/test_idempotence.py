@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort, CohortRefused
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
-from fedclust.protection.table import ProtectedTable, within_shares
+from fedclust.protection.table import ProtectedTable, form_table, within_shares
 from protection.drawn_sites import MAKERS, draw_columns, rows_of, sites
 from support import reference_table as reference
 from support.cohorts import Memory, given_groups
@@ -110,22 +109,6 @@ def test_with_the_same_steps_persons_with_a_groups_record_release_it(
         np.testing.assert_array_equal(new.released[m:], old.released)
         if old.column.step:
             assert new.column == old.column
-
-
-@given(sites())
-def test_every_group_has_p_persons_and_releases_what_p_of_them_have(
-    site: tuple[list[SourceColumn], int],
-) -> None:
-    sources, p = site
-    memory = _form(sources, p)
-    groups = memory.groups_of(_ids(len(sources[0].values)))
-    table = memory.cohort.table([each.name for each in sources])
-
-    assert table.sizes.min() >= p
-    assert table.sizes.sum() == len(groups)
-    for source, released in zip(sources, table.released, strict=True):
-        known = np.bincount(groups[~np.isnan(source.values)], minlength=len(table.sizes))
-        np.testing.assert_array_equal(np.isnan(released), known < p)
 
 
 @given(sites())

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.protection import newcomers
+from fedclust.protection import groups
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.parts import embed_persons, embed_presence, find_parts
 from support import reference_table as reference
-from support.cohorts import Memory
+from support.cohorts import Memory, given_groups
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -64,7 +64,7 @@ def test_persons_who_lack_the_same_columns_are_a_part_if_they_are_many(
     parts = find_parts(_columns(missing), p, n)
 
     labels = parts.of(missing)
-    found = [np.flatnonzero(labels == part).tolist() for part in range(len(parts.least))]
+    found = [np.flatnonzero(labels == part).tolist() for part in np.unique(labels)]
     own = sorted(map(len, expected), reverse=True)
     if len(own) > 1 and own[0] - own[1] < 2 * p:
         # Of two largest parts, either may have taken in the others.
@@ -78,7 +78,7 @@ def test_persons_who_lack_the_same_columns_are_a_part_if_they_are_many(
     others = [part for part in expected if len({tuple(row) for row in missing[part]}) > 1]
     others += [part for part in expected if len(part) < 8 * p]
     if len(others) == 1 and 8 * p > len(others[0]):
-        assert parts.least_of_newcomers(p) == parts.least[found.index(others[0])]
+        assert parts.least[-1] == parts.least[found.index(others[0])]
 
 
 def test_groups_do_not_mix_parts_and_small_parts_are_one_group() -> None:
@@ -236,6 +236,21 @@ def test_groups_have_the_least_size_of_their_part_and_less_than_twice_it(seed: i
         assert sizes.min() >= min(least, len(part))
 
 
+def test_a_very_large_site_has_larger_groups() -> None:
+    assert groups.least_for_site(5, 1_000) == 5
+    assert groups.least_for_site(5, 8 * groups.MOST_GROUPS + 1) == 9
+
+
+def test_no_partition_makes_a_group_of_fewer_than_p_persons() -> None:
+    memory = Memory(5)
+    with (
+        given_groups(lambda n: np.arange(n) // 8, 5),
+        pytest.raises(AssertionError, match="fewer than p persons"),
+    ):
+        memory.update_sources([f"P{i}" for i in range(20)], _columns(_lacking(20, 0)))
+    assert memory.cohorts == []
+
+
 # --- distances ------------------------------------------------------------------------------------
 
 
@@ -325,7 +340,7 @@ def test_columns_are_scaled_over_all_parts_and_having_a_value_within_one() -> No
         seen.append(points)
         return np.zeros(len(points), np.int64)
 
-    with mock.patch.object(newcomers, "form_groups", form_groups):
+    with mock.patch.object(groups, "form_groups", form_groups):
         Memory(3).update_sources(
             [f"P{i}" for i in range(120)],
             [SourceColumn(f"x{j}", each) for j, each in enumerate(values.T)],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, TableColumn, find_step
-from protection.drawn_sites import MAKERS, draw_columns, rows_of, sites
+from protection.drawn_sites import MAKERS, draw_columns, rows_of
 from support import reference_table as reference
 from support.cohorts import SECRET, Memory, given_groups, groups_of
 from support.reference_table import Rule
@@ -72,18 +72,6 @@ class Expected:
             np.testing.assert_allclose(
                 pinned.released, expected, 1e-12, 1e-300, err_msg=str(column)
             )
-
-
-@given(sites())
-def test_a_first_table_releases_what_the_rules_say(site: tuple[list[SourceColumn], int]) -> None:
-    sources, p = site
-    memory, expected = Memory(p), Expected(p)
-    ids = [f"P{number}" for number in range(len(sources[0].values))]
-
-    memory.update_sources(ids, sources)
-
-    expected.release(memory.cohort, ids, sources)
-    expected.compare(memory.cohort)
 
 
 @pytest.mark.parametrize("first", range(0, 120, 40))

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from fedclust.protection import table as table_module
 from fedclust.protection.columns import SourceColumn, TableColumn
-from fedclust.protection.newcomers import form_table
 from fedclust.protection.table import (
     ProtectedTable,
     TooFewPersons,
     find_neighbours,
+    form_table,
     within_shares,
 )
 from support import reference_table as reference

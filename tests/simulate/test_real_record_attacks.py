@@ -19,7 +19,7 @@ from fedclust.engine import Plan
 from fedclust.engine.site_points import released_points
 from fedclust.methods.common.kmeans_rounds import StepTask
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
+from fedclust.protection.table import form_table
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask

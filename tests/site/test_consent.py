@@ -12,8 +12,8 @@ from fedclust import engine
 from fedclust.cli.console import consent_screen
 from fedclust.data import Dataset
 from fedclust.data.outcome_rows import Staying
+from fedclust.data.table_figures import TableFigures
 from fedclust.definition import freeze, plan_of
-from fedclust.protection.figures import TableFigures
 from fedclust.report.session_terms import session_terms
 from fedclust.schema.feature import Feature
 from fedclust.site.allowance import Balance, Question

@@ -27,7 +27,7 @@ from fedclust import __version__, engine
 from fedclust.definition import plan_of, read_definition
 from fedclust.methods.registry import METHODS
 from fedclust.protection.outcome_counts import RandBelow
-from fedclust.protection.size_bands import size_band
+from fedclust.schema.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from support.purpose import PURPOSE

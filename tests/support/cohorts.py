@@ -11,11 +11,11 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection import newcomers
+from fedclust.protection import groups
 from fedclust.protection.cohort import Cohort, Unions
 from fedclust.protection.columns import SourceColumn, TableColumn
 from fedclust.protection.fingerprints import person_keys, row_ids
-from fedclust.protection.parts import Parts, newcomer_parts
+from fedclust.protection.parts import Parts, one_part
 from fedclust.protection.recognition import PersonSource, Recognition
 from fedclust.protection.update import Change, update_cohort
 
@@ -243,7 +243,7 @@ def given_groups(choose: Callable[[int], IntArray], least: int) -> Iterator[None
     """
 
     def find_parts(sources: Sequence[SourceColumn], p: int, n_persons: int) -> Parts:
-        return newcomer_parts(least, len(sources))
+        return one_part(least, len(sources))
 
     def form_groups(points: FloatArray, least: int, ties: Sequence[FloatArray] = ()) -> IntArray:
         found = choose(len(points))
@@ -251,7 +251,7 @@ def given_groups(choose: Callable[[int], IntArray], least: int) -> Iterator[None
         return found
 
     with (
-        mock.patch.object(newcomers, "find_parts", find_parts),
-        mock.patch.object(newcomers, "form_groups", form_groups),
+        mock.patch.object(groups, "find_parts", find_parts),
+        mock.patch.object(groups, "form_groups", form_groups),
     ):
         yield

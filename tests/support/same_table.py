@@ -19,11 +19,10 @@ import pandas as pd
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.protection import newcomers
+from fedclust.protection import groups
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import choose_nearer
-from fedclust.protection.parts import newcomer_parts
-from fedclust.protection.records import find_middles, group_members
+from fedclust.protection.columns import choose_nearer, find_middles, group_members
+from fedclust.protection.parts import one_part
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.prepare import SiteRows, draft_table
@@ -99,10 +98,10 @@ class SiteFile:
         if not self.given:
             yield
             return
-        one_part = newcomer_parts(P, len(self.columns))
+        parts = one_part(P, len(self.columns))
         with (
-            mock.patch.object(newcomers, "find_parts", return_value=one_part),
-            mock.patch.object(newcomers, "form_groups", return_value=self.groups),
+            mock.patch.object(groups, "find_parts", return_value=parts),
+            mock.patch.object(groups, "form_groups", return_value=self.groups),
         ):
             yield
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import TableColumn
-from fedclust.protection.records import find_middles, group_members
+from fedclust.protection.columns import TableColumn, find_middles, group_members
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -41,7 +41,7 @@ from fedclust.errors import (
     UsageError,
     VersionUnsupported,
 )
-from fedclust.protection.privacy_loss import ALLOWANCE
+from fedclust.report.privacy_loss import ALLOWANCE
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
 from fedclust.site.allowance import Question, points_of

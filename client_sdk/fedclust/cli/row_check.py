@@ -18,12 +18,12 @@ from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import ColumnProfile, SourceProfile, profile
 from fedclust.data.row_patterns import FAR, Absence, RowsFarOut
 from fedclust.data.table import read_text_column
+from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.errors import DataError, DisclosureError, FedclustError
-from fedclust.protection.figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
-from fedclust.protection.size_bands import size_band
 from fedclust.report.worth_asking import crowded_text, points_asked
 from fedclust.schema.feature import clustered, outcomes_of
+from fedclust.schema.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import RowOptions

@@ -14,12 +14,11 @@ from fedclust.data.persons import read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.row_source import RowSource
 from fedclust.data.table import LabelRows, Table, load
+from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.engine import Plan
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import IntArray
-from fedclust.protection.figures import TableFigures, measure_table
-from fedclust.protection.newcomers import form_by_blocks
-from fedclust.protection.table import ProtectedTable, TooFewPersons
+from fedclust.protection.table import ProtectedTable, TooFewPersons, form_by_blocks
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.scaling import own_bounds
 

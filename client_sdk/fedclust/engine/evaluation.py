@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.engine.resolution import resolution_warning
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.common.task_checks import check_centroids
@@ -43,7 +44,6 @@ from fedclust.protection.message_checks import (
     check_means,
     check_shape,
 )
-from fedclust.protection.resolution import resolution_warning
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points, total_variances

@@ -16,13 +16,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.engine.resolution import FINER
 from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
-from fedclust.protection.resolution import FINER
 from fedclust.schema.result import Likelihood, Result, SweepEntry
 
 __all__ = [

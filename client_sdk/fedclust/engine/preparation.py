@@ -31,7 +31,6 @@ from pydantic import Field
 from fedclust.numeric.arrays import FloatVector, IntVector
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.protection.message_checks import check_moments, check_shape
-from fedclust.protection.size_bands import check_not_above
 from fedclust.schema.encoding import feature_names
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.model import Model
@@ -47,6 +46,7 @@ from fedclust.schema.scaling import (
     standard_scale,
     with_categories,
 )
+from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Disclosure, Phase, Task, narrow, payloads_of
 

@@ -29,7 +29,7 @@ from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
+from fedclust.protection.table import form_table
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.points import Points
 

@@ -1,22 +1,31 @@
-"""The protected table: the only thing that a site's answers to others are computed from.
+"""The protected table: the only thing that a site's answers about features are computed from.
 
-Each person is put into a group of at least p similar persons. A group releases one record that all
-of its persons could have. Everything that leaves a site is a function of these records and the
-groups' sizes. See docs/adr/0019-the-protected-table-releases-middle-values.md.
+Each person is in one group of at least p similar persons. A group releases each column once: the
+middle value of its persons, rounded. Everything that leaves is a function of these records and the
+groups' sizes, but for counts of outcomes, which have noise.
 
-Reading order. Each module starts with the rule that it enforces.
+**Why more sessions give nothing finer.** Put a group's middle value in the place of every person's:
+the table stays the same. So whatever records prove is also true of p identical persons. An older
+copy of a site's state, with another newcomer, makes a group that overlaps with one before. That
+gains nothing either: records are no sums, and the difference of two is not a person's value.
 
-1. ``columns``: how a column is released: its step, its centre, the order of its levels
-2. ``records``: what a group releases
-3. ``parts``: who may be grouped with whom where values are missing, and how large groups are
-4. ``groups``: which similar persons are a group
-5. ``table``: the released records; their variance within groups
-6. ``cohort``: what a site remembers of its persons and releases
-7. ``unions``: unions of groups for a larger p
-8. ``update``: newcomers and new columns of a source
-9. ``recognition``: which cohort a source belongs to; whether its persons are the known ones
-10. ``fingerprints``: keyed hashes of ids and values
-11. ``figures``, ``resolution``: how close the records are to the persons; a warning on results
-12. ``size_bands``, ``message_checks``: checks on messages, made by the site and the coordinator
-13. ``outcome_counts``, ``privacy_loss``: outcomes, which are counted with noise
+**What remains possible.** A record is near to its persons, and is the rounded value of one of them.
+Columns that depend on each other can prove that somebody has something, but not who. Whoever
+controls all other persons of a group reads the last one. A coordinator may learn the complete
+table. The threat model (docs/threat_model.md) has the list, ADR 0019 (docs/adr) the reasons.
+
+Reading order. Each module starts with the rule that it enforces. A column is a ``SourceColumn`` (a
+file's values), a ``TableColumn`` (how it is released) and a ``PinnedColumn`` (what was released).
+
+1. ``columns``: what a group releases of a column
+2. ``parts``: who may be grouped with whom where values are missing, and how large groups are
+3. ``groups``: groups of at least p persons; who waits
+4. ``table``: the released records
+5. ``cohort``: what a site remembers of its persons and releases
+6. ``unions``: unions of groups for a larger p
+7. ``update``: newcomers and new columns of a file
+8. ``recognition``: which cohort a file belongs to; whether its persons are the known ones
+9. ``fingerprints``: keyed hashes of ids and values
+10. ``message_checks``: checks on messages, made by the site and the coordinator
+11. ``outcome_counts``: outcomes, which are counted with noise
 """

@@ -1,16 +1,12 @@
 """Rule: a person belongs to one group for ever, and what a group has released never changes.
 
 A cohort is what a site remembers of its protected table. Known persons are answered from here,
-never from the file.
+never from the file:
 
-- Newcomers wait until they can form groups of their own.
-- A group releases a column as soon as all its persons are in a file and at least p of them have a
-  value of it.
 - Values that change in the file change nothing: a later measurement is a column of its own.
 - Withdrawal: the group is no longer used, and its other persons join no other group.
 
-Cohorts are kept on disk by ``fedclust.site.cohorts``. See
-docs/adr/0019-the-protected-table-releases-middle-values.md.
+``fedclust.site.cohorts`` keeps cohorts on disk.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+from fedclust.numeric.array_types import BoolArray, ByteArray, FloatArray, IntArray, KeyArray
 from fedclust.protection.columns import TableColumn
 from fedclust.protection.fingerprints import person_keys, row_ids
 from fedclust.protection.table import ProtectedTable, TooFewPersons, find_neighbours
@@ -66,7 +62,7 @@ class PinnedColumn:
     rule: str
     released: FloatArray
     complete: BoolArray
-    prints: NDArray[np.uint8]
+    prints: ByteArray
 
     def extended(self, m: int) -> PinnedColumn:
         """Return the column with further groups, m in all."""
@@ -103,6 +99,9 @@ class Unions:
 class Cohort:
     """The groups of n persons, and what these m groups have released.
 
+    Methods that take ``p`` answer for the groups, or, if it is larger than the cohort's own p, for
+    their unions.
+
     Attributes
     ----------
     table_id : str
@@ -126,7 +125,7 @@ class Cohort:
     p: int
     least: int
     has_ids: bool
-    keys: NDArray[Any]
+    keys: KeyArray
     groups: NDArray[np.int32]
     withdrawn: BoolArray
     sizes: IntArray
@@ -144,7 +143,7 @@ class Cohort:
         """Return how each pinned column is read."""
         return {pinned.column.name: pinned.rule for pinned in self.columns}
 
-    def find(self, keys: NDArray[Any]) -> IntArray:
+    def find(self, keys: KeyArray) -> IntArray:
         """Return the index of the person with each key (n,); -1 if unknown."""
         if not len(self.keys):
             return np.full(len(keys), -1)
@@ -160,19 +159,46 @@ class Cohort:
     def table_rows(self, secret: bytes, ids: Sequence[str], p: int = 0) -> IntArray:
         """Return the row of :meth:`table` that each person (n,) is part of; -1 if none."""
         index = self.find(person_keys(secret, ids)[0])
-        rows = np.full(len(index), -1)
-        known = index >= 0
-        known[known] = ~self.withdrawn[index[known]]
-        rows[known] = self._rows_of_groups(p)[self.groups[index[known]]]
+        rows, known = np.full(len(index), -1), index >= 0
+        rows[known] = self._served(p)[1][self.groups[index[known]]]
         return rows
 
-    def _rows_of_groups(self, p: int) -> IntArray:
-        """Return the row of :meth:`table` that each group (m,) is part of; -1 if none."""
+    def _served(self, p: int) -> tuple[IntArray, IntArray]:
+        """Return the groups or unions of :meth:`table`, and its row for each group (m,), or -1."""
         labels = np.where(self.used, np.arange(len(self.sizes)), -1)
         if p > self.p:
             labels = pad(self.unions_for(p).labels.astype(np.int64), len(self.sizes), fill=-1)
         served = np.unique(labels[labels >= 0])
-        return np.where(labels >= 0, np.searchsorted(served, labels), -1)
+        return served, np.where(labels >= 0, np.searchsorted(served, labels), -1)
+
+    def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
+        """Return the protected table of some columns.
+
+        Raises
+        ------
+        KeyError
+            If a column is not pinned.
+        TooFewPersons
+            If no group, or no union for ``p``, is in use.
+        """
+        if unknown := set(names) - set(self.rules()):
+            raise KeyError(min(unknown))
+        served, rows = self._served(p)
+        if not len(served):
+            raise TooFewPersons(int(self.sizes[self.used].sum()), max(p, self.p))
+        sizes = np.bincount(rows[rows >= 0], weights=self.sizes[rows >= 0]).astype(np.int64)
+        columns = [pinned.column for pinned in self.columns]
+        released = [pinned.released for pinned in self.columns]
+        if p > self.p:
+            released = list(pad(self.unions_for(p).released.T, len(columns), fill=np.nan))
+        released = [each[served] for each in released]
+        kept = [place for place, column in enumerate(columns) if column.name in set(names)]
+        return ProtectedTable(
+            tuple(columns[place] for place in kept),
+            sizes,
+            tuple(released[place] for place in kept),
+            find_neighbours(columns, released, sizes),
+        )
 
     def withdraw(self, secret: bytes, person: str) -> Cohort:
         """Return the cohort without a person, whose group is no longer used.
@@ -193,44 +219,6 @@ class Cohort:
         withdrawn[index], used[self.groups[index]] = True, False
         unions = tuple(each.without(used) for each in self.unions)
         return replace(self, withdrawn=withdrawn, used=used, unions=unions)
-
-    def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
-        """Return the protected table of some columns.
-
-        Parameters
-        ----------
-        names : sequence of str
-        p : int
-            If larger than the cohort's own p, the table is of unions of its groups.
-
-        Raises
-        ------
-        KeyError
-            If a column is not pinned.
-        TooFewPersons
-            If no group, or no union for ``p``, is in use.
-        """
-        if unknown := set(names) - set(self.rules()):
-            raise KeyError(min(unknown))
-        rows = self._rows_of_groups(p)
-        if not (rows >= 0).any():
-            raise TooFewPersons(int(self.sizes[self.used].sum()), max(p, self.p))
-        in_use = rows >= 0
-        sizes = np.bincount(rows[in_use], weights=self.sizes[in_use]).astype(np.int64)
-        if p > self.p:
-            unions = self.unions_for(p)
-            served = np.unique(unions.labels[unions.labels >= 0])
-            released = list(pad(unions.released.T, len(self.columns), fill=np.nan)[:, served])
-        else:
-            released = [pinned.released[self.used] for pinned in self.columns]
-        columns = [pinned.column for pinned in self.columns]
-        places = [place for place, column in enumerate(columns) if column.name in set(names)]
-        return ProtectedTable(
-            tuple(columns[place] for place in places),
-            sizes,
-            tuple(np.ascontiguousarray(released[place]) for place in places),
-            find_neighbours(columns, released, sizes),
-        )
 
 
 def pad(array: NDArray[Any], length: int, *, fill: float = 0) -> NDArray[Any]:

@@ -1,7 +1,15 @@
-"""Rule: how a column is released is set when it is first released, and never changed.
+"""Rule: a group releases the middle value of its persons, once at least p of them have a value.
 
-It is read from what groups release, never from single persons: persons who wait for a group, and
-groups that do not release the column, change nothing.
+Of numbers it releases the middle value, rounded to a step; of levels the commonest. Give every
+person of the group this value, and the group releases the same. So whatever a record proves is
+also true of a group of identical persons.
+
+Step, centre and order of levels are set by the groups that release the column first, and never
+change. Persons who wait for a group, and groups that do not release the column, change nothing.
+
+``found`` stands for what decides records, before they are rounded. Of numbers it is (m, 2), the two
+middle values of each group; of levels (m, L), how many of its persons have each. It is NaN for a
+group that releases nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +18,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import FloatArray, IntArray
 
@@ -72,15 +81,25 @@ class TableColumn:
         """Whether step and centre, or the order of levels, are set."""
         return self.step > 0.0 if self.n_levels is None else bool(self.order)
 
-    def set_by(self, found: FloatArray, sizes: IntArray) -> TableColumn:
-        """Return the column, set by the groups that release it first.
+    def release(
+        self, before: FloatArray, found: FloatArray, sizes: IntArray
+    ) -> tuple[TableColumn, FloatArray]:
+        """Return the column, and all that groups of these sizes (m,) have released of it (m,).
 
-        Parameters
-        ----------
-        found : (m, 2) or (m, L) float64
-            As :func:`fedclust.protection.records.find_middles` returns it.
-        sizes : (m,) int64
+        ``before`` (m,) is what they had released, NaN for nothing, and ``found`` that of groups
+        that release now.
         """
+        now, column, released = ~np.isnan(found[:, 0]), self, before.copy()
+        if now.any():
+            if not self.is_set:
+                # What was released before it was set were zeros.
+                some = now | ~np.isnan(before)
+                column = self._set_by(np.where(now[:, None], found, 0.0)[some], sizes[some])
+            released[now] = column.records(found[now])
+        return column, released
+
+    def _set_by(self, found: FloatArray, sizes: IntArray) -> TableColumn:
+        """Return the column, set by groups that all release it."""
         if self.n_levels is not None:
             shares = found / found.sum(axis=1, keepdims=True)
             frequencies = (shares * sizes[:, None]).sum(axis=0)
@@ -90,30 +109,8 @@ class TableColumn:
         step = find_step(choose_nearer(found, centre), sizes)
         return replace(self, step=step, centre=centre) if step > 0.0 else self
 
-    def release(
-        self, before: FloatArray, found: FloatArray, sizes: IntArray
-    ) -> tuple[TableColumn, FloatArray]:
-        """Return the column, and all that groups have released of it.
-
-        Parameters
-        ----------
-        before : (m,) float64
-            What they have released so far; NaN for nothing.
-        found : (m, 2) or (m, L) float64
-            See :meth:`set_by`; NaN for groups that release nothing now.
-        sizes : (m,) int64
-        """
-        now, column, released = ~np.isnan(found[:, 0]), self, before.copy()
-        if now.any():
-            if not self.is_set:
-                # What was released before it was set were zeros.
-                some = now | ~np.isnan(before)
-                column = self.set_by(np.where(now[:, None], found, 0.0)[some], sizes[some])
-            released[now] = column.records(found[now])
-        return column, released
-
     def records(self, found: FloatArray) -> FloatArray:
-        """Return the records (m,) of groups, given their middle values or counts of levels."""
+        """Return the records (m,) of groups that all release the column."""
         if self.n_levels is not None:
             order = np.array(self.order, dtype=np.int64)
             return np.asarray(order[found[:, order].argmax(axis=1)], dtype=np.float64)
@@ -122,11 +119,52 @@ class TableColumn:
         return round_to_step(choose_nearer(found, self.centre), self.step)
 
 
+# --- what decides a record ------------------------------------------------------------------------
+
+
+def group_members(groups: IntArray | NDArray[np.int32], n_groups: int) -> IntArray:
+    """Return the persons of each group as a matrix (m, largest size), filled up with -1.
+
+    ``groups`` (n,) are from 0; a negative number is no group.
+    """
+    order = np.argsort(groups, kind="stable")
+    order = order[np.searchsorted(groups[order], 0) :]
+    sizes = np.bincount(groups[order], minlength=n_groups)
+    width = int(sizes.max(initial=1))
+    members = np.full((n_groups, width), -1, dtype=np.int64)
+    members[np.arange(width) < sizes[:, None]] = order
+    return members
+
+
+def find_middles(
+    values: FloatArray, members: IntArray, p: int, n_levels: int | None = None
+) -> FloatArray:
+    """Return ``found`` for groups, from a column's values (n,) and their :func:`group_members`.
+
+    NaN for a group in which fewer than ``p`` persons have a value.
+    """
+    held = np.append(values, np.nan)[members]
+    n_known = (~np.isnan(held)).sum(axis=1)
+    if n_levels is None:
+        held.sort(axis=1)  # NaN last
+        rows = np.arange(len(held))
+        lower = np.maximum(n_known - 1, 0) // 2
+        found = np.column_stack([held[rows, lower], held[rows, n_known // 2]])
+    else:
+        levels = np.arange(n_levels)
+        found = np.stack([(held == level).sum(axis=1) for level in levels], axis=1).astype(float)
+    found[n_known < p] = np.nan
+    return found
+
+
 def choose_nearer(found: FloatArray, centre: float) -> FloatArray:
     """Return which of two middle values (m, 2) is nearer to the centre, else the lower (m,)."""
     lower, upper = found[:, 0], found[:, 1]
     last_digits = _LAST_DIGITS * np.spacing(np.maximum(np.abs(lower), np.abs(upper)))
     return np.where(upper - centre < centre - lower - last_digits, upper, lower)
+
+
+# --- the step -------------------------------------------------------------------------------------
 
 
 def find_step(middles: FloatArray, sizes: IntArray) -> float:

@@ -1,9 +1,9 @@
 """Rule: persons of a first table are grouped within parts, by which columns they lack.
 
-Persons with exactly the same missing columns are a part if there are many of them; the others are
-one part. Where values are missing, groups are larger, so that most of them still release a column.
-How much larger depends on counts rounded to p: the size of a group never shows that 1 to p - 1
-persons lack a value.
+Persons with exactly the same missing columns are a part if they are at least 8p; all others are one
+part. Each part has its least size L of a group: p without missing values, else up to 3p, so that
+groups release a column with a probability of .9. L follows from counts rounded to p: it never shows
+that 1 to p - 1 persons lack a value.
 """
 
 from __future__ import annotations
@@ -35,56 +35,44 @@ _PRESENCE = 2.0
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a first table.
+    """The parts of a first table: k with one pattern of missing columns, and one of all others.
 
     Attributes
     ----------
     patterns : (k, d) bool
-        Missing columns of the parts with one pattern.
+        The missing columns, of the largest part first.
     least : tuple of int
-        The least size of a group in each of these parts, and in the part of all other persons.
-        Without that part the last entry is missing.
-    rare : (parts, d) bool
+        The least size of a group in each of the k + 1 parts. Newcomers count as the last.
+    rare : (k + 1, d) bool
         Columns for which having a value counts in distances.
+    others : int
+        The part of persons with another pattern: the last, or the first if they are too few.
     """
 
     patterns: BoolArray
     least: tuple[int, ...]
     rare: BoolArray
-
-    def least_of_newcomers(self, p: int) -> int:
-        """Return the least size of a group of newcomers: that of all other persons, else ``p``."""
-        return self.least[-1] if len(self.least) > len(self.patterns) else p
+    others: int
 
     def of(self, missing: BoolArray) -> IntArray:
         """Return the part (n,) of persons with these missing columns (n, d)."""
-        # Without a part of all others, these persons join the largest, which is the first.
-        n_patterns = len(self.patterns)
-        parts = np.full(len(missing), n_patterns if len(self.least) > n_patterns else 0)
+        parts = np.full(len(missing), self.others)
         for part, pattern in enumerate(self.patterns):
             parts[(missing == pattern).all(axis=1)] = part
         return parts
 
 
-def newcomer_parts(least: int, n_columns: int) -> Parts:
-    """Return the only part of newcomers, with groups of at least ``least``."""
-    return Parts(np.zeros((0, n_columns), np.bool_), (least,), np.zeros((1, n_columns), np.bool_))
+def one_part(least: int, n_columns: int) -> Parts:
+    """Return the only part of persons who are grouped together, all of newcomers for example."""
+    none = np.zeros((1, n_columns), np.bool_)
+    return Parts(none[:0], (least,), none, others=0)
 
 
 def find_parts(sources: Sequence[SourceColumn], p: int, n_persons: int) -> Parts:
-    """Return the parts of a first table.
-
-    Parameters
-    ----------
-    sources : sequence of SourceColumn
-        Of all persons, or of a sample.
-    p : int
-    n_persons : int
-        All persons of the table.
-    """
+    """Return the parts of a first table of about ``n_persons``, all or some of whom are given."""
     missing = np.column_stack([np.isnan(each.values) for each in sources])
     if not missing.any():
-        return newcomer_parts(p, len(sources))
+        return one_part(p, len(sources))
     distinct, places, counts = np.unique(
         np.packbits(missing, axis=1), axis=0, return_inverse=True, return_counts=True
     )
@@ -94,13 +82,12 @@ def find_parts(sources: Sequence[SourceColumn], p: int, n_persons: int) -> Parts
     large = large[np.argsort(-counts[large], kind="stable")]
     patterns = np.unpackbits(distinct[large], axis=1, count=len(sources)).astype(np.bool_)
     is_other = ~np.isin(places, large)
-    members = [places == each for each in large]
-    if len(large) and is_other.sum() < 2 * p:
-        members[0] = members[0] | is_other
-    else:
-        members.append(is_other)
+    members = [*(places == each for each in large), is_other]
+    others = len(large)
+    if others and is_other.sum() < 2 * p:
+        members[0], members[-1], others = members[0] | is_other, np.zeros_like(is_other), 0
     least, rare = zip(*(_least_size(missing[each], p, n_persons) for each in members), strict=True)
-    return Parts(patterns, least, np.stack(rare))
+    return Parts(patterns, least, np.stack(rare), others)
 
 
 def _least_size(missing: BoolArray, p: int, n_persons: int) -> tuple[int, BoolArray]:

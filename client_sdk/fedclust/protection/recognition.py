@@ -6,15 +6,11 @@ single person. A file of other people under the known ids is noticed by its valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedclust.numeric.array_types import BoolArray, ByteArray, FloatArray, IntArray
-from fedclust.protection.cohort import Cohort, CohortRefused, PinnedColumn
+from fedclust.protection.cohort import Cohort, CohortRefused
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.fingerprints import person_keys
 
@@ -129,48 +125,12 @@ class Recognition:
         return [name for name, (n, of) in self.differing.items() if 2 * n > of and n >= p]
 
 
-def compare_values(
-    pinned: PinnedColumn,
-    common: float,
-    values: FloatArray,
-    prints: ByteArray,
-    missing: ByteArray,
-    index: IntArray,
-    groups: IntArray,
-) -> tuple[BoolArray, BoolArray]:
-    """Return which known persons' values (n,) differ from those released, and which count.
-
-    ``common`` is the column's commonest value in this source, ``prints`` and ``missing`` are the
-    fingerprints of the values and of a missing one, ``index`` and ``groups`` each person's place in
-    the cohort and group.
-    """
-    before = pinned.prints[index]
-    same = prints == before
-    # Only values that both files have.
-    counted = ~np.isnan(pinned.released)[groups] & ~np.isnan(values) & (same | (before != missing))
-    # Two rare diseases agree in nearly everybody, who has neither.
-    counted &= ~(same & (values == common))
-    return counted & ~same, counted
-
-
-def commonest(values: FloatArray) -> float:
-    """Return the commonest of values (n,), the smallest of equally common ones; NaN for none."""
-    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-    return float(distinct[counts.argmax()]) if len(distinct) else float("nan")
-
-
 def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: PersonBlocks) -> Cohort | None:
     """Return the cohort that holds the first known person of a source; None if nobody is known."""
-    if not cohorts:
-        return None
-    for keys in _iterate_keys(secret, blocks):
-        for cohort in cohorts:
-            if (cohort.find(keys) >= 0).any():
-                return cohort
-    return None
-
-
-def _iterate_keys(secret: bytes, blocks: PersonBlocks) -> Iterator[NDArray[Any]]:
-    for ids, _ in blocks():
+    for ids, _ in blocks() if cohorts else ():
         for start in range(0, len(ids), _IDS):
-            yield person_keys(secret, ids[start : start + _IDS])[0]
+            keys = person_keys(secret, ids[start : start + _IDS])[0]
+            for cohort in cohorts:
+                if (cohort.find(keys) >= 0).any():
+                    return cohort
+    return None

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.numeric.microaggregation import to_integers, value_order
 from fedclust.protection.columns import SourceColumn, TableColumn
-from fedclust.protection.groups import to_integers, value_order
+from fedclust.protection.groups import Newcomers
 from fedclust.protection.parts import embed_persons
 
 #: Nearest other groups are searched for at most this many groups, spread over the table.
 _SAMPLE = 500
-#: Groups that these are compared with at once.
-_BLOCK = 1_000
+#: Pairs of groups that are compared at once.
+_PAIRS = 2**21
 #: The share of variance within groups is a multiple of this, and at least this,
 _SHARE_STEP = 0.05
 #: and at most this: the rest could not be scaled up.
@@ -75,6 +77,45 @@ class ProtectedTable:
         return dict(zip(self.names(), self.released, strict=True))[name]
 
 
+def form_table(sources: Sequence[SourceColumn], p: int) -> ProtectedTable:
+    """Form the protected table of persons who are not recognised again.
+
+    Raises
+    ------
+    TooFewPersons
+        If there are fewer than ``p`` persons.
+    """
+    return form_by_blocks([sources], p)[0]
+
+
+def form_by_blocks(
+    blocks: Iterable[Sequence[SourceColumn]],
+    p: int,
+    sample: Sequence[SourceColumn] | None = None,
+    n_persons: int = 0,
+) -> tuple[ProtectedTable, NDArray[np.int32]]:
+    """Do what :func:`form_table` does, and also return the group of each person (n,), -1 for none.
+
+    ``sample`` and ``n_persons`` are as in :class:`fedclust.protection.recognition.PersonSource`.
+    """
+    newcomers = Newcomers(p, sample, n_persons)
+    for sources in blocks:
+        if sources:
+            newcomers.add(sources)
+            columns = [TableColumn(each.name, each.n_levels) for each in sources]
+    groups, sizes = newcomers.finish(), newcomers.sizes
+    if not len(sizes):
+        raise TooFewPersons(newcomers.n, p)
+    released = []
+    for place, column in enumerate(columns):
+        found = np.concatenate(newcomers.found[place])
+        newcomers.found[place] = []
+        columns[place], records = column.release(np.full(len(sizes), np.nan), found, sizes)
+        released.append(records)
+    neighbours = find_neighbours(columns, released, sizes)
+    return ProtectedTable(tuple(columns), sizes, tuple(released), neighbours), groups
+
+
 def order_records(released: Sequence[FloatArray], sizes: IntArray) -> IntArray:
     """Return the rows (m,) of groups, sorted by size, then by what they release, last first."""
     return value_order([sizes, *reversed(released)])
@@ -82,11 +123,8 @@ def order_records(released: Sequence[FloatArray], sizes: IntArray) -> IntArray:
 
 def embed_records(columns: Sequence[TableColumn], released: Sequence[FloatArray]) -> FloatArray:
     """Return points (m, width) whose distances say how similar records are."""
-    sources = [
-        SourceColumn(column.name, values, column.n_levels)
-        for column, values in zip(columns, released, strict=True)
-    ]
-    return embed_persons(sources, 1)
+    pairs = zip(columns, released, strict=True)
+    return embed_persons([SourceColumn(c.name, values, c.n_levels) for c, values in pairs], 1)
 
 
 # --- variance within groups -----------------------------------------------------------------------
@@ -104,21 +142,16 @@ def find_neighbours(
         return np.zeros((0, 2), dtype=np.int64)
     order = order_records(released, sizes)
     # Sums of products of integers are exact, so that every processor finds the same groups.
-    points = to_integers(embed_records(columns, released))
+    points = to_integers(embed_records(columns, released))[order].astype(np.float64)
+    halves = (points**2).sum(axis=1) / 2.0
     chosen = np.arange(0, m, -(-m // _SAMPLE))
-    own = np.column_stack([points[order[chosen]].astype(np.float64), np.ones(len(chosen))])
-    nearest, best = chosen.copy(), np.full(len(chosen), -np.inf)
-    for begin in range(0, m, _BLOCK):
-        others = points[order[begin : begin + _BLOCK]].astype(np.float64)
+    nearest = []
+    for some in np.array_split(chosen, -(-len(chosen) * m // _PAIRS)):
         # Half of what the square of the first is above the squared distance.
-        closeness = own @ np.column_stack([others, (others**2).sum(axis=1) / -2.0]).T
-        here = np.flatnonzero((chosen >= begin) & (chosen < begin + len(others)))
-        closeness[here, chosen[here] - begin] = -np.inf
-        found = closeness.argmax(axis=1)
-        closest = closeness[np.arange(len(own)), found]
-        nearest = np.where(closest > best, begin + found, nearest)
-        best = np.maximum(closest, best)
-    return np.column_stack([order[chosen], order[nearest]])
+        closeness = points[some] @ points.T - halves
+        closeness[np.arange(len(some)), some] = -np.inf
+        nearest.append(closeness.argmax(axis=1))
+    return np.column_stack([order[chosen], order[np.concatenate(nearest)]])
 
 
 def within_shares(values: FloatArray, sizes: IntArray, neighbours: IntArray) -> FloatArray:

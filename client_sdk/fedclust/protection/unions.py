@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.protection.cohort import Cohort, PinnedColumn, Unions
-from fedclust.protection.columns import choose_nearer, weighted_mean
-from fedclust.protection.groups import form_groups
+from fedclust.numeric.array_types import FloatArray
+from fedclust.numeric.microaggregation import form_groups
+from fedclust.protection.cohort import Cohort, PinnedColumn, Unions, pad
+from fedclust.protection.columns import choose_nearer, group_members, weighted_mean
 from fedclust.protection.table import embed_records, order_records
 
 
@@ -32,12 +32,16 @@ def update_unions(cohort: Cohort, p: int) -> Cohort:
     decided = np.zeros(released.shape, dtype=np.bool_)
     kept = tuple(map(slice, known.released.shape))
     released[kept], decided[kept] = known.released, known.decided
-    for union in range(n_unions):
-        groups = np.flatnonzero(labels == union)
-        for place, pinned in enumerate(cohort.columns):
+    unions = [members[members >= 0] for members in group_members(labels, n_unions)]
+    for place, pinned in enumerate(cohort.columns):
+        of_all = _all_records(cohort, pinned)
+        for union, groups in enumerate(unions):
             if len(groups) and not decided[union, place] and pinned.complete[groups].all():
                 decided[union, place] = True
-                released[union, place] = _union_record(cohort, pinned, groups, least)
+                releasing = groups[~np.isnan(pinned.released[groups])]
+                if len(releasing) >= least:
+                    own = np.repeat(pinned.released[releasing], cohort.sizes[releasing])
+                    released[union, place] = _union_record(own, pinned, of_all)
     if np.array_equal(labels, known.labels) and np.array_equal(decided, known.decided):
         return cohort
     others = (each for each in cohort.unions if each.p != p)
@@ -46,40 +50,37 @@ def update_unions(cohort: Cohort, p: int) -> Cohort:
 
 def _label_groups(cohort: Cohort, known: Unions, least: int) -> NDArray[np.int32]:
     """Return the union (m,) of each group; those that wait are united if they are enough."""
-    labels = np.full(len(cohort.sizes), -1, dtype=np.int32)
-    labels[: len(known.labels)] = known.labels
+    labels = pad(known.labels, len(cohort.sizes), fill=-1)
     waiting = np.flatnonzero(cohort.used & (labels < 0))
     if len(waiting) < least:
         return labels
     # Sorted: the unions do not depend on the order of the groups.
     records = [each.released[waiting] for each in cohort.columns]
-    waiting = waiting[order_records(records, cohort.sizes[waiting])]
+    order = order_records(records, cohort.sizes[waiting])
     columns = [each.column for each in cohort.columns]
-    points = embed_records(columns, [each.released[waiting] for each in cohort.columns])
-    labels[waiting] = len(known.released) + form_groups(points, least)
+    points = embed_records(columns, [each[order] for each in records])
+    labels[waiting[order]] = len(known.released) + form_groups(points, least)
     return labels
 
 
-def _union_record(cohort: Cohort, pinned: PinnedColumn, groups: IntArray, least: int) -> float:
-    """Return the middle one of the groups' records, each counted once for each of its persons.
-
-    Of levels the commonest.
-    """
-    released = pinned.released
-    groups = groups[~np.isnan(released[groups])]
-    if len(groups) < least:
-        return float("nan")
-    everyone = cohort.used & ~np.isnan(released)
-    own = np.repeat(released[groups], cohort.sizes[groups])
+def _all_records(cohort: Cohort, pinned: PinnedColumn) -> FloatArray:
+    """Return the mean of all records (1,); of levels the number of persons at each (L,)."""
+    everyone = cohort.used & ~np.isnan(pinned.released)
+    records, sizes = pinned.released[everyone], cohort.sizes[everyone]
     if pinned.column.n_levels is not None:
-        counts = _count_levels(own, pinned)
-        of_all = _count_levels(np.repeat(released[everyone], cohort.sizes[everyone]), pinned)
+        counts = np.bincount(records.astype(np.int64), sizes, pinned.column.n_levels)
+        return counts.astype(np.float64)
+    return np.array([weighted_mean(records, sizes) if len(sizes) else 0.0])
+
+
+def _union_record(own: FloatArray, pinned: PinnedColumn, of_all: FloatArray) -> float:
+    """Return the middle one of the persons' records (n,), the nearer one to ``of_all``.
+
+    Of levels the commonest; of equally common ones that of most persons of all groups.
+    """
+    if pinned.column.n_levels is not None:
+        counts = np.bincount(own.astype(np.int64), minlength=pinned.column.n_levels)
         return float(np.lexsort((-of_all, -counts))[0])
-    own.sort()
+    own = np.sort(own)
     middles = own[[(len(own) - 1) // 2, len(own) // 2]]
-    centre = weighted_mean(released[everyone], cohort.sizes[everyone])
-    return float(choose_nearer(middles[None], centre)[0])
-
-
-def _count_levels(levels: FloatArray, pinned: PinnedColumn) -> IntArray:
-    return np.bincount(levels.astype(np.int64), minlength=pinned.column.n_levels or 0)
+    return float(choose_nearer(middles[None], of_all[0])[0])

@@ -14,34 +14,17 @@ from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import BoolArray, ByteArray, FloatArray, IntArray, KeyArray
 from fedclust.protection.cohort import Cohort, CohortRefused, PinnedColumn, pad
-from fedclust.protection.columns import SourceColumn, TableColumn
+from fedclust.protection.columns import SourceColumn, TableColumn, find_middles, group_members
 from fedclust.protection.fingerprints import column_seed, fingerprints, person_keys
-from fedclust.protection.newcomers import Newcomers
-from fedclust.protection.recognition import (
-    PersonSource,
-    Recognition,
-    commonest,
-    compare_values,
-    find_cohort,
-)
-from fedclust.protection.records import find_middles, group_members
+from fedclust.protection.groups import Newcomers
+from fedclust.protection.recognition import PersonSource, Recognition, find_cohort
 from fedclust.protection.table import TooFewPersons
 from fedclust.protection.unions import update_unions
 
 
 @dataclass(frozen=True)
 class Change:
-    """What an update changed.
-
-    Attributes
-    ----------
-    persons, groups : int
-        Released for the first time.
-    columns : int
-        Columns pinned.
-    waiting : int
-        Persons without a group so far.
-    """
+    """How many persons, groups and columns an update released first; how many persons wait."""
 
     persons: int
     groups: int
@@ -54,7 +37,7 @@ def update_cohort(
     cohorts: Sequence[Cohort],
     secret: bytes,
     source: PersonSource,
-    others: Sequence[Cohort] = (),
+    all_cohorts: Sequence[Cohort] = (),
     *,
     p: int = 0,
     any_persons: bool = False,
@@ -71,7 +54,7 @@ def update_cohort(
     secret : bytes
         The site's own.
     source : PersonSource
-    others : sequence of Cohort
+    all_cohorts : sequence of Cohort
         All cohorts of the site: a person withdrawn from one joins no other.
     p : int
         If larger than the cohort's own p, unions of groups are formed for it.
@@ -88,11 +71,10 @@ def update_cohort(
         A new cohort has fewer than p persons.
     """
     cohort = find_cohort(cohorts, secret, source.blocks) or new
-    update = _Update(cohort, secret, source, [each for each in cohorts if each is not cohort])
-    withdrawn = [each.keys[each.withdrawn] for each in others]
-    update.withdrawn = np.concatenate([cohort.keys[:0], *withdrawn])
+    update = _Update(cohort, secret, source, cohorts, all_cohorts)
     for ids, sources in source.blocks():
-        update.add(ids, sources)
+        if sources:
+            update.add(ids, sources)
     recognition = update.recognition()
     if cohorts and not any_persons:
         recognition.refuse_unknown(cohort.p, permanent=permanent_ids)
@@ -103,30 +85,64 @@ def update_cohort(
 
 
 class _ColumnUpdate:
-    """One column during a pass: what it was before, and what the persons have of it.
-
-    ``prints`` and ``values`` are those of known persons, values only where a group may still
-    release the column; ``new_prints`` are those of newcomers, by block.
-    """
+    """One column during a pass: what it was before, and what the persons have of it."""
 
     def __init__(self, pinned: PinnedColumn, common: float, cohort: Cohort) -> None:
+        """``common`` is the column's commonest value in the source, NaN if that is not needed."""
         self.pinned, self.common = pinned, common
         n = len(cohort.keys)
+        #: Of known persons; values only where a group may still release the column.
         self.prints = np.zeros(n, np.uint8)
         undecided = np.isnan(pinned.released) & cohort.used
         self.values = np.full(n if undecided.any() else 0, np.nan)
+        #: Of newcomers, by block.
         self.new_prints: list[ByteArray] = []
         #: How many values of known persons differ from those released, and of how many.
         self.differing = (0, 0)
+
+    def add_known(
+        self,
+        values: FloatArray,
+        prints: ByteArray,
+        missing: ByteArray,
+        index: IntArray,
+        groups: NDArray[np.int32],
+    ) -> BoolArray:
+        """Add known persons, and return whose values (n,) differ from those released.
+
+        ``missing`` are the fingerprints of a missing value; ``index`` and ``groups`` are each
+        person's place in the cohort, and group.
+        """
+        before = self.pinned.prints[index]
+        same = prints == before
+        # Only values that both files have.
+        counted = ~np.isnan(self.pinned.released)[groups] & ~np.isnan(values)
+        counted &= same | (before != missing)
+        # Two rare diseases agree in nearly everybody, who has neither.
+        counted &= ~(same & (values == self.common))
+        differs: BoolArray = counted & ~same
+        differ, of = self.differing
+        self.differing = differ + int(differs.sum()), of + int(counted.sum())
+        self.prints[index] = prints
+        if len(self.values):
+            self.values[index] = values
+        return differs
 
     def release(
         self, cohort: Cohort, new_found: Sequence[FloatArray], sizes: IntArray, complete: BoolArray
     ) -> PinnedColumn:
         """Return the column after this pass, with the prints of known persons.
 
-        ``cohort`` is that before this pass. Of all groups ``sizes`` (m,) are given, and whether
-        they are in use with all persons in the source (m,); ``new_found`` is what decides the
-        records of the new ones, which come last.
+        Parameters
+        ----------
+        cohort : Cohort
+            As it was before this pass.
+        new_found : sequence of (m_new, 2) or (m_new, L) float64
+            What decides the records of the new groups, which come last.
+        sizes : (m,) int64
+            Of all groups.
+        complete : (m,) bool
+            Groups in use, all of whose persons are in the source.
         """
         m, m_known = len(sizes), len(cohort.sizes)
         before, n_levels = self.pinned.extended(m), self.pinned.column.n_levels
@@ -137,139 +153,117 @@ class _ColumnUpdate:
             found[:m_known] = find_middles(self.values, members, cohort.p, n_levels)
         found[m_known:] = np.concatenate([found[:0], *new_found])
         column, released = before.column.release(before.released, found, sizes)
-        now = (released == released) & np.isnan(before.released)
-        return PinnedColumn(
-            column,
-            before.rule,
-            released,
-            before.complete | complete,
-            np.where(now[cohort.groups], self.prints, before.prints),
-        )
+        now = ~np.isnan(released) & np.isnan(before.released)
+        prints = np.where(now[cohort.groups], self.prints, before.prints)
+        return PinnedColumn(column, before.rule, released, before.complete | complete, prints)
 
 
 class _Update:
     """A pass over a source: :meth:`add` its blocks, then :meth:`finish`."""
 
     def __init__(
-        self, cohort: Cohort, secret: bytes, source: PersonSource, others: Sequence[Cohort]
+        self,
+        cohort: Cohort,
+        secret: bytes,
+        source: PersonSource,
+        cohorts: Sequence[Cohort],
+        all_cohorts: Sequence[Cohort],
     ) -> None:
-        """``others`` are cohorts that the persons may not be in."""
-        self.cohort, self.secret, self.source, self.others = cohort, secret, source, others
+        self.cohort, self.secret, self.source = cohort, secret, source
+        #: Cohorts that the persons may not be in.
+        self.elsewhere = [each for each in cohorts if each is not cohort]
         #: Keys of persons withdrawn from any cohort.
-        self.withdrawn = cohort.keys[:0]
-        #: Known persons who are in the source, how many of each group, and whose values differ.
+        withdrawn = [each.keys[each.withdrawn] for each in all_cohorts]
+        self.withdrawn = np.concatenate([cohort.keys[:0], *withdrawn])
+        #: Known persons who are in the source, and those whose values differ.
         self.seen = np.zeros(len(cohort.keys), np.bool_)
-        self.present = np.zeros(len(cohort.sizes), np.int64)
         self.differs = np.zeros(len(cohort.keys), np.bool_)
         self.columns: list[_ColumnUpdate] = []
-        self.newcomers: Newcomers | None = None
+        least = cohort.least if len(cohort.sizes) else None
+        self.newcomers = Newcomers(cohort.p, source.sample, source.n_persons, least)
         self.new_keys: list[KeyArray] = []
 
     def add(self, ids: Sequence[str], sources: Sequence[SourceColumn]) -> None:
-        """Add some persons and their columns, the same in each block."""
+        """Add some persons and their columns, at least one and the same in each block."""
         # Pinned columns stay in their order; new ones follow.
         order = {name: place for place, name in enumerate(self.cohort.rules())}
         sources = sorted(sources, key=lambda each: order.get(each.name, len(order)))
-        if self.newcomers is None and sources:
-            self.newcomers = self._begin(sources)
-        if self.newcomers is None:
-            return
+        if not self.columns:
+            self._begin(sources)
         keys, masks = person_keys(self.secret, ids)
         index = self.cohort.find(keys)
         is_known = index >= 0
         self._note_seen(keys, index[is_known])
-        # A person who is left over by a withdrawal joins no other group: two overlapping groups
+        # Groups that are no longer used release nothing.
+        known = np.flatnonzero(is_known)
+        known = known[self.cohort.used[self.cohort.groups[index[known]]]]
+        index, groups = index[known], self.cohort.groups[index[known]]
+        # A person who is left over by a withdrawal is no newcomer either: two overlapping groups
         # can tell the value of the person who was withdrawn.
-        in_use = is_known.copy()
-        in_use[is_known] = self.cohort.used[self.cohort.groups[index[is_known]]]
-        known = np.flatnonzero(in_use)
-        index, groups = index[known], self.cohort.groups[index[known]].astype(np.int64)
-        self.present += np.bincount(groups, minlength=len(self.present))
         is_new = ~is_known & ~np.isin(keys, self.withdrawn)
         new = slice(None) if is_new.all() else np.flatnonzero(is_new)
         for column, source in zip(self.columns, sources, strict=True):
             seed = column_seed(self.secret, source.name)
             prints = fingerprints(source.values, masks, seed)
             column.new_prints.append(prints[new])
-            if not len(known):
-                continue
-            values, prints = source.values[known], prints[known]
-            column.prints[index] = prints
-            if len(column.values):
-                column.values[index] = values
-            missing = fingerprints(np.full(len(known), np.nan), masks[known], seed)
-            differs, counted = compare_values(
-                column.pinned, column.common, values, prints, missing, index, groups
-            )
-            self.differs[index] |= differs
-            differ, of = column.differing
-            column.differing = differ + int(differs.sum()), of + int(counted.sum())
+            if len(known):
+                missing = fingerprints(np.full(len(known), np.nan), masks[known], seed)
+                self.differs[index] |= column.add_known(
+                    source.values[known], prints[known], missing, index, groups
+                )
         self.new_keys.append(keys[new])
         self.newcomers.add([replace(each, values=each.values[new]) for each in sources])
 
-    def _begin(self, sources: Sequence[SourceColumn]) -> Newcomers:
+    def _begin(self, sources: Sequence[SourceColumn]) -> None:
         """Prepare the columns."""
         cohort, rules = self.cohort, self.source.rules
         pinned = {each.column.name: each for each in cohort.columns}
-        given = {each.name: each for each in self.source.sample or sources}
+        given = {each.name: each.values for each in self.source.sample or sources}
+        m, n = len(cohort.sizes), len(cohort.keys)
+        nothing = np.full(m, np.nan), np.zeros(m, np.bool_), np.zeros(n, np.uint8)
         for source in sources:
-            name, common = source.name, np.nan
-            known = pinned.get(name)
-            if known is None:
-                column, m = TableColumn(name, source.n_levels), len(cohort.sizes)
-                nothing = np.full(m, np.nan), np.zeros(m, np.bool_)
-                known = PinnedColumn(
-                    column, rules[name], *nothing, np.zeros(len(cohort.keys), np.uint8)
-                )
-            else:
-                common = commonest(given[name].values)
-            if rules[name] != known.rule:
+            name = source.name
+            new = PinnedColumn(TableColumn(name, source.n_levels), rules[name], *nothing)
+            column = pinned.get(name, new)
+            if rules[name] != column.rule:
                 raise CohortRefused(
                     "other-rule",
                     f"column {name!r} was released as read by another rule: as numbers, yes/no or "
                     "codes, with other codes or missing markers. Read it as before, or give the "
                     "column another name",
                 )
-            self.columns.append(_ColumnUpdate(known, common, cohort))
-        least = cohort.least if len(cohort.sizes) else None
-        sample = [given[source.name] for source in sources]
-        return Newcomers(sample, cohort.p, self.source.n_persons, least)
+            common = _commonest(given[name]) if name in pinned else np.nan
+            self.columns.append(_ColumnUpdate(column, common, cohort))
 
     def _note_seen(self, keys: KeyArray, index: IntArray) -> None:
         """Note who is in the source; refuse persons who occur twice or are in another cohort."""
         if self.seen[index].any() or np.bincount(index).max(initial=0) > 1:
             raise _repeated_ids()
         self.seen[index] = True
-        for other in self.others:
+        for other in self.elsewhere:
             if (other.find(keys) >= 0).any():
                 raise two_cohorts(self.cohort, other)
 
     def recognition(self) -> Recognition:
         """Return how many persons of the source are known."""
         pinned = self.cohort.rules()
-        tables = [self.cohort] if len(self.seen) else self.others
+        tables = [self.cohort] if len(self.seen) else self.elsewhere
         remaining = sum(int((~each.withdrawn).sum()) for each in tables)
+        named = ((each.pinned.column.name, each.differing) for each in self.columns)
         return Recognition(
             known=int(self.seen.sum()),
             unknown=sum(map(len, self.new_keys)),
             missing=remaining - int((self.seen & ~self.cohort.withdrawn).sum()),
-            differing={
-                name: each.differing
-                for each in self.columns
-                for name in [each.pinned.column.name]
-                if name in pinned
-            },
+            differing={name: differing for name, differing in named if name in pinned},
             persons_differing=int(self.differs.sum()),
         )
 
     def finish(self) -> tuple[Cohort, Change]:
         """Return the cohort with all that this pass releases; the same one if that is nothing."""
         cohort, newcomers = self.cohort, self.newcomers
-        if newcomers is None:
-            raise TooFewPersons(0, cohort.p)
         labels = newcomers.finish()
         sizes = np.append(cohort.sizes, newcomers.sizes)
-        if not len(sizes):
+        if not self.columns or not len(sizes):
             raise TooFewPersons(newcomers.n, cohort.p)
         keys = np.concatenate([cohort.keys[:0], *self.new_keys])
         if len(np.unique(keys)) < len(keys):
@@ -278,10 +272,11 @@ class _Update:
         keys = np.concatenate([cohort.keys, keys[formed]])
         order = np.argsort(keys, kind="stable")
         used = pad(cohort.used, m, fill=True)
-        complete = used & pad(self.present == cohort.sizes, m, fill=True)
+        present = np.bincount(cohort.groups[self.seen], minlength=len(cohort.sizes))
+        complete = used & pad(present == cohort.sizes, m, fill=True)
         columns = {each.column.name: each.extended(m) for each in cohort.columns}
         n_pinned, changed = len(columns), bool(formed.any())
-        new_prints: dict[str, NDArray[np.uint8]] = {}
+        new_prints: dict[str, ByteArray] = {}
         for place, column in enumerate(self.columns):
             after = column.release(cohort, newcomers.found[place], sizes, complete)
             name, before = after.column.name, column.pinned.extended(m)
@@ -294,26 +289,28 @@ class _Update:
         change = Change(n_new, m - len(cohort.sizes), n_columns, len(labels) - n_new)
         if not changed and not n_columns:
             return cohort, change
+        groups = np.append(cohort.groups, labels[formed] + len(cohort.sizes))
         blank = np.zeros(n_new, np.uint8)
-        groups = (labels[formed] + len(cohort.sizes)).astype(np.int32)
+        for name, each in columns.items():
+            prints = np.append(each.prints, new_prints.get(name, blank))
+            columns[name] = replace(each, prints=prints[order])
         merged = replace(
             cohort,
-            least=cohort.least
-            if len(cohort.sizes)
-            else newcomers.parts.least_of_newcomers(cohort.p),
+            least=cohort.least if len(cohort.sizes) else newcomers.parts.least[-1],
             keys=keys[order],
-            groups=np.concatenate([cohort.groups, groups])[order],
+            groups=groups.astype(np.int32)[order],
             withdrawn=pad(cohort.withdrawn, len(keys))[order],
             sizes=sizes,
             used=used,
-            columns=tuple(
-                replace(
-                    each, prints=np.concatenate([each.prints, new_prints.get(name, blank)])[order]
-                )
-                for name, each in columns.items()
-            ),
+            columns=tuple(columns.values()),
         )
         return merged, change
+
+
+def _commonest(values: FloatArray) -> float:
+    """Return the commonest of values (n,), the smallest of equally common ones; NaN for none."""
+    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    return float(distinct[counts.argmax()]) if len(distinct) else float("nan")
 
 
 def two_cohorts(first: Cohort, second: Cohort) -> CohortRefused:

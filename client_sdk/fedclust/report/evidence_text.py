@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedclust.engine.model_selection import CLEAR, p_text
-from fedclust.protection.privacy_loss import DELTA, epsilon
 from fedclust.report.facts import Facts
 from fedclust.report.one_cloud import n_apart
 from fedclust.report.outcomes import outcome_sentences
+from fedclust.report.privacy_loss import DELTA, epsilon
 from fedclust.report.references import cite
 from fedclust.report.wording import in_markdown, variable_text
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, outcomes_of

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedclust.definition import OUTCOME_EDGES
-from fedclust.protection.privacy_loss import ALLOWANCE, noise_sd
+from fedclust.report.privacy_loss import ALLOWANCE, noise_sd
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, Outcome, outcomes_of
 from fedclust.wire.models import SessionCreate
 

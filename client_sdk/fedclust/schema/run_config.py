@@ -43,7 +43,7 @@ class RunConfig(Generic[OptionsT_co]):
         Smallest number of persons behind anything sent: at a site and in ``check``, the larger of
         the session's and that site's own; in ``aggregate``, the session's.
     size_band : str or None
-        That site's declared band (``protection.size_bands``); None in ``aggregate``.
+        That site's declared band (``schema.size_bands``); None in ``aggregate``.
     space : Space
         The scaled space; the identity until the preparation round has been aggregated.
     masks : mapping of site to (d,) bool

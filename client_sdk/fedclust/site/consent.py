@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedclust import engine
 from fedclust.data.outcome_rows import Staying
-from fedclust.protection.figures import TableFigures
-from fedclust.protection.privacy_loss import noise_sd, right_guesses
+from fedclust.data.table_figures import TableFigures
 from fedclust.protection.recognition import Recognition
+from fedclust.report.privacy_loss import noise_sd, right_guesses
 from fedclust.report.session_terms import COORDINATOR_LEARNS, SessionTerms
 from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
 from fedclust.site.allowance import Balance, Question, charge_key

@@ -40,22 +40,22 @@ from fedclust.data.site_data import (
     site_data,
     table_points,
 )
+from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
 from fedclust.engine import VERSION, Plan
 from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.fingerprints import row_ids
 from fedclust.protection.recognition import (
     PersonBlocks,
     PersonSource,
     Recognition,
 )
-from fedclust.protection.size_bands import size_band
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.points import Points
+from fedclust.schema.size_bands import size_band
 from fedclust.schema.states import ENDED
 from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges

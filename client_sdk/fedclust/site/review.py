@@ -7,9 +7,9 @@ from datetime import datetime
 from html import escape, unescape
 from pathlib import Path
 
+from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.durable_files import write_atomically
 from fedclust.errors import writing
-from fedclust.protection.figures import HEADINGS, TableFigures
 from fedclust.report.markup import html_document, html_table
 from fedclust.report.session_terms import TECHNICAL, feature_text
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review

@@ -7,8 +7,8 @@ import dataclasses
 from datetime import datetime
 from typing import Any
 
-from fedclust.protection.size_bands import band_limits
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust.wire.problems import FieldError

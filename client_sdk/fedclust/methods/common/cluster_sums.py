@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.protection.message_checks import check_counts
-from fedclust.protection.size_bands import check_not_above
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.size_bands import check_not_above
 
 __all__ = ["ClusterSums", "check_sizes", "cluster_sums"]
 

@@ -18,7 +18,7 @@ from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.random import server_rng
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
+from fedclust.protection.table import form_table
 from fedclust.schema.encoding import blocks_of
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig

@@ -21,11 +21,11 @@ from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
 from fedclust.methods.mixture.config import Config
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_shape
-from fedclust.protection.size_bands import check_not_above
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.task import CentroidTask, Phase, SiteTask
 
 FloatArray = NDArray[np.float64]

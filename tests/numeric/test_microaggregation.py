@@ -1,4 +1,4 @@
-"""Groups keep their least size, do not depend on the order of persons, and lose little."""
+"""Groups keep their least size, do not depend on the order of points, and lose little."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from fedclust.protection import groups
-from fedclust.protection.groups import MOST_GROUPS, form_groups, least_for_site
+from fedclust.numeric import microaggregation
+from fedclust.numeric.microaggregation import form_groups
 
 FloatArray = NDArray[np.float64]
 
@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 @given(
     st.integers(1, 400), st.integers(1, 8), st.integers(1, 5), st.booleans(), st.integers(0, 999)
 )
-def test_groups_of_persons_have_p_to_2p_less_one(
+def test_groups_have_the_least_size_to_twice_that_less_one(
     n: int, least: int, d: int, ties: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -41,7 +41,7 @@ def test_blocks_and_halving_keep_the_least_size(
     monkeypatch: pytest.MonkeyPatch, ward: bool
 ) -> None:
     if not ward:
-        monkeypatch.setattr(groups, "_MOST_FOR_WARD", 100)
+        monkeypatch.setattr(microaggregation, "_MOST_FOR_WARD", 100)
     points = np.random.default_rng(0).normal(size=(5_003, 3))
     order = np.random.default_rng(1).permutation(len(points))
 
@@ -56,7 +56,7 @@ def test_blocks_and_halving_keep_the_least_size(
 def test_points_are_ordered_as_by_all_their_coordinates() -> None:
     points = np.random.default_rng(0).integers(0, 4, (2_000, 5)).astype(np.float64)
 
-    order = groups.value_order(list(points.T))
+    order = microaggregation.value_order(list(points.T))
 
     np.testing.assert_array_equal(points[order], points[np.lexsort(points.T[::-1])])
 
@@ -69,17 +69,17 @@ def test_a_least_size_above_what_is_cut_at_once_is_kept() -> None:
 
 def test_cuts_do_not_depend_on_the_order_of_sums() -> None:
     rng = np.random.default_rng(0)
-    whole = groups.to_integers(rng.standard_t(2, (3_000, 7)) + 1e3).astype(np.float64)
+    whole = microaggregation.to_integers(rng.standard_t(2, (3_000, 7)) + 1e3).astype(np.float64)
     order = rng.permutation(len(whole))
 
-    axis = groups._principal_axes(whole[None])[0]
+    axis = microaggregation._principal_axes(whole[None])[0]
 
-    np.testing.assert_array_equal(axis, groups._principal_axes(whole[order][None])[0])
+    np.testing.assert_array_equal(axis, microaggregation._principal_axes(whole[order][None])[0])
     np.testing.assert_array_equal(whole @ axis, [math.fsum(row * axis) for row in whole])
 
 
 def test_halving_follows_the_direction_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "_MOST_FOR_WARD", 100)
+    monkeypatch.setattr(microaggregation, "_MOST_FOR_WARD", 100)
     rng = np.random.default_rng(0)
     points = rng.normal(size=(9_000, 1)) * rng.normal(size=6) + 1e-3 * rng.normal(size=(9_000, 6))
 
@@ -118,12 +118,7 @@ def test_variance_within_groups_is_that_of_ward_with_exchanges(load, most: float
     assert _within(points, form_groups(points, 5)) <= most
 
 
-def test_a_very_large_site_has_larger_groups() -> None:
-    assert least_for_site(5, 1_000) == 5
-    assert least_for_site(5, 8 * MOST_GROUPS + 1) == 9
-
-
-def test_ties_order_equal_points_whatever_the_order_of_persons() -> None:
+def test_ties_order_equal_points_whatever_their_order() -> None:
     rng = np.random.default_rng(0)
     points, tie = rng.integers(0, 2, (60, 2)).astype(np.float64), rng.permutation(60).astype(float)
     order = rng.permutation(60)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.protection import figures
+from fedclust.data import table_figures
+from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.protection.columns import SourceColumn, TableColumn
-from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.table import ProtectedTable
 from protection.drawn_sites import rows_of, sites
 from support.cohorts import Memory
@@ -97,7 +97,7 @@ def test_the_distance_at_a_large_site_is_measured_on_a_sample(
         (rows_of(sources, part), groups[part]) for part in np.array_split(np.arange(9_000), 7)
     ]
     whole = measure_table(table, blocks, 5)
-    monkeypatch.setattr(figures, "_SAMPLE", 1_000)
+    monkeypatch.setattr(table_figures, "_SAMPLE", 1_000)
     some = measure_table(table, blocks, 5)
 
     assert whole is not None

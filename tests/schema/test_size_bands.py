@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import pytest
 
-from fedclust.protection.size_bands import (
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.size_bands import (
     BANDS,
     band_limits,
     check_not_above,
     size_band,
 )
-from fedclust.schema.errors import RuleViolation
 
 
 @pytest.mark.parametrize(

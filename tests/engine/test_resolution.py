@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedclust.engine.resolution import resolution_warning
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.newcomers import form_table
-from fedclust.protection.resolution import resolution_warning
-from fedclust.protection.table import within_shares
+from fedclust.protection.table import form_table, within_shares
 
 FloatArray = NDArray[np.float64]
 
