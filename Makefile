@@ -8,8 +8,8 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes: two more than cores, since many tests wait for servers and sites of their own.
-JOBS ?= 4
+# Test processes: four more than two cores, since many tests wait for servers and sites of their own.
+JOBS ?= 6
 ARGS ?=
 
 RUN_STAMP := $(VENV)/.installed-run

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 from typer import main as typer
 
@@ -84,6 +85,21 @@ def pytest_configure(config: pytest.Config) -> None:
         program = "import fedclust.methods.dual.branch_and_bound"
         compiling = subprocess.Popen([sys.executable, "-c", program])
         config.add_cleanup(compiling.wait)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each worker rewrite the assertions of some modules, which the others then find."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    modules = sorted(Path(__file__).parent.rglob("test_*.py"))
+    for path in modules[int(worker["workerid"][2:]) :: worker["workercount"]]:
+        folder = rewrite.get_cache_dir(path)
+        kept = folder / f"{path.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(path, kept) is None and rewrite.try_makedirs(folder):
+            source, code = rewrite._rewrite_test(path, session.config)
+            rewrite._write_pyc(session.config.stash[rewrite.assertstate_key], code, source, kept)
 
 
 @pytest.hookimpl(trylast=True)

@@ -31,7 +31,7 @@ from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
 
 SESSION = "killed"
-SIZES = {"berlin": 720, "oslo": 540, "porto": 900, "turin": 450}
+SIZES = {"berlin": 432, "oslo": 324, "porto": 540, "turin": 270}
 K, D, ROUNDS = 8, 4, 10
 POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
 #: The command's exit code where the coordinator cannot be reached.

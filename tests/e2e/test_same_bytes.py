@@ -18,7 +18,7 @@ from fedclust.wire.codec import to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, declared
 from support.databases import in_turn
-from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
+from support.method_variants import ALL, IDS, LATER, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server
 from support.sqlite_file import create_sqlite
 
@@ -61,7 +61,7 @@ def consortium(
 
 @pytest.mark.parametrize(
     ("case", "consortium"),
-    in_turn(list(enumerate(ALL + SWEEPS)), IDS + SWEEP_IDS),
+    in_turn(list(enumerate(ALL + SWEEPS)), IDS + SWEEP_IDS, LATER),
     indirect=["consortium"],
 )
 def test_the_sdk_in_binary_and_plain_http_in_json_give_what_simulate_gives(

@@ -100,7 +100,14 @@ def world(stack: ExitStack, file: SiteFile, place: Path) -> World:
     return World(consortium, tap, rows, place)
 
 
-@pytest.mark.parametrize("method", TRIED)
+@pytest.mark.parametrize(
+    "method",
+    [
+        # `site/test_non_interference.py` has every phase of every method, without a server.
+        pytest.param(name, marks=[] if name in ("lloyd", "kfed", "dual") else [pytest.mark.long])
+        for name in TRIED
+    ],
+)
 def test_a_whole_session_sends_the_same_bytes_real_record(
     worlds: dict[str, World], method: str
 ) -> None:

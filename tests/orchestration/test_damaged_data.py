@@ -31,6 +31,7 @@ from fedclust_service.store import tables
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.clock import ManualClock
 from support.damage import change_stored, two_bytes_changed
+from support.databases import in_turn
 from support.timeouts import TIMEOUT_S
 
 MARK = "stored_data_damaged"
@@ -70,7 +71,11 @@ def failed(direct: DirectApi, what: str, where: str | None, number: int = 1) -> 
     assert direct.audit(action="round.damaged") == [("coordinator", "round.damaged", details)]
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["in a thread", "in a process"])
+@pytest.mark.parametrize(
+    ("large", "database_url"),
+    in_turn([False, True], ["in a thread", "in a process"]),
+    indirect=["database_url"],
+)
 def test_no_round_closes_on_a_changed_payload(direct_on_both: DirectApi, large: bool) -> None:
     direct = direct_on_both
     if large:

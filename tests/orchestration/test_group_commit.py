@@ -24,6 +24,7 @@ from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import Store, StoreUnavailable, Tx
 from orchestration.direct_api import OPERATOR, DirectApi, site
 from support.clock import ManualClock
+from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
 
 SITES = ("a", "b", "c", "d", "e")
@@ -293,7 +294,10 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+WHEN = ["before", "after"]
+
+
+@pytest.mark.parametrize(("when", "database_url"), in_turn(WHEN, WHEN), indirect=["database_url"])
 def test_kill_around_the_commit_of_a_batch(
     database_url: str, clock: ManualClock, when: str
 ) -> None:

@@ -15,13 +15,12 @@ from support.clock import ManualClock
 
 
 def test_only_deaths_inside_the_aggregation_hold_a_session(
-    direct_on_both: DirectApi,
+    direct: DirectApi,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     """A coordinator that was killed five times and a process that died once hold nothing."""
-    direct = direct_on_both
     process_runs(monkeypatch, "import os; os._exit(1)")
     direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=2)
     direct.session(rounds=2)

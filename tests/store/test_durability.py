@@ -10,6 +10,7 @@ import pytest
 from fedclust_service.domain.round import RoundState
 from fedclust_service.store import Store
 from support.clock import ManualClock
+from support.databases import in_turn
 from support.store_rows import open_round
 from support.timeouts import TIMEOUT_S
 
@@ -41,7 +42,10 @@ die()
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+WHEN = ["before", "after"]
+
+
+@pytest.mark.parametrize(("when", "database_url"), in_turn(WHEN, WHEN), indirect=["database_url"])
 def test_kill_around_the_commit(database_url: str, clock: ManualClock, when: str) -> None:
     arranged = Store.open(database_url, clock)
     session, opened = open_round(arranged)

@@ -26,7 +26,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +77,17 @@ def sqlite_first(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue({"sqlite": "sqlite_url"}.get(request.param, "postgres_url")))
 
 
-def in_turn(cases: Sequence[Any], ids: Sequence[str]) -> list[Any]:
+def in_turn(cases: Sequence[Any], ids: Sequence[str], later: Collection[str] = ()) -> list[Any]:
     """Return parameters (case, database) for a test that is long on both kinds of database.
 
-    Each case runs on one of the two, in turn; on the other with the long tests.
+    Each case runs on one of the two, in turn; on the other with the long tests. Cases whose ids are
+    in ``later`` run on both with the long tests.
     """
     parameters = []
     # All of one kind come together: fixtures of a module serve them all.
     for kind, database in enumerate(BOTH):
         for number, (case, name) in enumerate(zip(cases, ids, strict=True)):
-            later = number % 2 != kind
-            marks = [pytest.mark.long] if later else []
+            marks = [pytest.mark.long] if number % 2 != kind or name in later else []
             parameters.append(pytest.param(case, database, id=f"{database}-{name}", marks=marks))
     return parameters
 

@@ -80,13 +80,19 @@ SWEEPS: list[tuple[str, dict[str, Any]]] = []
 SWEEP_IDS: list[str] = []
 
 
+#: Ids of all but each method's last variant and one sweep: more over HTTP shows nothing new.
+LATER: list[str] = []
+
+
 def add(name: str, tried: Tried) -> None:
     """Let the tests that hold for every method run ``name`` as well."""
     TRIED[name] = tried
     for options in tried.variants:
         ALL.append((name, options))
         IDS.append("-".join([name, *(f"{key}={value}" for key, value in options.items())]))
+    LATER.extend(IDS[-len(tried.variants) : -1])
     if METHODS[name].sweeps:
+        LATER.extend([f"{name}-sweep"] if SWEEPS else [])
         SWEEPS.append((name, {"n_clusters": list(KS)}))
         SWEEP_IDS.append(f"{name}-sweep")
 
