@@ -8,7 +8,7 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes: four more than two cores, since many tests wait for servers and sites of their own.
+# Test processes: more than cores, since many tests wait for servers and sites of their own.
 JOBS ?= 6
 ARGS ?=
 

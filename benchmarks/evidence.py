@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,8 @@ from _clouds import CLOUDS, CLUSTERS, Cloud, lacking
 from _data import SHARED, FloatArray, IntArray
 from _report import write
 from _runs import Job, Record, fingerprint, run
-from fedclust.engine.reference import SiteCells, compare_with_cloud, describe_site
+from fedclust.engine.record_cells import find_cells
+from fedclust.engine.reference import compare_with_cloud
 from fedclust.numeric.random import server_rng, site_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
@@ -82,15 +83,17 @@ def compared(
 ) -> tuple[dict[int, CloudComparison], float]:
     """Return the comparison of each K, and CPU seconds of the coordinator."""
     found = scaled([site_points(own, p) for own in rows if len(own) >= p])
-    sites: list[SiteCells] = [
-        describe_site(points, site_rng(seed, str(place), 1)) for place, points in enumerate(found)
+    sites = [
+        find_cells(points, site_rng(seed, str(place), 1)) for place, points in enumerate(found)
     ]
     X = np.concatenate([points.X for points in found])
     weights = np.concatenate([points.sizes for points in found]).astype(np.float64)
     rng = server_rng(seed, "benchmark")
     centroids = {k: weighted_kmeans(X, weights, k, rng) for k in tried}
     begin = time.process_time()
-    return compare_with_cloud(sites, centroids, p=p, seed=seed), time.process_time() - begin
+    n_groups = [len(points.X) for points in found]
+    judged = compare_with_cloud(sites, n_groups, centroids, p=p, seed=seed)
+    return judged, time.process_time() - begin
 
 
 def dealt(X: FloatArray, size: str, rng: np.random.Generator) -> list[FloatArray]:
@@ -161,17 +164,24 @@ LACKING: dict[str, Cloud] = {
 }
 
 
-def without_rows(kinds: Sequence[str], sizes: Sequence[str], draws: int) -> list[Record]:
+def drawn(
+    function: Callable[..., Record], kinds: Iterable[str], sizes: Iterable[str], draws: int
+) -> Iterator[tuple[str, str, list[Record]]]:
+    """Yield kind, size and the records of their draws."""
     cases = [(kind, size) for size in sizes for kind in kinds]
     jobs = [
-        Job(without, {"kind": kind, "size": size, "seed": seed})
+        Job(function, {"kind": kind, "size": size, "seed": seed})
         for kind, size in cases
         for seed in range(draws)
     ]
     records = iter(run("evidence", jobs, fingerprint(__file__, CLOUDS_FILE)))
-    rows = []
     for kind, size in cases:
-        some = [next(records) for _ in range(draws)]
+        yield kind, size, [next(records) for _ in range(draws)]
+
+
+def without_rows(kinds: Sequence[str], sizes: Sequence[str], draws: int) -> list[Record]:
+    rows = []
+    for kind, size, some in drawn(without, kinds, sizes, draws):
         least = [min(p for p in record["p"].values() if p is not None) for record in some]
         rows.append(
             {
@@ -198,16 +208,9 @@ def within(kind: str, size: str, seed: int) -> Record:
 
 
 def within_rows(sizes: Sequence[str], draws: int) -> list[Record]:
-    cases = [(kind, size) for size in sizes for kind in CLUSTERS]
-    jobs = [
-        Job(within, {"kind": kind, "size": size, "seed": seed})
-        for kind, size in cases
-        for seed in range(draws)
-    ]
-    records = iter(run("evidence", jobs, fingerprint(__file__, CLOUDS_FILE)))
     rows = []
-    for kind, size in cases:
-        some, k = [next(records) for _ in range(draws)], CLUSTERS[kind][0]
+    for kind, size, some in drawn(within, CLUSTERS, sizes, draws):
+        k = CLUSTERS[kind][0]
         shown = [record for record in some if record["chosen"][0] > 1]
         rows.append(
             {

@@ -1,13 +1,16 @@
 """Does transfer name the hospital that codes a column otherwise, and only that one?
 
-Each session has 5 to 10 sites of 100 to 2,000 persons, 4 to 20 columns, and 2 to 8 clusters whose
-means have a standard deviation of 1.5, 2 or 3 times that within clusters; the method is ``fkm``. A
-quarter of the columns tells no clusters apart. In some sessions up to half of the columns are
-yes/no. In half of the sessions every site differs a little from the others in every column (.2
-standard deviations). At most one site codes one column otherwise: a number in a unit ten times
-smaller or larger, reversed, mirrored about the site's mean, shifted by 1.5 standard deviations, or
-noise in its place; a yes/no column swapped. The column tells clusters apart, as do three others. Of
-units it may be any column of numbers.
+Rows are drawn, and each site forms its protected table and cells as it does for a session; the rule
+is the coordinator's (``engine.column_differences``). A draw has 4 to 12 columns: numbers, skewed
+numbers, yes/no, or some of each. It has 2 to 6 clusters whose means have a standard deviation of
+1.5, 2 or 3 times that within clusters, or one correlated cloud. A quarter of the columns tells no
+clusters apart. Sites differ from the others by 0, .2 or .5 standard deviations in every column; in
+every other draw they have very different mixes of clusters; in a third of the draws a tenth of the
+values is missing.
+
+In each draw all sites agree first; then one of them codes one column otherwise, in each of several
+ways. Units may go wrong in any column of numbers, the rest in one of at least four columns that
+tell clusters apart.
 
 Table: sessions in which exactly the right site and column are named, these and more, others, and
 none. Where all sites agree, ``none`` is right.
@@ -17,147 +20,164 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
+from _data import FloatArray
 from _report import write
-from fedclust import simulate
+from evidence import scaled, site_points
+from fedclust.engine.column_differences import differing_columns
+from fedclust.engine.record_cells import find_cells
+from fedclust.numeric.array_types import BoolArray
+from fedclust.numeric.random import site_rng
+from fedclust.schema.points import Points
 
-FloatArray = NDArray[np.float64]
-
-KINDS = ("agree", "tenfold", "tenth", "reversed", "mirrored", "shifted", "noise", "swapped")
-MIXES = {"even": None, "Dirichlet(.3)": 0.3}
-SITE_EFFECTS = (0.0, 0.2)
+P = 5
+#: Sites, and persons of each: from the first number to the second.
+SIZES = {
+    "4 x 50": (4, 50, 50),
+    "10 x 50": (10, 50, 50),
+    "4 x 200": (4, 200, 200),
+    "30 x 100": (30, 100, 100),
+    "7 x 100 to 2,000": (7, 100, 2_000),
+}
+DATA = ("normal", "lognormal", "yes/no", "some of each", "cloud", "skewed cloud")
+AGREE = "nothing: all agree"
+UNITS = {"unit, x 10": 10.0, "unit, x 88.4": 88.4, "unit, / 10": 0.1}
+SWAPPED, COLUMNS = "swaps yes and no", "swaps two columns"
+KINDS = (*UNITS, "reverses", "mirrors about its mean", "shifts by 1.5 sd", SWAPPED, COLUMNS)
 
 
 @dataclass(frozen=True)
 class Hospitals:
-    """Rows by site, features, K, and the site and column that are coded otherwise."""
+    """Rows of each site; of each column whether it is yes/no, skewed, tells clusters apart (d,)."""
 
-    rows: dict[str, FloatArray]
-    features: list[dict[str, Any]]
+    rows: list[FloatArray]
+    binary: BoolArray
+    skewed: BoolArray
+    telling: BoolArray
     n_clusters: int
-    wrong: tuple[str, str] | None
 
 
-def draw(rng: np.random.Generator, kind: str, mix: float | None) -> Hospitals | None:
-    """Draw a session's sites; None where no column suits the kind."""
-    d, k = int(rng.choice([4, 6, 8, 12, 20])), int(rng.choice([2, 3, 4, 6, 8]))
-    n_sites = int(rng.integers(5, 11))
-    n_binary = 0
-    if kind == "swapped" or rng.random() < 0.4:
-        n_binary = int(rng.integers(1, d // 2 + 1))
+def draw(rng: np.random.Generator, size: str, mix: float | None) -> Hospitals:
+    n_sites, least, most = SIZES[size]
+    d, k = int(rng.choice([4, 6, 8, 12])), int(rng.choice([2, 3, 4, 6]))
+    data = str(rng.choice(DATA))
+    n_binary = {"yes/no": d, "some of each": int(rng.integers(1, d // 2 + 1))}.get(data, 0)
     binary = np.arange(d) >= d - n_binary
+    odd = np.arange(d) % 2 == 1
+    skewed = np.full(d, data in ("lognormal", "skewed cloud")) | (odd & (data == "some of each"))
     means = rng.normal(size=(k, d)) * float(rng.choice([1.5, 2.0, 3.0]))
     means[:, rng.random(d) < 0.25] = 0.0
-    shares = rng.beta(0.5, 0.5, size=(k, d))
+    r = 0.0
+    if "cloud" in data:
+        means[:], r = 0.0, float(rng.choice([0.0, 0.3, 0.6]))
+    root = np.linalg.cholesky(np.full((d, d), r) + (1.0 - r) * np.eye(d))
+    shares = np.clip(rng.beta(0.5, 0.5, size=(k, d)), 0.02, 0.98)
     offsets = np.where(rng.random(d) < 0.5, 0.0, rng.uniform(5.0, 50.0, d))
-    effects = rng.normal(size=(n_sites, d)) * rng.choice(SITE_EFFECTS)
+    differ, lack = float(rng.choice([0.0, 0.2, 0.5])), float(rng.choice([0.0, 0.0, 0.1]))
     rows = []
-    for effect in effects:
-        n = int(np.exp(rng.uniform(np.log(100), np.log(2000))))
+    for effect in rng.normal(size=(n_sites, d)) * differ:
+        n = int(np.exp(rng.uniform(np.log(least), np.log(most + 1))))
         mixture = np.full(k, 1.0 / k) if mix is None else rng.dirichlet(np.full(k, mix))
         labels = rng.choice(k, n, p=mixture)
-        numbers = means[labels] + rng.normal(size=(n, d)) + offsets + effect
-        rows.append(np.where(binary, rng.random((n, d)) < shares[labels], numbers))
-    names = [f"site-{s}" for s in range(n_sites)]
-    features: list[dict[str, Any]] = [
-        {"name": f"x{j}", "kind": "binary" if binary[j] else "numeric"} for j in range(d)
-    ]
-    wrong = None
-    if kind != "agree":
-        telling = np.where(binary, np.ptp(shares, axis=0) > 0.4, means.std(axis=0) > 1.0)
-        suits = {"swapped": telling & binary, "tenfold": ~binary, "tenth": ~binary}
-        columns = np.flatnonzero(suits.get(kind, telling & ~binary))
-        if not len(columns) or telling.sum() < 4:
-            return None
-        s, j = int(rng.integers(n_sites)), int(rng.choice(columns))
-        every = np.concatenate([own[:, j] for own in rows])
-        width = float(np.hypot(1.0, means[:, j].std()))
-        rows[s][:, j] = miscoded(kind, rows[s][:, j], float(offsets[j]), width, every, rng)
-        wrong = names[s], f"x{j}"
-    return Hospitals(dict(zip(names, rows, strict=True)), features, k, wrong)
+        X = means[labels] + rng.normal(size=(n, d)) @ root.T + effect
+        X = np.where(skewed, np.exp(0.6 * X), X + offsets)
+        yes = rng.random((n, d)) < ndtr(ndtri(shares[labels]) + effect)
+        X = np.where(binary, yes, X)
+        rows.append(np.where(rng.random((n, d)) < lack, np.nan, X))
+    telling = np.where(binary, np.ptp(shares, axis=0) > 0.4, means.std(axis=0) > 1.0)
+    return Hospitals(rows, binary, skewed, telling, k)
 
 
-# What the kinds of miscoding need.
 def miscoded(
-    kind: str,
-    column: FloatArray,
-    offset: float,
-    width: float,
-    every: FloatArray,
-    rng: np.random.Generator,
-) -> FloatArray:
-    """Return a site's column (n,) coded otherwise; ``every`` holds all sites'."""
-    match kind:
-        case "tenfold":
-            return 10.0 * column
-        case "tenth":
-            return column / 10.0
-        case "reversed":
-            return 2.0 * offset - column
-        case "mirrored":
-            return 2.0 * column.mean() - column
-        case "shifted":
-            return column + 1.5 * width
-        case "noise":
-            return rng.normal(every.mean(), every.std(), len(column))
-        case _:
-            return 1.0 - column
+    kind: str, drawn: Hospitals, site: int, rng: np.random.Generator
+) -> tuple[FloatArray, set[int]] | None:
+    """Return a site's rows, one column coded otherwise, and which; None where none suits."""
+    enough = drawn.telling.sum() >= 4
+    suits = drawn.telling & ~drawn.binary & enough
+    if kind in UNITS:
+        suits = ~drawn.binary & (enough | ~drawn.telling.any())
+    elif kind == SWAPPED:
+        suits = drawn.telling & drawn.binary & enough
+    columns = np.flatnonzero(suits)
+    if len(columns) < 1 + (kind == COLUMNS):
+        return None
+    X, j = drawn.rows[site].copy(), int(rng.choice(columns))
+    if kind == COLUMNS:
+        other = int(rng.choice(columns[columns != j]))
+        X[:, [j, other]] = X[:, [other, j]]
+        return X, {j, other}
+    every, own = np.concatenate(drawn.rows)[:, j], X[:, j]
+    if kind in UNITS:
+        X[:, j] = UNITS[kind] * own
+    elif kind == "reverses":
+        X[:, j] = np.nanmax(every) + (np.nanmin(every) if not drawn.skewed[j] else 0.0) - own
+    elif kind == SWAPPED:
+        X[:, j] = 1.0 - own
+    elif kind.startswith("mirrors"):
+        X[:, j] = 2.0 * np.nanmean(own) - own
+    else:
+        X[:, j] = own + 1.5 * np.nanstd(every)
+    return X, {j}
 
 
-def verdict(drawn: Hospitals, protection: str, seed: int) -> str:
+def verdict(
+    points: list[Points], drawn: Hospitals, wrong: tuple[int, set[int]] | None, seed: int
+) -> str:
     """Return whether the right site and column are named: right, more, others or none."""
-    result = simulate(
-        "fkm",
-        drawn.rows,
-        config={"n_clusters": drawn.n_clusters, "transfer": True},
-        policy={"protection": protection},
-        features=drawn.features,
-        seed=seed,
-        progress=False,
-    )
-    transfer = result.transfer_
-    assert transfer is not None
-    named = {(s, name) for s, own in transfer.sites.items() for name in own.differing_columns}
+    cells = {
+        f"{place:02}": find_cells(own, site_rng(seed, str(place), 1))
+        for place, own in enumerate(scaled(points))
+    }
+    found = differing_columns(cells, drawn.binary, drawn.n_clusters, 3, seed)
+    named = {(int(site), j) for site, columns in found.items() for j in columns}
+    right = set() if wrong is None else {(wrong[0], j) for j in wrong[1]}
     if not named:
         return "none"
-    if drawn.wrong not in named:
-        return "others"
-    return "right" if len(named) == 1 else "more"
+    return "others" if not named & right else "right" if named <= right else "more"
 
 
-def row(kind: str, mix: str, protection: str, draws: int) -> dict[str, Any]:
-    counts: Counter[str] = Counter()
-    seed = 0
-    while counts.total() < draws:
-        seed += 1
-        drawn = draw(np.random.default_rng([seed, KINDS.index(kind)]), kind, MIXES[mix])
-        if drawn is not None:
-            counts[verdict(drawn, protection, seed)] += 1
-    found = {name: counts[name] for name in ("right", "more", "others", "none")}
-    return {"kind": kind, "mix": mix, "protection": protection, "sessions": draws, **found}
+def verdicts(size: str, mix: float | None, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield each kind and its verdict for one draw."""
+    rng = np.random.default_rng([seed, [*SIZES].index(size), mix is None])
+    drawn = draw(rng, size, mix)
+    points = [site_points(rows, P) for rows in drawn.rows]
+    yield AGREE, verdict(points, drawn, None, seed)
+    for kind in KINDS:
+        site = int(rng.integers(len(points)))
+        found = miscoded(kind, drawn, site, rng)
+        if found is not None:
+            changed = [*points[:site], site_points(found[0], P), *points[site + 1 :]]
+            yield kind, verdict(changed, drawn, (site, found[1]), seed)
+
+
+def rows_of(size: str, seeds: range) -> list[dict[str, Any]]:
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in (*KINDS, AGREE)}
+    for seed in seeds:
+        for kind, found in verdicts(size, 0.3 if seed % 2 else None, seed):
+            counts[kind][found] += 1
+    return [
+        {"sites": size, "what the site does": kind, "sessions": found.total()}
+        | {name: found[name] for name in ("right", "more", "others", "none")}
+        for kind, found in counts.items()
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--protection", choices=("groups", "none"), action="append")
-    parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--draws", type=int, default=60, help="of each size; a quarter of 30 x 100")
+    parser.add_argument("--first", type=int, default=1_000, help="the first seed")
     options = parser.parse_args()
-    write(
-        "transfer",
-        [
-            row(kind, mix, protection, options.draws)
-            for protection in options.protection or ("groups", "none")
-            for mix in MIXES
-            for kind in options.kind or KINDS
-        ],
-        note="fkm with default options; groups: p = 5. Sites of 100 to 2,000 persons.",
-    )
+    rows = []
+    for size, (n_sites, _, _) in SIZES.items():
+        draws = options.draws // (4 if n_sites > 10 else 1)
+        rows += rows_of(size, range(options.first, options.first + draws))
+    write("transfer", rows, note=f"Groups: p = {P}.")
 
 
 if __name__ == "__main__":

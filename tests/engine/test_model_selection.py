@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedclust.engine.model_selection import choose, cloud_sentences, sole_choice, start_agreement
 from fedclust.engine.resolution import FINER
@@ -58,9 +59,26 @@ def test_the_largest_k_whose_clusters_all_stand_apart_is_recommended() -> None:
     assert (choice.n_clusters, choice.reason, choice.tied) == (3, "apart", ())
     assert choice.text.startswith(
         "K = 3: these clusters are clearer than one cloud of this shape would give (p = 0.002). "
-        "From 1 to 2 clusters gains most. Every cluster stands apart from its neighbours."
+        "Every cluster stands apart from its neighbours. From 1 to 2 clusters gains most, but "
+        "K = 3 is the largest K whose clusters all stand apart."
     )
     assert sole_choice(entries) == 3
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (cloud(0.01, 3.0, [0.01, 0.2, 0.2]), "but not all clusters of K = 3 stand apart."),
+        (cloud(0.01, 3.0), "but whether the clusters of K = 3 stand apart is not judged."),
+        (cloud(0.3, 3.0), "but K = 3 is no clearer than one cloud."),
+        (cloud(0.01, 3.0, [0.01] * 3), "From 2 to 3 clusters gains most."),
+    ],
+)
+def test_the_k_that_gains_most_is_named_with_the_reason_against_it(
+    most: CloudComparison, said: str
+) -> None:
+    choice = choose([entry(2, cloud(0.01, 0.5, [0.01, 0.01])), entry(3, most)])
+    assert said in choice.text
 
 
 def test_without_such_a_k_the_largest_step_is_shown_and_not_called_apart() -> None:
@@ -73,7 +91,7 @@ def test_without_such_a_k_the_largest_step_is_shown_and_not_called_apart() -> No
     # K = 2 gains more, but no more than a cloud would.
     assert (choice.n_clusters, choice.reason, choice.tied) == (3, "step", (2,))
     for said in (
-        "From 1 to 2 clusters gains most.",
+        "From 1 to 2 clusters gains most, but K = 2 is no clearer than one cloud.",
         "Clusters 1 and 2 do not stand apart more than pieces of one cloud.",
         "It may be a gradation, a curved cloud, or clusters that touch.",
         "0.700, but is no clearer than one cloud (p = 0.2): look at both.",

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from fedclust.engine import reference
-from fedclust.engine.reference import SiteCells, compare_with_cloud, describe_site
+from fedclust.engine.record_cells import RecordCells, find_cells
+from fedclust.engine.reference import compare_with_cloud
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
+from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.points import Points, row_points
 
 CENTRES = np.array([[0.0, 0, 0, 0], [6, 0, 0, 0], [0, 6, 0, 0]])
@@ -36,25 +38,33 @@ def released(rows: np.ndarray, p: int = 5) -> Points:
     return Points(np.where(known, X, 0.0), table.sizes, np.zeros(X.shape[1]), known)
 
 
-def cells(rows: np.ndarray, n_sites: int = 2) -> list[SiteCells]:
+def cells(rows: np.ndarray, n_sites: int = 2) -> list[RecordCells]:
     rng = np.random.default_rng(1)
-    return [describe_site(released(part), rng) for part in np.array_split(rows, n_sites)]
+    return [find_cells(released(part), rng) for part in np.array_split(rows, n_sites)]
 
 
-def centroids(sites: Sequence[SiteCells], ks: Sequence[int]) -> dict[int, np.ndarray]:
+def against(
+    sites: Sequence[RecordCells], centroids: dict[int, np.ndarray], seed: int = 1
+) -> dict[int, CloudComparison]:
+    """Compare with one cloud; each group is a cell."""
+    n_groups = [len(site.counts) for site in sites]
+    return compare_with_cloud(sites, n_groups, centroids, p=5, seed=seed)
+
+
+def centroids(sites: Sequence[RecordCells], ks: Sequence[int]) -> dict[int, np.ndarray]:
     X = np.concatenate([site.means for site in sites])
     weights = np.concatenate([site.counts for site in sites]).astype(float)
     return {k: weighted_kmeans(X, weights, k, np.random.default_rng(2)) for k in ks}
 
 
 @pytest.fixture(scope="module")
-def clustered() -> list[SiteCells]:
+def clustered() -> list[RecordCells]:
     return cells(three(240))
 
 
 def test_pieces_of_one_correlated_cloud_are_not_clearer_than_one_cloud() -> None:
     sites = cells(correlated(160, 0.6))
-    found = compare_with_cloud(sites, centroids(sites, (2, 3)), p=5, seed=1)
+    found = against(sites, centroids(sites, (2, 3)))
     for comparison in found.values():
         assert comparison.n_draws == 20
         assert comparison.p is not None
@@ -64,9 +74,9 @@ def test_pieces_of_one_correlated_cloud_are_not_clearer_than_one_cloud() -> None
 
 
 def test_clusters_that_are_there_are_clearer_and_each_stands_apart_in_the_sessions_order(
-    clustered: list[SiteCells],
+    clustered: list[RecordCells],
 ) -> None:
-    found = compare_with_cloud(clustered, centroids(clustered, (3, 4)), p=5, seed=1)
+    found = against(clustered, centroids(clustered, (3, 4)))
     assert found[3].p is not None
     assert found[3].p < 0.001
     assert found[3].gap > 3 * found[3].gap_error > 0
@@ -84,17 +94,17 @@ def test_each_cluster_has_its_own_p_whatever_the_order() -> None:
     own = centroids(sites, (3,))[3]
     order = own[:, 0].argsort()
     for chosen in (order, order[::-1]):
-        found = compare_with_cloud(sites, {3: own[chosen]}, p=5, seed=1)[3]
+        found = against(sites, {3: own[chosen]})[3]
         assert found.cluster_p is not None
         far = found.cluster_p[chosen == order[2]]
         assert far < found.cluster_p[chosen != order[2]].min()
 
 
 def test_other_clusters_than_those_of_the_cells_are_not_judged_one_by_one(
-    clustered: list[SiteCells],
+    clustered: list[RecordCells],
 ) -> None:
     elsewhere = {3: np.array([[0.0, 0, 0, -1], [0, 0, 0, 0], [0, 0, 0, 1]])}
-    found = compare_with_cloud(clustered, elsewhere, p=5, seed=1)[3]
+    found = against(clustered, elsewhere)[3]
     assert found.p is not None
     assert found.p < 0.001
     assert found.cluster_p is None
@@ -103,21 +113,19 @@ def test_other_clusters_than_those_of_the_cells_are_not_judged_one_by_one(
 
 
 def test_one_cluster_or_too_few_different_records_are_not_judged(
-    clustered: list[SiteCells],
+    clustered: list[RecordCells],
 ) -> None:
     yes = cells(np.eye(2)[np.repeat([0, 1], 40)])
     for sites, k in ((clustered, 1), (yes, 2), (yes, 3)):
-        found = compare_with_cloud(sites, {k: np.zeros((k, 2))}, p=5, seed=1)[k]
+        found = against(sites, {k: np.zeros((k, 2))})[k]
         assert found.n_draws == 0
         assert found.p is None
         assert found.not_judged
 
 
-def test_the_same_seed_gives_the_same_comparison(clustered: list[SiteCells]) -> None:
+def test_the_same_seed_gives_the_same_comparison(clustered: list[RecordCells]) -> None:
     own = centroids(clustered, (3,))
-    first, again, other = (
-        compare_with_cloud(clustered, own, p=5, seed=seed)[3] for seed in (1, 1, 2)
-    )
+    first, again, other = (against(clustered, own, seed)[3] for seed in (1, 1, 2))
     assert (first.p, first.gap, first.gap_error) == (again.p, again.gap, again.gap_error)
     assert (first.cluster_p == again.cluster_p).all()
     assert first.gap != other.gap
@@ -128,7 +136,7 @@ def test_cells_of_the_cloud_have_the_covariance_and_shares_of_the_sites() -> Non
     rows[:, 0] = np.exp(rows[:, 0])
     rows[:, 3] = rows[:, 3] > 0.6
     sites = cells(rows, 4)
-    cloud = reference._OneCloud(sites, 5)
+    cloud = reference._OneCloud(sites, [len(site.counts) for site in sites], 5)
     cloud.fit(1)
     drawn = [cloud.draw(np.random.default_rng(seed)) for seed in range(5)]
     covariances = [reference._covariance(each.cells.X, each.cells.weights) for each in drawn]
@@ -138,7 +146,7 @@ def test_cells_of_the_cloud_have_the_covariance_and_shares_of_the_sites() -> Non
     assert np.abs(error).max() < 0.15
     # Records lie on the column's own values, as often as at the sites.
     assert set(np.unique(drawn[0].cells.X[:, 3])) == {0.0, 1.0}
-    observed = sum(site.persons[3][0] for site in sites) / 800
+    observed = sum(site.columns()[3][1][0] for site in sites) / 800
     assert np.mean([each.reached[3] for each in drawn]) == pytest.approx(observed, abs=0.05)
     # Skewed where the sites are.
     assert all(np.median(each.cells.X[:, 0]) < each.cells.X[:, 0].mean() for each in drawn)
@@ -149,36 +157,35 @@ def test_as_many_persons_lack_values_in_the_cloud_and_the_same_ones_lack_several
     sick = rows[:, 0] > 0.6
     rows[np.ix_(sick, [2, 3])] = np.nan
     sites = cells(rows)
-    cloud = reference._OneCloud(sites, 5)
+    cloud = reference._OneCloud(sites, [len(site.counts) for site in sites], 5)
     cloud.fit(1)
     known = np.concatenate([cloud.draw(np.random.default_rng(s)).cells.known for s in range(3)])
     assert (known[:, :2] == 1.0).all()
     assert 1.0 - known[:, 2].mean() == pytest.approx(sick.mean(), abs=0.1)
     assert np.corrcoef(known[:, 2], known[:, 3])[0, 1] > 0.7
     # Two halves, those with a panel and those without, are no clusters.
-    found = compare_with_cloud(sites, centroids(sites, (2,)), p=5, seed=1)[2]
+    found = against(sites, centroids(sites, (2,)))[2]
     assert found.p is not None
     assert found.p > 0.05
 
 
-def test_constant_columns_change_nothing(clustered: list[SiteCells]) -> None:
+def test_constant_columns_change_nothing(clustered: list[RecordCells]) -> None:
     def padded(x: np.ndarray) -> np.ndarray:
         return np.column_stack([x, np.full(len(x), 4.2)])
 
     wider = [
-        SiteCells(
-            padded(site.means),
-            padded(site.middles),
-            np.column_stack([site.known, np.ones(len(site.known))]),
-            site.counts,
-            site.n_groups,
-            (*site.values, np.array([4.2])),
-            (*site.persons, np.array([site.n])),
+        site.model_copy(
+            update={
+                "means": padded(site.means),
+                "n_values": np.append(site.n_values, 1),
+                "values": np.append(site.values, 4.2),
+                "persons": np.append(site.persons, site.counts.sum()),
+            }
         )
         for site in clustered
     ]
     own = {3: padded(centroids(clustered, (3,))[3])}
-    found = compare_with_cloud(wider, own, p=5, seed=1)[3]
+    found = against(wider, own)[3]
     assert found.p is not None
     assert found.p < 0.001
 
@@ -194,26 +201,29 @@ def test_a_distribution_gets_one_peak_and_keeps_its_persons() -> None:
 
 
 def test_of_many_sites_some_are_drawn_and_of_large_ones_a_part(
-    clustered: list[SiteCells],
+    clustered: list[RecordCells],
 ) -> None:
-    rows = describe_site(row_points(np.zeros((90, 1))), np.random.default_rng(0))
-    assert reference._drawn_sites([rows], 1) == [(90, 1)]
-    many = clustered * 50
-    drawn = reference._drawn_sites(many, 5)
+    rows = find_cells(row_points(np.zeros((90, 1))), np.random.default_rng(0))
+    assert reference._drawn_sites([rows], [90], 1) == [(90, 1)]
+    many, n_groups = clustered * 50, [len(site.counts) for site in clustered] * 50
+    drawn = reference._drawn_sites(many, n_groups, 5)
     assert sum(n for n, _ in drawn) == pytest.approx(2_000, rel=0.05)
     assert {least for _, least in drawn} == {5}
-    assert reference._drawn_sites(many, 8)[0][1] == 8
+    assert reference._drawn_sites(many, n_groups, 8)[0][1] == 8
 
 
 def test_cells_of_a_large_site_hold_means_and_middle_values_of_records() -> None:
     rng = np.random.default_rng(0)
-    rows = np.column_stack([rng.normal(size=900), rng.integers(3, size=900)])
+    # The last column is lacking.
+    rows = np.column_stack([rng.normal(size=900), rng.integers(3, size=900), np.full(900, np.nan)])
     points = released(rows)
-    site = describe_site(points, rng)
+    site = find_cells(points, rng)
     assert len(points.X) > len(site.means) == 60
-    assert site.n == 900
+    assert site.counts.sum() == 900
     expected = np.average(points.X, axis=0, weights=points.sizes)
     assert np.average(site.means, axis=0, weights=site.counts) == pytest.approx(expected)
-    assert site.values[0] is None
-    assert set(np.unique(site.middles[:, 1])) <= set(site.values[1].tolist())
-    assert site.persons[1].sum() == 900
+    ((column, (values, persons)),) = site.columns().items()
+    assert column == 1
+    assert site.middles.shape == (60, 1)
+    assert set(np.unique(site.middle_values()[:, 1])) <= set(values.tolist())
+    assert persons.sum() == 900

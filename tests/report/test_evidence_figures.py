@@ -315,6 +315,10 @@ def test_the_choice_marks_every_k_that_is_clearer_than_one_cloud() -> None:
             {"choice": "silhouette", "tied": (3, 4)},
             "K = 2 is shown, too close to call with K = 3, 4",
         ),
+        (
+            {"choice": "apart", "tied": (10,)},
+            "K = 2 is shown: all its clusters stand apart; K = 10 has the highest silhouette",
+        ),
     ],
 )
 def test_near_ties_and_one_cloud_recommend_no_k(changes: dict[str, Any], words: str) -> None:

@@ -389,9 +389,14 @@ def _with_cloud(
         found = [CloudComparison(n_draws=0, not_judged=sentence)] * len(own)
     else:
         by_k = {each.n_clusters or len(each.centroids): each.centroids for each in own}
-        sites = evidence.site_cells(contributions)
-        rule = centroid_rule(config)
-        compared = compare_with_cloud(sites, by_k, p=config.p, seed=plan.seed, rule=rule)
+        compared = compare_with_cloud(
+            [*evidence.cells_of(contributions).values()],
+            evidence.count_groups(contributions),
+            by_k,
+            p=config.p,
+            seed=plan.seed,
+            rule=centroid_rule(config),
+        )
         found = [compared[k] for k in by_k]
     changed = [
         each.model_copy(update={"one_cloud": cloud}) for each, cloud in zip(own, found, strict=True)

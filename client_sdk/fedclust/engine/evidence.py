@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from fedclust.engine import evaluation
 from fedclust.engine.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
 from fedclust.engine.record_cells import (
+    MOST_VALUES,
+    N_CELLS,
     RecordCells,
     check_record_cells,
     find_cells,
-    split_columns,
 )
-from fedclust.engine.reference import MOST_VALUES, N_CELLS, SiteCells
 from fedclust.engine.sweep_messages import config_at, has_enough, several_of
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
@@ -449,32 +449,8 @@ def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
     return {site: each.cells for site, each in sent.items() if each.cells is not None}
 
 
-def site_cells(contributions: Sequence[Contribution]) -> list[SiteCells]:
-    """Return what the answers say of each site's records, for the comparison with one cloud."""
-    return [
-        _site_cells(each)
-        for each in payloads_of(contributions, EvidencePayload).values()
-        if each.cells is not None
-    ]
-
-
-def _site_cells(sent: EvidencePayload) -> SiteCells:
-    found = next(part.evaluation for part in sent.parts if part is not None)
-    cells = narrow(sent.cells, RecordCells)
-    columns = split_columns(cells.n_values, cells.values, cells.persons)
-    middles = cells.means.copy()
-    if cells.middles is not None:
-        middles[:, list(columns)] = cells.middles
-    known = np.ones(middles.shape)
-    if cells.known is not None:
-        known = cells.known / cells.counts[:, None]
-    every = [columns.get(j, (None, None)) for j in range(len(cells.n_values))]
-    return SiteCells(
-        means=cells.means,
-        middles=middles,
-        known=known,
-        counts=cells.counts,
-        n_groups=int(found.points.sum()),
-        values=tuple(values for values, _ in every),
-        persons=tuple(persons for _, persons in every),
-    )
+def count_groups(contributions: Sequence[Contribution]) -> list[int]:
+    """Return the number of groups of each site that sent cells."""
+    sent = payloads_of(contributions, EvidencePayload).values()
+    firsts = [next(filter(None, each.parts)) for each in sent if each.cells is not None]
+    return [int(part.evaluation.points.sum()) for part in firsts]

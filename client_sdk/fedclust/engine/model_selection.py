@@ -169,10 +169,7 @@ def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
         best, reason = clear[int(tolerant_argmin([-_step(entries, e) for e in clear]))], "step"
     by_silhouette = _ranked(_coarse_enough(entries)[0])[:1]
     tied = tuple(e.n_clusters for e in by_silhouette if e.n_clusters != best.n_clusters)
-    says = cloud_sentences(best.result)
-    gained = _largest_gain(entries)
-    if gained is not None:
-        says.insert(1, gained)
+    says = [*cloud_sentences(best.result), *_largest_gain(entries, best)]
     if tied:
         other, score = by_silhouette[0], _or_lowest(by_silhouette[0].simplified_silhouette)
         p = _p(other)
@@ -250,14 +247,24 @@ def _one_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> list[str]:
     return says
 
 
-def _largest_gain(entries: Sequence[SweepEntry]) -> str | None:
-    """Return between which two K the inertia falls most, compared with the cloud."""
+def _largest_gain(entries: Sequence[SweepEntry], best: SweepEntry) -> list[str]:
+    """Say at which K the inertia falls most, compared with the cloud, and why that is not best."""
     steps = [_step(entries, entry) for entry in entries]
     at = int(tolerant_argmin([-step for step in steps]))
     if len(entries) < 2 or not np.isfinite(steps[at]):
-        return None
-    before = entries[at - 1].n_clusters if at else 1
-    return f"From {before} to {entries[at].n_clusters} clusters gains most."
+        return []
+    most, before = entries[at], entries[at - 1].n_clusters if at else 1
+    k, close = most.n_clusters, _close_clusters(most)
+    why = ""
+    if not _is_clear(most):
+        why = f", but K = {k} is no clearer than one cloud"
+    elif close is None and most is not best:
+        why = f", but whether the clusters of K = {k} stand apart is not judged"
+    elif close and most is not best:
+        why = f", but not all clusters of K = {k} stand apart"
+    elif most.n_clusters < best.n_clusters:
+        why = f", but K = {best.n_clusters} is the largest K whose clusters all stand apart"
+    return [f"From {before} to {k} clusters gains most{why}."]
 
 
 def _step(entries: Sequence[SweepEntry], entry: SweepEntry) -> float:

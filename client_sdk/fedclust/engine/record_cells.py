@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.engine.reference import MOST_VALUES, N_CELLS, SiteCells, describe_site
 from fedclust.methods.common.kmeans_rounds import Cells, check_cells, count_sent_cells
-from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.methods.common.local_kmeans import local_restarts
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
 from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.message_checks import check_counts, check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import PrincipalAxes
@@ -20,15 +22,21 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 
 __all__ = [
+    "MOST_VALUES",
+    "N_CELLS",
     "PooledCells",
     "RecordCells",
     "check_record_cells",
+    "cluster_records",
     "find_cells",
     "pool_cells",
     "principal_axes",
-    "split_columns",
 ]
 
+#: Cells of each site: as many as the landmarks of ``spectral``.
+N_CELLS = 60
+#: A site sends a column's values where its records hold at most so many.
+MOST_VALUES = 10
 _SLACK = 1e-9
 
 
@@ -57,26 +65,74 @@ class RecordCells(Cells):
     persons: IntVector
     middles: FloatMatrix | None = None
 
+    def columns(self) -> dict[int, tuple[FloatArray, IntArray]]:
+        """Return values and persons of each column that is described by its values."""
+        n, ends = self.n_values, np.cumsum(self.n_values)
+        parts = {int(j): slice(ends[j] - n[j], ends[j]) for j in np.flatnonzero(n)}
+        return {j: (self.values[part], self.persons[part]) for j, part in parts.items()}
+
+    def middle_values(self) -> FloatArray:
+        """Return the middle values (m, d), and means where a column has more values."""
+        found = self.means.copy()
+        if self.middles is not None:
+            found[:, self.n_values > 0] = self.middles
+        return found
+
+    def known_shares(self) -> FloatArray:
+        """Return the share (m, d) of persons whose record holds a value that is not imputed."""
+        if self.known is None:
+            return np.ones(self.means.shape)
+        return np.asarray(self.known / self.counts[:, None])
+
 
 def find_cells(points: Points, rng: np.random.Generator) -> RecordCells:
     """Describe a site's scaled points (m, d) by cells."""
-    found = describe_site(points, rng)
-    few = [j for j, values in enumerate(found.values) if values is not None]
-    values = [each for each in found.values if each is not None]
-    persons = [each for each in found.persons if each is not None]
+    X, sizes = points.X, points.sizes
+    known = np.ones(X.shape, dtype=np.bool_) if points.observed is None else points.observed
+    n_values, values, persons = np.zeros(X.shape[1], dtype=np.int64), [np.zeros(0)], [sizes[:0]]
+    for j, held in enumerate(known.T):
+        found, places = np.unique(X[held, j], return_inverse=True)
+        if len(found) <= MOST_VALUES:
+            n_values[j] = len(found)
+            values.append(found)
+            persons.append(np.bincount(places, weights=sizes[held]).astype(np.int64))
+    means, middles, reached, counts = cluster_records(X, known, sizes, rng)
     return RecordCells(
-        counts=found.counts,
-        means=found.means,
-        n_values=np.array([0 if each is None else len(each) for each in found.values]),
-        values=np.concatenate([np.zeros(0), *values]),
-        known=None if (found.known == 1.0).all() else _persons_of(found),
-        persons=np.concatenate([np.zeros(0, dtype=np.int64), *persons]),
-        middles=found.middles[:, few] if len(points.X) > N_CELLS else None,
+        counts=counts,
+        means=means,
+        known=None if known.all() else reached,
+        n_values=n_values,
+        values=np.concatenate(values),
+        persons=np.concatenate(persons),
+        middles=middles[:, n_values > 0] if len(X) > N_CELLS else None,
     )
 
 
-def _persons_of(site: SiteCells) -> IntArray:
-    return np.rint(site.known * site.counts[:, None]).astype(np.int64)
+def cluster_records(
+    X: FloatArray, known: BoolArray, sizes: IntArray, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, IntArray, IntArray]:
+    """Return the cells of records X (n, d), each of as many persons as ``sizes`` (n,) says.
+
+    Means (m, d) include values that are not ``known`` (n, d), middle values (m, d) do not. Then
+    how many persons have a known value (m, d), and how many there are (m,).
+    """
+    if len(X) <= N_CELLS:
+        return X, X, known * sizes[:, None], sizes
+    n_init = local_restarts(len(X), X.shape[1], N_CELLS)
+    centres = weighted_kmeans(X, sizes.astype(np.float64), N_CELLS, rng, n_init)
+    labels = nearest_centroid(X, centres)
+    found = []
+    for cell in np.unique(labels):
+        own, held, weights = X[labels == cell], known[labels == cell], sizes[labels == cell]
+        mass = np.where(held, weights[:, None], 1e-9)
+        order = np.argsort(own, axis=0, kind="stable")
+        reached = np.take_along_axis(mass, order, axis=0).cumsum(axis=0) >= mass.sum(axis=0) / 2.0
+        ordered = np.take_along_axis(own, order, axis=0)
+        middle = np.take_along_axis(ordered, reached.argmax(axis=0)[None], axis=0)[0]
+        mean = np.average(own, axis=0, weights=weights)
+        found.append((mean, middle, weights @ held, weights.sum()))
+    means, middles, reached, counts = (np.array(each) for each in zip(*found, strict=True))
+    return means, middles, reached, counts
 
 
 def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
@@ -100,7 +156,7 @@ def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
     check_shape(payload.persons, (n,), "/cells/persons")
     check_counts(payload.persons, config.p, "/cells/persons")
     lower, upper = scaled_bounds(config)
-    columns = split_columns(payload.n_values, payload.values, payload.persons)
+    columns = payload.columns()
     for j, (values, persons) in columns.items():
         slack = _SLACK * np.maximum(1.0, np.abs(values))
         outside = (values < lower[j] - slack) | (values > upper[j] + slack)
@@ -116,17 +172,6 @@ def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
             if not np.isin(found[known[:, j] > 0], values).all():
                 message = "a middle value is one of the column's values"
                 raise RuleViolation("middle", message, "/cells/middles")
-
-
-def split_columns(
-    n_values: IntArray, values: FloatArray, persons: IntArray
-) -> dict[int, tuple[FloatArray, IntArray]]:
-    """Return the values and persons of each column that is described by its values."""
-    ends = np.cumsum(n_values)
-    return {
-        int(j): (values[ends[j] - n_values[j] : ends[j]], persons[ends[j] - n_values[j] : ends[j]])
-        for j in np.flatnonzero(n_values)
-    }
 
 
 # --- at the coordinator ---------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedclust.methods.common.local_kmeans import local_restarts
-from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+from fedclust.engine.record_cells import MOST_VALUES, N_CELLS, RecordCells, cluster_records
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.distances import nearest_centroid, squared_distances
 from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
@@ -31,14 +31,9 @@ from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
 from fedclust.schema.evidence import CloudComparison
-from fedclust.schema.points import Points
 
-__all__ = ["N_CELLS", "SiteCells", "compare_with_cloud", "describe_site"]
+__all__ = ["compare_with_cloud"]
 
-#: Cells of each site: as many as the landmarks of ``spectral``.
-N_CELLS = 60
-#: A column with at most this many different records at all sites is drawn on these values.
-MOST_VALUES = 10
 #: Clouds drawn for the comparison,
 _DRAWS = 20
 #: and to find what grouping takes away: in each of so many passes.
@@ -66,84 +61,12 @@ _AGREEMENT = 0.9
 _GRID = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
 
 
-@dataclass(frozen=True)
-class SiteCells:
-    """What a site's records say of their clusters and columns, in the session's scaled space.
-
-    Attributes
-    ----------
-    means, middles : (m, d) float64
-        Of the records of each of at most ``N_CELLS`` cells: mean with imputed values, and middle
-        value, weighted by persons, of those that were observed.
-    known : (m, d) float64
-        The share of the persons whose record holds a value that was observed.
-    counts : (m,) int64
-        Persons in each cell.
-    n_groups : int
-    values : tuple of (v,) float64 or None, one for each column
-        The different observed records, ascending; None where there are more than ``MOST_VALUES``.
-    persons : tuple of (v,) int64 or None, one for each column
-        How many persons have each of these.
-    """
-
-    means: FloatArray
-    middles: FloatArray
-    known: FloatArray
-    counts: IntArray
-    n_groups: int
-    values: tuple[FloatArray | None, ...]
-    persons: tuple[IntArray | None, ...]
-
-    @property
-    def n(self) -> int:
-        """Persons of the site."""
-        return int(self.counts.sum())
-
-
-def describe_site(points: Points, rng: np.random.Generator) -> SiteCells:
-    """Return the cells of a site's scaled points, and its columns of few values."""
-    X, sizes = points.X, points.sizes
-    known = np.ones(X.shape, dtype=np.bool_) if points.observed is None else points.observed
-    values: list[FloatArray | None] = []
-    persons: list[IntArray | None] = []
-    for column, held in zip(X.T, known.T, strict=True):
-        found, places = np.unique(column[held], return_inverse=True)
-        few = len(found) <= MOST_VALUES
-        values.append(found if few else None)
-        counts = np.bincount(places, weights=sizes[held]).astype(np.int64)
-        persons.append(counts if few else None)
-    cells = _cells(X, known, sizes, rng)
-    return SiteCells(*cells, len(X), tuple(values), tuple(persons))
-
-
-def _cells(
-    X: FloatArray, known: BoolArray, sizes: IntArray, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
-    """Return means, middle values and known shares (m, d) of cells, and their persons (m,)."""
-    if len(X) <= N_CELLS:
-        return X, X, known.astype(np.float64), sizes
-    n_init = local_restarts(len(X), X.shape[1], N_CELLS)
-    centres = weighted_kmeans(X, sizes.astype(np.float64), N_CELLS, rng, n_init)
-    labels = nearest_centroid(X, centres)
-    found = []
-    for cell in np.unique(labels):
-        own, held, weights = X[labels == cell], known[labels == cell], sizes[labels == cell]
-        mean, share = (np.average(each, axis=0, weights=weights) for each in (own, held))
-        mass = np.where(held, weights[:, None], 1e-9)
-        order = np.argsort(own, axis=0, kind="stable")
-        reached = np.take_along_axis(mass, order, axis=0).cumsum(axis=0) >= mass.sum(axis=0) / 2.0
-        ordered = np.take_along_axis(own, order, axis=0)
-        middle = np.take_along_axis(ordered, reached.argmax(axis=0)[None], axis=0)[0]
-        found.append((mean, middle, share, weights.sum()))
-    means, middles, shares, counts = (np.array(each) for each in zip(*found, strict=True))
-    return means, middles, shares, counts
-
-
 # --- the comparison -------------------------------------------------------------------------------
 
 
 def compare_with_cloud(
-    sites: Sequence[SiteCells],
+    sites: Sequence[RecordCells],
+    n_groups: Sequence[int],
     centroids: Mapping[int, FloatArray],
     *,
     p: int,
@@ -154,8 +77,10 @@ def compare_with_cloud(
 
     Parameters
     ----------
-    sites : sequence of SiteCells
+    sites : sequence of RecordCells
         In an order that depends on nothing but the session.
+    n_groups : sequence of int
+        Of each site.
     centroids : mapping of int to (K, d) float64
         By K: the session's own, scaled.
     p : int
@@ -169,7 +94,7 @@ def compare_with_cloud(
     dict of int to CloudComparison
         By K.
     """
-    cloud = _OneCloud(sites, p)
+    cloud = _OneCloud(sites, n_groups, p)
     X, weights = cloud.cells.X, cloud.cells.weights
     n_different = len(np.unique(X, axis=0))
     found = {
@@ -333,15 +258,13 @@ class _OneCloud:
     persons who lack it, else 0. e columns together.
     """
 
-    def __init__(self, sites: Sequence[SiteCells], p: int) -> None:
-        means, middles, known = (
-            np.concatenate([getattr(site, name) for site in sites])
-            for name in ("means", "middles", "known")
-        )
+    def __init__(self, sites: Sequence[RecordCells], n_groups: Sequence[int], p: int) -> None:
+        means = np.concatenate([site.means for site in sites])
+        middles = np.concatenate([site.middle_values() for site in sites])
+        known = np.concatenate([site.known_shares() for site in sites])
         weights = np.concatenate([site.counts for site in sites]).astype(np.float64)
         d = means.shape[1]
-        found = {j: _few_values(sites, j) for j in range(d)}
-        self._few = {j: few for j, few in found.items() if few is not None}
+        self._few = _few_values(sites)
         self._use_middles = np.isin(np.arange(d), list(self._few))
         self.cells = _Cells(np.where(self._use_middles, middles, means), known, weights)
         share = np.average(known, axis=0, weights=weights)
@@ -350,7 +273,7 @@ class _OneCloud:
         self._few |= {d + i: _Few(yes, share[[j]]) for i, j in enumerate(self._lacking)}
         self._mean = np.average(means, axis=0, weights=weights)
         self._covariance = _covariance(self._with_lacking(self.cells), weights)
-        self._sites = _drawn_sites(sites, p)
+        self._sites = _drawn_sites(sites, n_groups, p)
 
     def _with_lacking(self, cells: _Cells) -> FloatArray:
         """Return all columns (m, e) of cells."""
@@ -418,12 +341,12 @@ class _OneCloud:
         mean = (np.where(known, records, 0.0) * held).sum(axis=0) / np.maximum(total, 1)
         mean = np.where(total > 0, mean, self._mean)
         found = [
-            _cells(np.where(np.isnan(own), mean, own), ~np.isnan(own), counts, rng)
+            cluster_records(np.where(np.isnan(own), mean, own), ~np.isnan(own), counts, rng)
             for own, counts in tables
         ]
-        means, middles, shares, counts = (np.concatenate(each) for each in zip(*found, strict=True))
+        means, middles, held, counts = (np.concatenate(each) for each in zip(*found, strict=True))
         X = np.where(self._use_middles, middles, means)
-        cells = _Cells(X, shares, counts.astype(np.float64))
+        cells = _Cells(X, held / counts[:, None], counts.astype(np.float64))
         persons = np.concatenate(everybody)
         lost = _covariance(persons, np.ones(len(persons)))
         lost -= _covariance(self._with_lacking(cells), cells.weights)
@@ -470,34 +393,36 @@ class _OneCloud:
         return records, sizes
 
 
-def _drawn_sites(sites: Sequence[SiteCells], p: int) -> list[tuple[int, int]]:
+def _drawn_sites(
+    sites: Sequence[RecordCells], n_groups: Sequence[int], p: int
+) -> list[tuple[int, int]]:
     """Return persons and p of each site that is drawn: of many sites every other, or fewer."""
     found = []
-    for site in sites:
+    for site, groups in zip(sites, n_groups, strict=True):
+        n = int(site.counts.sum())
         # Groups of complete persons are larger only where the site's own p is.
-        complete = bool((site.known == 1.0).all())
-        least = max(p, round(site.n / site.n_groups / _MEAN_SIZE)) if complete else p
-        found.append((min(site.n, max(_SITE_PERSONS, N_CELLS * least)), least))
+        least = max(p, round(n / groups / _MEAN_SIZE)) if site.known is None else p
+        found.append((min(n, max(_SITE_PERSONS, N_CELLS * least)), least))
     found.sort()
     step = -(-sum(n for n, _ in found) // _ALL_PERSONS)
     return found[step // 2 :: step]
 
 
-def _few_values(sites: Sequence[SiteCells], j: int) -> _Few | None:
-    """Return a column's values where all sites together have at most ``MOST_VALUES``."""
-    held = [(a, b) for a, b in ((s.values[j], s.persons[j]) for s in sites) if a is not None]
-    if len(held) < len(sites):
-        return None
-    # Scaled values that differ in their last digits are one value.
-    digits = np.round(np.concatenate([values for values, _ in held]), 9)
-    values, places = np.unique(digits, return_inverse=True)
-    if not 0 < len(values) <= MOST_VALUES:
-        return None
-    persons = np.concatenate([n for _, n in held if n is not None])
-    shares = np.bincount(places, weights=persons).astype(np.float64)
-    if len(values) > 2:
-        shares = _one_peak(shares)
-    return _Few(values, (np.cumsum(shares) / shares.sum())[:-1])
+def _few_values(sites: Sequence[RecordCells]) -> dict[int, _Few]:
+    """Return the columns that have at most ``MOST_VALUES`` values at all sites together."""
+    described = [site.columns() for site in sites]
+    found = {}
+    for j in sorted(set.intersection(*map(set, described))):
+        # Scaled values that differ in their last digits are one value.
+        digits = np.round(np.concatenate([columns[j][0] for columns in described]), 9)
+        values, places = np.unique(digits, return_inverse=True)
+        if len(values) <= MOST_VALUES:
+            persons = np.concatenate([columns[j][1] for columns in described])
+            shares = np.bincount(places, weights=persons).astype(np.float64)
+            if len(values) > 2:
+                shares = _one_peak(shares)
+            found[j] = _Few(values, (np.cumsum(shares) / shares.sum())[:-1])
+    return found
 
 
 def _reached(column: FloatArray, values: FloatArray, weights: FloatArray) -> FloatArray:

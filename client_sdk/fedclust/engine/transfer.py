@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedclust.engine.column_differences import FEWEST_OTHERS, SiteProfile, differing_columns
+from fedclust.engine.column_differences import FEWEST_OTHERS, differing_columns
 from fedclust.engine.evidence import EvidencePart
 from fedclust.engine.record_cells import PooledCells
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.agreement import adjusted_rand_index, cohen_kappa, cramers_v, matched
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.modes import CentroidRule, keep_means
@@ -98,13 +99,21 @@ def summarise(
     """
     sent = {each.site: each.payload for each in parts if each.payload is not None}
     counts = {site: part.evaluation.counts for site, part in sent.items()}
-    summaries = {site: _summary(part, cells, site) for site, part in sent.items()}
     differing: dict[str, tuple[int, ...]] = {}
     compared = len(sent) > max(config.policy.min_sites, FEWEST_OTHERS)
     if compared:
         n_clusters = len(next(iter(counts.values())))
-        binary = binary_columns(config.columns)
-        differing = differing_columns(summaries, binary, n_clusters, config.policy.min_sites, seed)
+        own = {site: cells.sites == cells.names.index(site) for site in sent}
+        differing = differing_columns(
+            {
+                site: Cells(counts=cells.counts[of], means=cells.means[of])
+                for site, of in own.items()
+            },
+            binary_columns(config.columns),
+            n_clusters,
+            config.policy.min_sites,
+            seed,
+        )
     sites = {}
     for site, part in sent.items():
         table, ari, kappa = _agreement(part.own)
@@ -122,13 +131,6 @@ def summarise(
         cramers_v=cramers_v(np.stack(list(counts.values()))) if several else None,
         compared=compared,
     )
-
-
-def _summary(part: EvidencePart, cells: PooledCells, site: str) -> SiteProfile:
-    own = cells.sites == cells.names.index(site)
-    found = part.evaluation
-    within = found.m2.sum(axis=0) / found.counts.sum() + found.within
-    return SiteProfile(cells.means[own], cells.counts[own], within)
 
 
 def add_left_out(transfer: Transfer, tables: Mapping[str, IntArray]) -> Transfer:

@@ -9,6 +9,9 @@ from fedclust.schema.result import Result, SweepEntry
 
 __all__ = ["apart_text", "chosen_text", "cloud_columns", "n_apart", "short_verdict", "verdict"]
 
+#: Why a K comes before that of the highest silhouette.
+_REASONS = {"apart": "all its clusters stand apart", "step": "it gains most of the clear ones"}
+
 
 def verdict(result: Result) -> str:
     """Return all that a result says of how clear its clusters are; empty where nobody asked."""
@@ -37,6 +40,11 @@ def chosen_text(result: Result) -> str:
         return f"no K is recommended, K = {result.n_clusters} is shown"
     if result.tied:
         others = ", ".join(map(str, result.tied))
+        if result.choice in _REASONS:
+            return (
+                f"K = {result.n_clusters} is shown: {_REASONS[result.choice]}; "
+                f"K = {others} has the highest silhouette"
+            )
         return f"K = {result.n_clusters} is shown, too close to call with K = {others}"
     return f"K = {result.n_clusters} is recommended"
 
