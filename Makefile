@@ -48,6 +48,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/fedclust-service openapi --check
+	$(BIN)/python tests/support/code_lines.py
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .

@@ -17,16 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from support.code_lines import code_lines
-
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "client_sdk" / "fedclust"
-#: Everything at a site that touches the network or says what travels.
-NETWORK_FACING = [SITE / name for name in ("_http.py", "client.py")]
-NETWORK_FACING += [
-    SITE / "site" / name for name in ("participate.py", "session_run.py", "journal.py")
-]
-NETWORK_FACING += sorted((SITE / "wire").glob("*.py"))
 
 
 def tracked(*suffixes: str) -> list[Path]:
@@ -190,23 +182,6 @@ def test_code_avoids_them_too_and_refers_to_pages_that_exist() -> None:
     assert not found, "\n".join(found)
 
 
-#: Classes of one name that mean the same in several places.
-SHARED_NAMES = {
-    "every method has them": {"CellsTask", "Config", "DefaultConfig", "PaperConfig", "State"},
-    "the coordinator's entity and its body on the wire": {"Participation", "Submission"},
-}
-
-
-def test_a_class_name_has_one_meaning() -> None:
-    places: dict[str, list[str]] = {}
-    for path in tracked(".py", ".html", ".js"):
-        if path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"):
-            for name in re.findall(r"^class (\w+)", path.read_text("utf-8"), re.M):
-                places.setdefault(name, []).append(str(path.relative_to(ROOT)))
-    repeated = {name: found for name, found in places.items() if len(found) > 1}
-    assert repeated.keys() == set().union(*SHARED_NAMES.values()), repeated
-
-
 def test_a_long_function_gives_its_reason() -> None:
     """Over 60 lines without the docstring, or over eight parameters without self."""
     bare = []
@@ -228,11 +203,6 @@ def test_a_long_function_gives_its_reason() -> None:
             if not any(line.strip().startswith("#") for line in near):
                 bare.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert not bare, "\n".join(bare)
-
-
-def test_what_touches_the_network_at_a_site_is_read_in_an_afternoon() -> None:
-    lines = {str(path): code_lines(path) for path in NETWORK_FACING}
-    assert sum(lines.values()) <= 1700, lines
 
 
 def test_a_bare_install_is_at_most_30_distributions() -> None:
@@ -330,28 +300,11 @@ def test_the_functions_that_contributing_names_are_in_their_files() -> None:
         assert re.search(rf"^\s*(?:def |class )?{name}\b", text, re.MULTILINE), f"{name}: {path}"
 
 
-#: Of the page of each method, in this order.
-METHOD_HEADINGS = (
-    "When to use it",
-    "When not",
-    "A small example",
-    "What it computes",
-    "Options",
-    "What leaves a hospital",
-    "Cost",
-    "What the protection costs",
-    "Errors and warnings you may see",
-    "References",
-    "Details",
-)
-
-
-def test_every_method_has_a_page_with_the_same_headings() -> None:
+def test_every_method_has_a_page_with_an_example_and_its_references() -> None:
     from fedclust.methods.registry import METHODS
 
     for name, method in METHODS.items():
         text = (ROOT / "docs" / "methods" / f"{name}.md").read_text("utf-8")
-        assert tuple(re.findall(r"^## (.+)$", text, re.MULTILINE)) == METHOD_HEADINGS, name
         assert text.startswith(f"# {name}: "), name
         references = " ".join(text.partition("\n## References\n")[2].split())
         assert references.startswith(method.citation), name

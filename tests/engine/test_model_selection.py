@@ -58,9 +58,10 @@ def test_the_largest_k_whose_clusters_all_stand_apart_is_recommended() -> None:
     choice = choose(entries)
     assert (choice.n_clusters, choice.reason, choice.tied) == (3, "apart", ())
     assert choice.text.startswith(
-        "K = 3: these clusters are clearer than one cloud of this shape would give (p = 0.002). "
-        "Every cluster stands apart from its neighbours. From 1 to 2 clusters gains most, but "
-        "K = 3 is the largest K whose clusters all stand apart."
+        "K = 3: these clusters are clearer than those of artificial patients without groups but "
+        "with the same spread, skew and correlations (p = 0.002). Every cluster stands apart from "
+        "its neighbours. The step from 1 to 2 clusters gains most, but K = 3 is "
+        "the largest K whose clusters all stand apart."
     )
     assert sole_choice(entries) == 3
 
@@ -71,7 +72,7 @@ def test_the_largest_k_whose_clusters_all_stand_apart_is_recommended() -> None:
         (cloud(0.01, 3.0, [0.01, 0.2, 0.2]), "but not all clusters of K = 3 stand apart."),
         (cloud(0.01, 3.0), "but whether the clusters of K = 3 stand apart is not judged."),
         (cloud(0.3, 3.0), "but K = 3 is no clearer than one cloud."),
-        (cloud(0.01, 3.0, [0.01] * 3), "From 2 to 3 clusters gains most."),
+        (cloud(0.01, 3.0, [0.01] * 3), "The step from 2 to 3 clusters gains most."),
     ],
 )
 def test_the_k_that_gains_most_is_named_with_the_reason_against_it(
@@ -91,7 +92,7 @@ def test_without_such_a_k_the_largest_step_is_shown_and_not_called_apart() -> No
     # K = 2 gains more, but no more than a cloud would.
     assert (choice.n_clusters, choice.reason, choice.tied) == (3, "step", (2,))
     for said in (
-        "From 1 to 2 clusters gains most, but K = 2 is no clearer than one cloud.",
+        "The step from 1 to 2 clusters gains most, but K = 2 is no clearer than one cloud.",
         "Clusters 1 and 2 do not stand apart more than pieces of one cloud.",
         "It may be a gradation, a curved cloud, or clusters that touch.",
         "0.700, but is no clearer than one cloud (p = 0.2): look at both.",
@@ -104,7 +105,7 @@ def test_of_one_cloud_no_k_is_recommended() -> None:
     entries = [entry(2, cloud(0.74), simplified_silhouette=0.6), entry(3, cloud(0.051))]
     choice = choose(entries)
     assert (choice.n_clusters, choice.reason, choice.tied) == (2, "one-cloud", ())
-    assert choice.text.startswith("One cloud. ")
+    assert choice.text.startswith("One cloud: no separate groups were found. ")
     assert (
         "(K = 2: p = 0.74, K = 3: p = 0.051). Do not report clusters as a finding." in choice.text
     )
@@ -135,7 +136,13 @@ def test_the_reason_says_what_disagrees() -> None:
     ]
     choice = choose(entries)
     assert (choice.n_clusters, choice.tied) == (3, (2,))
-    for said in ("within 0.02", "disagrees: 1.600", "K = 4, 1.100", "disagree on it", "Below 0.25"):
+    for said in (
+        "within 0.02",
+        "disagrees: it is 1.600",
+        "K = 4, 1.100",
+        "disagree on it",
+        "Below 0.25",
+    ):
         assert said in choice.text, choice.text
     assert sole_choice(entries) is None
     assert sole_choice(entries[1:]) == 3

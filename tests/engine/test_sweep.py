@@ -297,4 +297,4 @@ def test_four_clear_clusters_are_recommended(method: str) -> None:
         return
     assert result.result_.choice == "apart"
     assert "Every cluster stands apart" in why
-    assert "Davies-Bouldin agrees" in why
+    assert "The Davies-Bouldin index agrees" in why

@@ -1,11 +1,25 @@
-"""How much code a file holds."""
+"""How much code there is: ``python tests/support/code_lines.py``, a part of `make lint`.
+
+pyproject.toml has the limits, ``[tool.fedclust.code-lines]``. Lower them when code goes. A commit
+that raises them says what it bought.
+"""
 
 from __future__ import annotations
 
 import ast
 import io
+import sys
 import tokenize
+import tomllib
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+#: By the name of its limit: the folders that are counted together.
+COUNTED = {
+    "product": ("client_sdk/fedclust", "service/fedclust_service"),
+    "plug-ins": ("client_sdk/fedclust_dual",),
+    "tests": ("tests",),
+}
 
 _NO_CODE = {
     tokenize.COMMENT,
@@ -32,3 +46,21 @@ def code_lines(path: Path) -> int:
             text = node.body[0]
             lines -= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
     return len(lines)
+
+
+def main() -> int:
+    """Print each count with its limit, and return 1 if one is exceeded."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    limits = project["tool"]["fedclust"]["code-lines"]
+    exceeded = False
+    for name, folders in COUNTED.items():
+        files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+        lines, limit = sum(map(code_lines, files)), limits[name]
+        said = f"{lines - limit} too many" if lines > limit else "fits"
+        print(f"code lines of {name}: {lines}, limit {limit}: {said}")  # noqa: T201
+        exceeded = exceeded or lines > limit
+    return int(exceeded)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

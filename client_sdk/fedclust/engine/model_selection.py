@@ -46,6 +46,8 @@ _WEAK = 0.25
 _STABLE = 0.9
 #: The least p-value that is printed: it rests on 20 draws.
 _LEAST_P = 0.001
+#: What "one cloud" means, to readers who have not met the word.
+_ARTIFICIAL = "artificial patients without groups but with the same spread, skew and correlations"
 #: Below this number of persons a site, close clusters were missed in tries with groups of 5.
 _FEW_PERSONS = 100
 
@@ -191,13 +193,11 @@ def cloud_sentences(result: Result) -> list[str]:
     n = result.n_clusters or len(result.centroids)
     if found.p > CLEAR:
         text = (
-            f"K = {n}: artificial patients without any groups, with the same spread, skew and "
-            f"correlations in each column, give clusters as clear as these ({p_text(found.p)}). "
-            "Do not report them as a finding."
+            f"K = {n}: no separate groups were found. {_ARTIFICIAL.capitalize()} give "
+            f"clusters as clear as these ({p_text(found.p)}). Do not report them as a finding."
         )
         return [text]
-    clear = f"K = {n}: these clusters are clearer than one cloud of this shape would give"
-    says = f"{clear} ({p_text(found.p)})."
+    says = f"K = {n}: these clusters are clearer than those of {_ARTIFICIAL} ({p_text(found.p)})."
     if found.cluster_p is None:
         return [says, found.not_judged or ""]
     close = [k for k, p in enumerate(found.cluster_p.tolist()) if p > CLEAR]
@@ -227,10 +227,10 @@ def _one_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> list[str]:
         f"K = {entry.n_clusters}: {p_text(p)}" for entry in entries if (p := _p(entry)) is not None
     )
     text = (
-        "One cloud. Artificial patients without any groups, with the same spread, skew and "
-        "correlations in each column, give clusters as clear as these for every K tried "
-        f"({every}). Do not report clusters as a finding. No K is recommended; the smallest is "
-        "shown."
+        f"One cloud: no separate groups were found. {_ARTIFICIAL.capitalize()} give "
+        f"clusters as clear as these for every K tried ({every}). Do not report clusters "
+        "as a finding. No K is recommended; "
+        f"K = {entries[0].n_clusters} is shown because it is the smallest."
     )
     says = [text]
     if binary:
@@ -264,7 +264,7 @@ def _largest_gain(entries: Sequence[SweepEntry], best: SweepEntry) -> list[str]:
         why = f", but not all clusters of K = {k} stand apart"
     elif most.n_clusters < best.n_clusters:
         why = f", but K = {best.n_clusters} is the largest K whose clusters all stand apart"
-    return [f"From {before} to {k} clusters gains most{why}."]
+    return [f"The step from {before} to {k} clusters gains most{why}."]
 
 
 def _step(entries: Sequence[SweepEntry], entry: SweepEntry) -> float:
@@ -374,10 +374,10 @@ def _index_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
         return None
     least = _first(indexed, [_or_lowest(entry.davies_bouldin) for entry in indexed])
     if least.n_clusters == best.n_clusters:
-        return f"Davies-Bouldin agrees: lowest there, {best.davies_bouldin:.3f}."
+        return f"The Davies-Bouldin index agrees: it is lowest there, {best.davies_bouldin:.3f}."
     return (
-        f"Davies-Bouldin disagrees: {best.davies_bouldin:.3f} there, lowest at "
-        f"K = {least.n_clusters}, {_or_lowest(least.davies_bouldin):.3f}."
+        f"The Davies-Bouldin index disagrees: it is {best.davies_bouldin:.3f} there, and lowest "
+        f"at K = {least.n_clusters}, {_or_lowest(least.davies_bouldin):.3f}."
     )
 
 
@@ -385,10 +385,10 @@ def _starts_say(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
     if best.start_agreement is None:
         return None
     if best.start_agreement >= _STABLE:
-        return f"Different starts agree on it (agreement {best.start_agreement:.2f})."
+        return f"Runs of k-means from different starts agree on it ({best.start_agreement:.2f})."
     known = [entry for entry in entries if entry.start_agreement is not None]
     most = _first(known, [-_or_lowest(entry.start_agreement) for entry in known])
-    line = f"Different starts disagree on it (agreement {best.start_agreement:.2f}"
+    line = f"Runs of k-means from different starts disagree on it ({best.start_agreement:.2f}"
     if most.n_clusters != best.n_clusters:
         line += f"; highest at K = {most.n_clusters}, {_or_lowest(most.start_agreement):.2f}"
     return f"{line})."

@@ -1,13 +1,16 @@
 """The protected table: the only thing that a site's answers about features are computed from.
 
 Each person is in one group of at least p similar persons. A group releases each column once: the
-middle value of its persons, rounded. Everything that leaves is a function of these records and the
-groups' sizes, but for counts of outcomes, which have noise.
+middle value of its persons, rounded. To release it means to fix it in the table: messages are
+computed from the records and the groups' sizes. Counts of outcomes are the exception: a site counts
+them in its rows, and adds noise.
 
 **Why more sessions give nothing finer.** Put a group's middle value in the place of every person's:
 the table stays the same. So whatever records prove is also true of p identical persons. An older
-copy of a site's state, with another newcomer, makes a group that overlaps with one before. That
-gains nothing either: records are no sums, and the difference of two is not a person's value.
+copy of a site's state, with another newcomer, makes a group that overlaps with one before. The
+newcomer's value does not follow: records are no sums. But whoever adds half of a group's persons,
+and restores the older state again and again, reads the values of the others. Coordinators refuse a
+restored state: that is not in this package.
 
 **What remains possible.** A record is near to its persons, and is the rounded value of one of them.
 Columns that depend on each other can prove that somebody has something, but not who. Whoever

@@ -4,11 +4,12 @@ Of numbers it releases the middle value, rounded to a step; of levels the common
 person of the group this value, and the group releases the same. So whatever a record proves is
 also true of a group of identical persons.
 
-Step, centre and order of levels are set by the groups that release the column first, and never
-change. Persons who wait for a group, and groups that do not release the column, change nothing.
+The first records that are not all 0 set the step and the centre, or the order of levels. Later
+records do not change them. Persons who wait for a group, and groups that do not release the column,
+change nothing.
 
-``found`` stands for what decides records, before they are rounded. Of numbers it is (m, 2), the two
-middle values of each group; of levels (m, L), how many of its persons have each. It is NaN for a
+``found`` is what decides a record: of numbers (m, 2) the two middle values of each group, of levels
+(m, L) how many of its persons have each. It is NaN for a
 group that releases nothing.
 """
 

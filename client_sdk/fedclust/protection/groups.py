@@ -110,7 +110,7 @@ class Newcomers:
         for part, least_of_part in enumerate(self.parts.least):
             own = np.flatnonzero(part_of == part)
             least = least_for_site(least_of_part, max(self._expected, n))
-            # All persons of a first table's small part are one group.
+            # Of a first table, a part of 2p persons or more is one group if it has fewer than L.
             is_whole = last and self._least is None and part not in self._grouped
             if len(own) < least and not (is_whole and len(own) >= 2 * p):
                 continue

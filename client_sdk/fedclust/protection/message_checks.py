@@ -1,4 +1,4 @@
-"""Rule: no message holds a number that the protected table cannot give.
+"""Rule: both ends refuse a message with a number that no protected table could give.
 
 The site checks before sending, the coordinator before storing. Each check raises
 :class:`RuleViolation`, which names the rule and the first wrong cell or feature, but no value.

@@ -1,6 +1,7 @@
-"""Rule: counts of outcomes leave a site with discrete Gaussian noise from the system's secrets.
+"""Rule: counts of outcomes leave a site with discrete Gaussian noise.
 
-The only place where counts without noise exist. The sampler is that of Canonne, Kamath and Steinke
+The operating system's random numbers make the noise: nothing can seed them. Only this module sees
+exact counts of outcomes. The sampler is that of Canonne, Kamath and Steinke
 (2020, algorithms 1 to 3). It computes with whole numbers only: the digits of rounded noise
 would betray a count.
 """
@@ -44,7 +45,7 @@ def count_outcomes(
     variance : Fraction
         The parameter sigma^2 of the discrete Gaussian; 0: the counts are exact.
     randbelow : callable
-        Only a simulation gives another one than the system's.
+        Only a simulation gives another one than the system's; a test looks for others.
 
     Returns
     -------

@@ -42,11 +42,12 @@ class Parts:
     patterns : (k, d) bool
         The missing columns, of the largest part first.
     least : tuple of int
-        The least size of a group in each of the k + 1 parts. Newcomers count as the last.
+        The least size of a group in each of the k + 1 parts; later newcomers use the last.
     rare : (k + 1, d) bool
         Columns for which having a value counts in distances.
     others : int
-        The part of persons with another pattern: the last, or the first if they are too few.
+        The part of persons with another pattern: the last, or the first if they are fewer than
+        2p.
     """
 
     patterns: BoolArray

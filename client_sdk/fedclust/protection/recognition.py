@@ -1,7 +1,7 @@
-"""Rule: persons are recognised by their ids only, and a file that is not the known persons' stops.
+"""Rule: persons are recognised by their ids, or row numbers. A file of other people is refused.
 
-Otherwise a person could be put into a second group: the difference of two releases may concern a
-single person. A file of other people under the known ids is noticed by its values.
+Otherwise a person could be put into a second group, and two overlapping groups can tell a person's
+value. A file of other people under the known ids is noticed by its values.
 """
 
 from __future__ import annotations

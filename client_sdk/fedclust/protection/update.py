@@ -1,7 +1,7 @@
-"""Rule: a group releases a column once, as soon as all its persons are in a file with it.
+"""Rule: a group releases a column once, in the first pass in which it may.
 
-One pass over a source brings a cohort up to date. Persons may come in blocks; known groups release
-at the end.
+Then all its persons are in the file, and p of them have a value of the column. One pass over a
+source brings a cohort up to date. Persons may come in blocks; known groups release at the end.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class _Update:
         known = np.flatnonzero(is_known)
         known = known[self.cohort.used[self.cohort.groups[index[known]]]]
         index, groups = index[known], self.cohort.groups[index[known]]
-        # A person who is left over by a withdrawal is no newcomer either: two overlapping groups
-        # can tell the value of the person who was withdrawn.
+        # Nor are the others of a withdrawn person's group newcomers: a group that overlaps with it
+        # can tell that person's value.
         is_new = ~is_known & ~np.isin(keys, self.withdrawn)
         new = slice(None) if is_new.all() else np.flatnonzero(is_new)
         for column, source in zip(self.columns, sources, strict=True):

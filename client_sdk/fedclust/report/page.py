@@ -129,10 +129,10 @@ def _clusters(facts: Facts) -> str:
         rows.append([cluster.number, size, share, *verdicts, differs])
     header = ["cluster", "persons", "share", *["compared with one cloud"] * judged, "what differs"]
     return html_table(
-        "Each cluster, its persons, and what differs: columns that lie half a standard deviation "
-        "or more from all persons, with the difference in standard deviations."
-        + " Compared with one cloud: whether it lies further from its neighbours than pieces of a "
-        "cloud without groups." * judged,
+        "Each cluster, its persons, and what differs: columns in which its mean is half a standard "
+        "deviation or more from that of all persons, with this difference."
+        + " Compared with one cloud: whether the cluster is further from the other clusters than "
+        "parts of patients without groups are." * judged,
         header,
         rows,
         text=(3, 4) if judged else (3,),
