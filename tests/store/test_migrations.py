@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
-from fedclust_service.domain.session import Participation
-from fedclust_service.domain.site_table import SiteTable
 from fedclust_service.store import Store, migrate, tables
 from support.clock import ManualClock
 from support.databases import PostgresServer
 from support.store_rows import (
-    add_session,
     add_sign_in,
     add_token,
-    at,
     open_round,
-    participation,
     submission,
 )
 
@@ -42,8 +36,6 @@ def schema(engine: Engine) -> dict[str, Any]:
     """Return all that a database knows of its tables, in comparable form."""
     found: dict[str, Any] = {}
     look = inspect(engine)
-    # SQLite's key of an added column has a name that SQLAlchemy does not read.
-    unnamed = {"name": None} if engine.dialect.name == "sqlite" else {}
     for table in sorted(set(look.get_table_names()) - {"alembic_version"}):
         found[table] = {
             "columns": [
@@ -51,9 +43,7 @@ def schema(engine: Engine) -> dict[str, Any]:
                 for c in look.get_columns(table)
             ],
             "primary key": look.get_pk_constraint(table),
-            "foreign keys": sorted(
-                ({**key, **unnamed} for key in look.get_foreign_keys(table)), key=str
-            ),
+            "foreign keys": sorted(look.get_foreign_keys(table), key=str),
             "unique": sorted(look.get_unique_constraints(table), key=str),
             "checks": sorted(look.get_check_constraints(table), key=str),
             "indices": sorted(map(_comparable, look.get_indexes(table)), key=str),
@@ -188,70 +178,3 @@ def test_the_migrations_are_found_in_an_installed_package(
     shutil.rmtree(package / "_migrations")
     with pytest.raises(FileNotFoundError, match="missing from this installation"):
         migrate.folder()
-
-
-def test_participations_keep_what_they_hold(store: Store, database_url: str) -> None:
-    def arrange(tx: Any) -> Participation:
-        session = add_session(tx)
-        joined = replace(participation(session, "zurich"), protection_none=True, min_group_size=9)
-        tx.participations.add(joined)
-        return joined
-
-    before = store.run_tx("arrange", arrange)
-    store.close()
-    migrate.downgrade(database_url, "0003")
-    migrate.upgrade(database_url)
-    again = Store.open(database_url, ManualClock())
-    kept = again.read("read", lambda tx: tx.participations.get(before.session_id, "zurich"))
-    assert kept == before
-    again.close()
-
-
-def test_tables_that_sites_have_used_are_known_without_a_head(
-    store: Store, database_url: str
-) -> None:
-    def arrange(tx: Any) -> None:
-        for number, table in enumerate(("0" * 32, "0" * 32, "1" * 32, None)):
-            new = participation(add_session(tx, f"s{number}"), "zurich")
-            tx.participations.add(replace(new, table_id=table, joined_at=at(number)))
-
-    store.run_tx("arrange", arrange)
-    store.close()
-    migrate.downgrade(database_url, "0010")
-    migrate.upgrade(database_url)
-    again = Store.open(database_url, ManualClock())
-    assert again.read("read", lambda tx: tx.site_tables.list("zurich", 9)) == [
-        SiteTable("zurich", "0" * 32, 0, "0" * 16, at(1)),
-        SiteTable("zurich", "1" * 32, 0, "0" * 16, at(2)),
-    ]
-    again.close()
-
-
-def test_what_was_stored_before_is_hashed(store: Store, database_url: str) -> None:
-    session, opened = open_round(store)
-
-    def arrange(tx: Any) -> None:
-        tx.submissions.insert(submission(opened, "zurich", b"payload"))
-        tx.submissions.insert(submission(opened, "budapest", None))
-        tx.states.put(session.id, 1, b"\x00state\xff")
-        tx.results.put(session.id, b"\x00result\xff", b"provenance", opened.opened_at)
-
-    store.run_tx("arrange", arrange)
-
-    def read(opened_store: Store) -> Any:
-        return opened_store.read(
-            "read",
-            lambda tx: (
-                tx.submissions.list(opened.id),
-                tx.states.get(session.id, 1),
-                tx.results.get(session.id),
-            ),
-        )
-
-    before = read(store)
-    store.close()
-    migrate.downgrade(database_url, "0002")
-    migrate.upgrade(database_url)
-    again = Store.open(database_url, ManualClock())
-    assert read(again) == before
-    again.close()

@@ -150,8 +150,8 @@ def _check_known(found: str) -> None:
         ScriptDirectory.from_config(_alembic_config()).get_revision(found)
     except CommandError:
         raise SchemaNewer(
-            f"the database is at migration {found}, which a later version of fedclust made; "
-            "install that version or restore a backup"
+            f"the database is at migration {found}, which a later version of fedclust made, "
+            "or a pilot before the first release; install that version or restore a backup"
         ) from None
 
 

@@ -27,7 +27,6 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
-    false,
     text,
 )
 from sqlalchemy.types import TypeEngine
@@ -39,7 +38,7 @@ from fedclust_service.domain.notification import Channel, DeliveryState, Notific
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0013"
+SCHEMA_REVISION = "0001"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -241,7 +240,7 @@ class SessionRow(Row, table=True):
     scrubbed_at: datetime | None = Field(sa_type=UtcDateTime)
     study: str | None = Field(sa_type=Word)
     held_at: datetime | None = Field(sa_type=UtcDateTime)
-    deaths: int = Field(sa_column_kwargs={"server_default": text("0")})
+    deaths: int
 
 
 class ParticipationRow(Row, table=True):
@@ -274,10 +273,10 @@ class ParticipationRow(Row, table=True):
     joined_at: datetime | None = Field(sa_type=UtcDateTime)
     left_at: datetime | None = Field(sa_type=UtcDateTime)
     table_id: str | None = Field(sa_type=Word)
-    separate_groups: bool = Field(sa_column_kwargs={"server_default": false()})
+    separate_groups: bool
     refused_task: str | None = Field(sa_type=Word)
-    other_persons: bool = Field(sa_column_kwargs={"server_default": false()})
-    points_short: bool = Field(sa_column_kwargs={"server_default": false()})
+    other_persons: bool
+    points_short: bool
 
 
 class SiteTableRow(Row, table=True):
