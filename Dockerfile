@@ -9,7 +9,8 @@ COPY client_sdk client_sdk
 COPY service service
 COPY migrations migrations
 RUN python -m venv /opt/fedclust \
-    && /opt/fedclust/bin/python -m pip install --no-cache-dir ".[service,postgres]"
+    && /opt/fedclust/bin/python -m pip install --no-cache-dir \
+        ".[service,postgres]" ./client_sdk/fedclust_dual
 
 FROM python:3.12-slim-bookworm
 # The font is for figures as PNG. Its version is that of the image's Debian.

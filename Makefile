@@ -143,9 +143,11 @@ $(VENV)/.created:
 	"$$python" -m venv $(VENV); \
 	touch $@
 
-$(RUN_STAMP): pyproject.toml $(VENV)/.created
+# The method dual is a distribution of its own.
+DUAL := client_sdk/fedclust_dual
+$(RUN_STAMP): pyproject.toml $(DUAL)/pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[service]'
+	$(BIN)/python -m pip install --quiet --editable '.[service]' --editable $(DUAL)
 	@touch $@
 
 $(EXAMPLES_STAMP): pyproject.toml $(RUN_STAMP)
@@ -153,6 +155,6 @@ $(EXAMPLES_STAMP): pyproject.toml $(RUN_STAMP)
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml $(RUN_STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[service,postgres,data,sql,dask,plot,dual]' \
+	$(BIN)/python -m pip install --quiet --editable '.[service,postgres,data,sql,dask,plot]' \
 		--group dev
 	@touch $@

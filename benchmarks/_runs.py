@@ -75,6 +75,7 @@ def fingerprint(*files: str) -> str:
     package = ROOT / "client_sdk" / "fedclust"
     parts = ("engine", "methods", "numeric", "protection", "schema")
     paths = [path for part in parts for path in (package / part).rglob("*.py")]
+    paths += (ROOT / "client_sdk" / "fedclust_dual").glob("*.py")
     paths += [Path(__file__).with_name(name) for name in ("_data.py", "_baselines.py")]
     paths += [Path(file) for file in files]
     digest = hashlib.sha256()

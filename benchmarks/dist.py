@@ -29,6 +29,7 @@ from _report import write  # noqa: E402
 
 COMMANDS = {
     "site": ("fedclust", "--help"),
+    "site-dual": ("fedclust", "--help"),
     "coordinator": ("fedclust-service", "config", "show", "--json"),
 }
 

@@ -29,8 +29,7 @@ from _data import SHARED
 from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust import simulate
-from fedclust.methods import dual
-from fedclust.methods.dual import node_problem
+from fedclust_dual import feasible_set, multiplier_update, node_problem, server
 
 warnings.simplefilter("ignore")
 
@@ -163,7 +162,7 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
         "max_rounds": 5_000,
         "protection": protection,
     }
-    solve, advance = node_problem.solve_node, dual.multiplier_update.update_multipliers
+    solve, advance = node_problem.solve_node, multiplier_update.update_multipliers
     nodes: list[float] = []
     steps: list[float] = []
 
@@ -175,11 +174,11 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
 
     # The kernel's first call in a process loads or compiles it.
     warm = np.zeros((3, d))
-    region = dual.feasible_set.Region(np.full(d, -1.5), np.full(d, 1.5), np.eye(2, d), "none")
+    region = feasible_set.Region(np.full(d, -1.5), np.full(d, 1.5), np.eye(2, d), "none")
     solve(warm, np.zeros((2, d)), region, solver="branch_and_bound", node_limit=10, start=None)
     with (
         mock.patch.object(node_problem, "solve_node", partial(timing, nodes, solve)),
-        mock.patch.object(dual.server, "update_multipliers", partial(timing, steps, advance)),
+        mock.patch.object(server, "update_multipliers", partial(timing, steps, advance)),
     ):
         found = simulate(
             "dual",

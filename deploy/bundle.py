@@ -3,9 +3,11 @@
 ::
 
     dist/fedclust-<version>-py3-none-any.whl, fedclust-<version>.tar.gz
+    dist/fedclust_dual-<version>-py3-none-any.whl, fedclust_dual-<version>.tar.gz
     dist/site/           every wheel that a hospital installs, and requirements.txt
-    dist/coordinator/    the same for fedclust[service,postgres]
-    dist/sbom-site.cdx.json, sbom-coordinator.cdx.json
+    dist/site-dual/      the same with fedclust-dual
+    dist/coordinator/    the same for fedclust[service,postgres] and fedclust-dual
+    dist/sbom-site.cdx.json, sbom-site-dual.cdx.json, sbom-coordinator.cdx.json
 
 ``requirements.txt`` names each wheel with its SHA-256. Copy the folder to a machine without a
 network; only what was bundled is installed there:
@@ -38,7 +40,12 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 ROOT = Path(__file__).resolve().parents[1]
 #: The documentation site as built, and where the package has it for `/help`.
 SITE, PACKED_SITE = ROOT / "build" / "help", ROOT / "service/fedclust_service/http/help"
-BUNDLES = {"site": (), "coordinator": ("service", "postgres")}
+#: The distributions of this repository in each bundle, with their extras.
+BUNDLES = {
+    "site": ("fedclust",),
+    "site-dual": ("fedclust", "fedclust-dual"),
+    "coordinator": ("fedclust[service,postgres]", "fedclust-dual"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,39 +76,44 @@ class Wheel:
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
-def build(out: Path) -> Path:
-    """Build wheel and source distribution, with the documentation site; return the wheel."""
+def build(out: Path) -> None:
+    """Build wheels and source distributions, with the documentation site."""
     shutil.rmtree(PACKED_SITE, ignore_errors=True)
     if SITE.is_dir():
         shutil.copytree(SITE, PACKED_SITE)
     else:
         print(f"without documentation: there is no {SITE.relative_to(ROOT)}")
-    _run("-m", "build", "--outdir", str(out), str(ROOT))
-    (wheel,) = out.glob("fedclust-*.whl")
-    return wheel
+    for project in (ROOT, ROOT / "client_sdk" / "fedclust_dual"):
+        _run("-m", "build", "--outdir", str(out), str(project))
 
 
-def bundle(wheel: Path, name: str, target: list[str]) -> list[Wheel]:
-    """Download a bundle's wheels next to ``wheel``; write their hashes and their SBOM."""
-    extras = BUNDLES[name]
-    folder = wheel.parent / name
+def bundle(out: Path, name: str, target: list[str]) -> list[Wheel]:
+    """Download a bundle's wheels into a folder of ``out``; write their hashes and their SBOM."""
+    folder = out / name
     folder.mkdir()
-    wanted = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
     options = ["--only-binary", ":all:", "--dest", str(folder)]
-    _run("-m", "pip", "download", "--quiet", *options, *target, wanted)
+    wanted = (_built(out, Requirement(each)) for each in BUNDLES[name])
+    _run("-m", "pip", "download", "--quiet", *options, *target, *wanted)
     wheels = [Wheel.read(path) for path in sorted(folder.glob("*.whl"))]
     lines = [f"{each.name}=={each.version} --hash=sha256:{each.sha256}\n" for each in wheels]
     (folder / "requirements.txt").write_text("".join(lines), "utf-8")
-    document = json.dumps(sbom(wheels, extras), indent=2, sort_keys=True) + "\n"
-    (wheel.parent / f"sbom-{name}.cdx.json").write_text(document, "utf-8")
+    document = json.dumps(sbom(wheels, BUNDLES[name]), indent=2, sort_keys=True) + "\n"
+    (out / f"sbom-{name}.cdx.json").write_text(document, "utf-8")
     return wheels
 
 
-def sbom(wheels: list[Wheel], extras: tuple[str, ...]) -> dict[str, Any]:
+def _built(out: Path, requirement: Requirement) -> str:
+    """Return a requirement for the wheel that was built: no index may have another of its name."""
+    (wheel,) = out.glob(f"{requirement.name.replace('-', '_')}-*.whl")
+    return f"{wheel}[{','.join(requirement.extras)}]" if requirement.extras else str(wheel)
+
+
+def sbom(wheels: list[Wheel], wanted: tuple[str, ...]) -> dict[str, Any]:
     """Return a bill of materials (CycloneDX 1.6), the same for the same wheels."""
     by_name = {each.name: each for each in wheels}
     needed: dict[str, set[str]] = {each.name: set() for each in wheels}
-    waiting, done = [("fedclust", extra) for extra in ("", *extras)], set()
+    roots = map(Requirement, wanted)
+    waiting, done = [(each.name, extra) for each in roots for extra in ("", *each.extras)], set()
     while waiting:
         name, extra = waiting.pop()
         if (name, extra) in done:
@@ -188,9 +200,9 @@ def main() -> None:
         target.append(f"--python-version={options.python_version}")
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    wheel = build(out)
+    build(out)
     for name in BUNDLES:
-        wheels = bundle(wheel, name, target)
+        wheels = bundle(out, name, target)
         size = sum(path.stat().st_size for path in (out / name).iterdir()) / 2**20
         print(f"{name}: {len(wheels)} wheels, {size:.0f} MB, {out / name}")
 

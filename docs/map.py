@@ -19,16 +19,18 @@ from fedclust.report.drawing import Figure, tag, text
 FIGURE = Path(__file__).parent / "figures" / "map.svg"
 #: Each root package with its name in the figure, its colour and the middle of its column.
 ROOTS = {
-    "fedclust": ("client_sdk/fedclust", BLUE, 190.0),
-    "fedclust_service": ("service/fedclust_service", AMBER, 550.0),
+    "fedclust": ("client_sdk/fedclust", BLUE, 246.0),
+    "fedclust_service": ("service/fedclust_service", AMBER, 570.0),
 }
+#: A distribution of its own: the box `dual` in the column of the SDK.
+DUAL = "fedclust_dual"
 _TOP, _STEP, _HEIGHT, _GAP = 62.0, 52.0, 26.0, 8.0
 Graph = dict[str, frozenset[str]]
 
 
 def imports() -> Graph:
     """Return which packages and modules each one imports, two levels of names deep."""
-    graph = grimp.build_graph(*ROOTS, cache_dir=None)
+    graph = grimp.build_graph(*ROOTS, DUAL, cache_dir=None)
     found: dict[str, set[str]] = {_box(module): set() for module in graph.modules if "." in module}
     for module in graph.modules:
         for imported in graph.find_modules_directly_imported_by(module):
@@ -66,6 +68,8 @@ def draw(graph: Graph) -> Figure:
 
 
 def _box(module: str) -> str:
+    if module.startswith(f"{DUAL}."):
+        return "fedclust.dual"
     return ".".join(module.split(".")[:2])
 
 
@@ -101,7 +105,7 @@ def _direct(graph: Graph, name: str) -> frozenset[str]:
 
 def _row(names: Iterable[str], middle: float, y: float) -> dict[str, tuple[float, float, float]]:
     """Return the middle, the top and the width of each box of a row."""
-    widths = {name: 7.0 * len(name.partition(".")[2]) + 18.0 for name in names}
+    widths = {name: 6.6 * len(name.partition(".")[2]) + 16.0 for name in names}
     x = middle - (sum(widths.values()) + _GAP * (len(widths) - 1)) / 2
     places = {}
     for name, width in widths.items():

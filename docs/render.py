@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedclust.engine import CLOSING_PHASES, all_phases, resampling
-from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.task import Phase
 
@@ -92,7 +92,7 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
     for part, model in DEFINITIONS.items():
         page = "reference/definition.md"
         found[page, part] = lambda model=model: definition_fields(model)
-    for name in BUILT_IN:
+    for name in METHODS:
         found[f"methods/{name}.md", "options"] = lambda name=name: options(name)
         found[f"methods/{name}.md", "disclosures"] = lambda name=name: disclosures(name)
     return found

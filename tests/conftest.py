@@ -82,7 +82,7 @@ def pytest_collection_finish() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Let numba compile once while the workers collect, and not in each of them."""
     if getattr(config.option, "numprocesses", None):
-        program = "import fedclust.methods.dual.branch_and_bound"
+        program = "import fedclust_dual.branch_and_bound"
         compiling = subprocess.Popen([sys.executable, "-c", program])
         config.add_cleanup(compiling.wait)
 

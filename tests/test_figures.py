@@ -14,7 +14,7 @@ import protection_figures
 import result_figures
 import states
 from diagrams import FIGURES, wrap
-from fedclust.methods.registry import BUILT_IN
+from fedclust.methods.registry import METHODS
 from fedclust.report.drawing import Figure
 from fedclust.schema.policy import Policy
 from fedclust_service.settings import Settings
@@ -40,8 +40,8 @@ def test_a_figure_is_current_and_readable(name: str) -> None:
 
 
 def test_every_page_of_a_method_has_its_figure() -> None:
-    assert method_figures.FIGURES.keys() == {f"method_{name}" for name in BUILT_IN}
-    for name in BUILT_IN:
+    assert method_figures.FIGURES.keys() == {f"method_{name}" for name in METHODS}
+    for name in METHODS:
         page = (FIGURES.parent / "methods" / f"{name}.md").read_text("utf-8")
         assert f"](../figures/method_{name}.svg)" in page
 

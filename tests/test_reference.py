@@ -26,7 +26,7 @@ from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
 from fedclust.engine import all_phases
 from fedclust.methods.common.options import variant_models
-from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
@@ -217,7 +217,7 @@ def test_every_event_of_the_log_is_on_the_page_for_operators() -> None:
 # --- methods --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page_with_its_options_and_what_leaves_a_site(name: str) -> None:
     assert f"methods/{name}" in page("index.md"), f"docs/index.md lacks methods/{name}"
     method, text = METHODS[name], page(f"methods/{name}.md")

@@ -18,7 +18,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-SITE = ROOT / "client_sdk" / "fedclust"
 
 
 def tracked(*suffixes: str) -> list[Path]:
@@ -175,7 +174,7 @@ ABSENT_PAGES = re.compile(r"\b(?:DESIGN|PROTECTION|ALGORITHMS|LAYOUT|MODELS)\b")
 def test_code_avoids_them_too_and_refers_to_pages_that_exist() -> None:
     found = []
     for path in tracked(".py", ".html", ".js"):
-        if path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"):
+        if path.is_relative_to(ROOT / "client_sdk") or path.is_relative_to(ROOT / "service"):
             text = path.read_text("utf-8")
             words = STUMBLING.findall(text) + ABSENT_PAGES.findall(text)
             found += [f"{path.relative_to(ROOT)}: {word}" for word in words]
@@ -186,7 +185,7 @@ def test_a_long_function_gives_its_reason() -> None:
     """Over 60 lines without the docstring, or over eight parameters without self."""
     bare = []
     for path in tracked(".py"):
-        if not (path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service")):
+        if not (path.is_relative_to(ROOT / "client_sdk") or path.is_relative_to(ROOT / "service")):
             continue
         lines = path.read_text("utf-8").splitlines()
         for node in ast.walk(ast.parse("\n".join(lines))):
@@ -249,10 +248,13 @@ def test_the_readme_is_one_page_with_two_commands() -> None:
 
 def test_declared_versions_hold_here() -> None:
     """The ranges of pyproject.toml admit what the tests run with; data of examples is not here."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"].items()
+    core, dual = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
+        for folder in (".", "client_sdk/fedclust_dual")
+    )
+    extras = core["optional-dependencies"].items()
     used = (line for name, extra in extras if name != "examples" for line in extra)
-    for line in [*project["dependencies"], *used]:
+    for line in [*core["dependencies"], *dual["dependencies"], *used]:
         requirement = Requirement(line)
         installed = importlib.metadata.version(requirement.name)
         assert requirement.specifier.contains(installed), f"{line}: {installed} is installed"

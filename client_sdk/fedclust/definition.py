@@ -102,8 +102,9 @@ def plan_of(definition: Definition) -> Plan:
             "runs: pip install --upgrade fedclust, or the distribution that has the method"
         )
         raise DefinitionError([_error("/method_version", "method-version", message)])
-    _check_version("method", definition.method_version, method.version)
-    _check_version("engine", definition.engine_version, VERSION)
+    owner = METHODS.distribution(definition.algorithm)
+    _check_version("method", definition.method_version, method.version, owner)
+    _check_version("engine", definition.engine_version, VERSION, "fedclust")
     options = _options(definition)
     return Plan(
         method=sweep.for_options(method, options),
@@ -116,15 +117,15 @@ def plan_of(definition: Definition) -> Plan:
     )
 
 
-def _check_version(part: str, pinned: int, own: int) -> None:
+def _check_version(part: str, pinned: int, own: int, distribution: str) -> None:
     """Refuse the version of the method, or of the engine, that this program does not support."""
     if pinned == own:
         return
-    remedy = "Upgrade with: pip install --upgrade fedclust"
+    remedy = f"Upgrade with: pip install --upgrade {distribution}"
     if own > pinned:
         remedy = (
             "Install the version that the coordinator runs, which `fedclust doctor` shows: "
-            'pip install "fedclust==VERSION"'
+            f'pip install "{distribution}==VERSION"'
         )
     what = {"method": "this method", "engine": "the rounds that all methods share"}[part]
     message = f"the session uses version {pinned} of {what}; this program supports: {own}. {remedy}"

@@ -434,7 +434,8 @@ class FederatedKMeans(
     def _session(self) -> tuple[str, dict[str, Any]]:
         if not has_centroids(self.method):
             known = ", ".join(filter(has_centroids, sorted(METHODS)))
-            raise ValueError(f"method is {self.method!r}; the methods with centroids are {known}")
+            said = f"method is {self.method!r}; the methods with centroids are {known}"
+            raise ValueError(METHODS.problem(self.method) or said)
         return self.method, self._config()
 
     @classmethod

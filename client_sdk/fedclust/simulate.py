@@ -380,8 +380,6 @@ def simulate(
             work.say(f"simulate {method}: reading site {name}", number, len(sources))
             parts[name] = _read_site(plan, definition, name, sources[name], owners.get(name))
         masks = {name: part.mask for name, part in parts.items()}
-        engine.check_installed(plan, "site")
-        engine.check_installed(plan, "coordinator")
         engine.check_roster(plan, list(parts), masks)
         result, trace = _run_rounds(plan, parts, arrival, work)
         work.say(f"simulate {method}: labelling rows")

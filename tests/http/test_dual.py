@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,24 +216,3 @@ def test_options_that_do_nothing_together_are_refused(
     (error,) = Problem.model_validate_json(response.content).errors
     assert (response.status_code, error.pointer) == (422, pointer)
     assert said in error.message
-
-
-@pytest.mark.parametrize("missing", ["clarabel", "numba"])
-def test_what_is_not_installed_at_the_coordinator_is_refused_with_the_command(
-    api: ApiCaller, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    """The solver of the sites' problems need not be there."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
-    )
-    name = f"lacks-{missing}"
-    body = api.definition(name, list(SITES), algorithm="dual", config={"n_clusters": 2})
-    response = api.request("POST", "/v1/sessions", "ada", json=body)
-    if missing != "clarabel":
-        assert response.status_code == 201, response.text
-        return
-    (error,) = Problem.model_validate_json(response.content).errors
-    assert (response.status_code, error.rule, error.pointer) == (422, "not-installed", "/algorithm")
-    assert "clarabel" in error.message
-    assert 'pip install "fedclust[dual]"' in error.message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
@@ -14,16 +13,16 @@ from numpy.typing import NDArray
 
 from fedclust import engine
 from fedclust.engine import Plan
-from fedclust.methods import dual
-from fedclust.methods.dual.messages import multiplier_digest
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next
-from fedclust.simulate import simulate
 from fedclust.wire import codec
+from fedclust_dual import METHOD, server
+from fedclust_dual.config import Config
+from fedclust_dual.messages import multiplier_digest
 from support.rounds import Run, data_of, drive
 from support.site_rows import blobs, pooled
 
@@ -43,8 +42,8 @@ def plan_for(
 ) -> Plan:
     d = next(iter(sites.values())).shape[1]
     features = tuple(Feature(name=f"x{j}", lower=box[0], upper=box[1]) for j in range(d))
-    config = dual.config.Config(**{"n_clusters": 2, "iterations": 25, "evaluate": False, **options})
-    return Plan(dual.METHOD, config, features, Policy(**{**OPEN, **(policy or {})}), seed=0)
+    config = Config(**{"n_clusters": 2, "iterations": 25, "evaluate": False, **options})
+    return Plan(METHOD, config, features, Policy(**{**OPEN, **(policy or {})}), seed=0)
 
 
 def run(sites: Sites, **options: Any) -> tuple[Run, Result]:
@@ -237,7 +236,7 @@ def test_a_form_that_cuts_off_the_optimum_is_not_certified(
     }
     least, centroids = optimum(pooled(sites))
     references = np.array([[0.0], [3.0]])
-    monkeypatch.setattr(dual.server, "best_partitions", lambda *_: [references])
+    monkeypatch.setattr(server, "best_partitions", lambda *_: [references])
     _, result = run(sites, symmetry=symmetry, iterations=12, polish=True)
     bounds = result.bounds
     assert bounds is not None
@@ -338,39 +337,6 @@ def test_equal_rows_and_more_clusters_than_rows_have_no_cost(update: str) -> Non
 
 
 # --- Refusals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("missing", "options", "places"),
-    [
-        ("numba", {}, ["site"]),
-        ("clarabel", {}, ["site", "coordinator"]),
-        ("clarabel", {"update": "subgradient"}, ["site"]),
-    ],
-)
-def test_a_missing_package_is_named_with_the_install_command(
-    monkeypatch: pytest.MonkeyPatch, missing: str, options: dict[str, Any], places: list[str]
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
-    )
-    plan = plan_for(few(0), **options)
-    for place in ("site", "coordinator"):
-        if place not in places:
-            engine.check_installed(plan, place)  # type: ignore[arg-type]
-            continue
-        with pytest.raises(RuleViolation) as caught:
-            engine.check_installed(plan, place)  # type: ignore[arg-type]
-        assert missing in caught.value.message
-        assert 'pip install "fedclust[dual]"' in caught.value.message
-    with pytest.raises((RuleViolation, ValueError), match="fedclust"):
-        simulate(
-            *("dual", few(0)),
-            config={"n_clusters": 2, **options},
-            features=[{"name": f"x{j}", "lower": -20, "upper": 20} for j in range(2)],
-            policy={"protection": "none"},
-        )
 
 
 def test_a_value_that_the_box_excludes_is_refused() -> None:

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from fedclust import engine
 from fedclust.engine import Plan
-from fedclust.methods import dual
-from fedclust.methods.dual.domain_splitting import (
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust_dual import METHOD
+from fedclust_dual.config import Config
+from fedclust_dual.domain_splitting import (
     Box,
     Domain,
     Splitting,
@@ -20,8 +24,8 @@ from fedclust.methods.dual.domain_splitting import (
     record_bound,
     start_splitting,
 )
-from fedclust.methods.dual.feasible_set import Region
-from fedclust.methods.dual.multiplier_update import (
+from fedclust_dual.feasible_set import Region
+from fedclust_dual.multiplier_update import (
     Proposal,
     SiteAssignment,
     add_assignments,
@@ -29,13 +33,7 @@ from fedclust.methods.dual.multiplier_update import (
     propose_in_region,
     start_ascent,
 )
-from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
 from support.rounds import Run, data_of, drive
-
-pytest.importorskip("clarabel")
-pytest.importorskip("numba")
 
 FloatArray = NDArray[np.float64]
 NO_PROPOSAL = Proposal(np.zeros((1, 2, 2)))
@@ -67,9 +65,9 @@ def least_inertia(X: FloatArray, k: int, sizes: Any = None) -> float:
 def plan_for(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Plan:
     d = next(iter(sites.values())).shape[1]
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(d))
-    config = dual.config.Config(**{"n_clusters": 2, "evaluate": False, **options})
+    config = Config(**{"n_clusters": 2, "evaluate": False, **options})
     defaults = {"protection": "none", "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
-    return Plan(dual.METHOD, config, features, Policy(**{**defaults, **policy}), seed=0)
+    return Plan(METHOD, config, features, Policy(**{**defaults, **policy}), seed=0)
 
 
 def run(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Run:
@@ -371,8 +369,8 @@ def test_boxes_beyond_the_declared_bounds_are_refused(
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(2))
     policy = Policy(protection="none", min_sites=1, scaling="none")
     splits = int(symmetry == "pairwise")
-    config = dual.config.Config(n_clusters=2, symmetry=symmetry, splits=splits)
-    plan = Plan(dual.METHOD, config, features, policy, seed=0)
+    config = Config(n_clusters=2, symmetry=symmetry, splits=splits)
+    plan = Plan(METHOD, config, features, policy, seed=0)
     found = drive(plan, rows)
     opened = next(one for one in found.rounds if one.phase == "dual")
     task = opened.tasks["a"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
-from fedclust.methods.dual.cone_program import (
+from fedclust.wire.codec import decode_model, encode_model
+from fedclust_dual.cone_program import (
     AssignmentCost,
     maximise_bundle,
     maximise_cutting_planes,
 )
-from fedclust.methods.dual.extra import MissingExtra
-from fedclust.methods.dual.feasible_set import Region, Symmetry
-from fedclust.methods.dual.multiplier_update import (
+from fedclust_dual.feasible_set import Region, Symmetry
+from fedclust_dual.multiplier_update import (
     Ascent,
     DualRound,
     Proposal,
@@ -27,7 +26,6 @@ from fedclust.methods.dual.multiplier_update import (
     start_ascent,
     update_multipliers,
 )
-from fedclust.wire.codec import decode_model, encode_model
 
 RULES: tuple[Rule, ...] = ("subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle")
 CUTTING: tuple[Rule, ...] = ("bundle_trust", "quasi_newton")
@@ -472,11 +470,3 @@ def test_one_site_alone_needs_no_multipliers() -> None:
         ascent, _, proposals = consortium.run(rule, 3)
         assert proposals[-1].finished
         assert ascent.best == pytest.approx(consortium.node(0, np.zeros((2, 1)))[0])
-
-
-def test_without_the_extra_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "clarabel", None)
-    consortium = _consortium(2)
-    assert consortium.run("subgradient", 2)[1]
-    with pytest.raises(MissingExtra, match=r"pip install \"fedclust\[dual\]\""):
-        consortium.run("bundle_trust", 2)

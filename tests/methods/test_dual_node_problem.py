@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import product
 
+import clarabel
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedclust.methods import dual
-from fedclust.methods.dual import label_search
-from fedclust.methods.dual.extra import MissingExtra
-from fedclust.methods.dual.feasible_set import CentroidBounds, Region, Symmetry
-from fedclust.methods.dual.node_problem import NodeSolution, solve_node
-from fedclust.methods.dual.quadratic_program import Halfspaces, minimise
-
-clarabel = pytest.importorskip("clarabel")
-pytest.importorskip("numba")
+from fedclust_dual import label_search
+from fedclust_dual.compilation import compiled
+from fedclust_dual.feasible_set import CentroidBounds, Region, Symmetry
+from fedclust_dual.node_problem import NodeSolution, solve_node
+from fedclust_dual.quadratic_program import Halfspaces, minimise
 
 CONVEX: tuple[Symmetry, ...] = ("none", "cells", "pairwise")
 FORMS: tuple[Symmetry, ...] = (*CONVEX, "reference")
@@ -409,27 +406,9 @@ def test_inconsistent_arguments_are_refused() -> None:
         solve_node(rows, mu, region, node_limit=0)
 
 
-def test_without_the_extra_the_error_names_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows, mu, references = problem(0, 5, 2, 2, 1.0)
-    region = region_of("pairwise", references)
-    label_search._prepare.cache_clear()
-    monkeypatch.setitem(sys.modules, "numba", None)
-    for module in ("branch_and_bound", "compilation"):
-        monkeypatch.delitem(sys.modules, f"fedclust.methods.dual.{module}", raising=False)
-        monkeypatch.delattr(dual, module, raising=False)
-    with pytest.raises(MissingExtra, match=r'pip install "fedclust\[dual\]"'):
-        solve_node(rows, mu, region)
-
-
 def test_functions_are_compiled_without_a_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import numba
-
-    from fedclust.methods.dual.compilation import compiled
-
     compile_one = numba.njit
 
     def refusing(signature: str, cache: bool = False) -> object:

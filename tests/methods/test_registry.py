@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.definition import DefinitionError
+from fedclust.definition import DefinitionError, freeze, plan_of
+from fedclust.estimators import FederatedKMeans
 from fedclust.methods import lloyd
-from fedclust.methods.registry import BUILT_IN, GROUP, METHODS, MethodRegistry
+from fedclust.methods.registry import GROUP, METHODS, MethodRegistry
 from fedclust.simulate import simulate
+from fedclust.wire.models import SessionCreate
 from support.method_variants import TRIED
 from support.plugins import install
 
@@ -126,12 +128,36 @@ def test_a_definition_of_a_broken_method_says_which_distribution_to_mend(
         simulate("unknown", {"a": [[0.0]]}, config={"n_clusters": 1})
 
 
+def test_a_method_whose_distribution_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the coordinator and in a simulation, then at a site that is asked for it."""
+    request = SessionCreate.model_validate(
+        {
+            "name": "one",
+            "algorithm": "dual",
+            "config": {"n_clusters": 1},
+            "sites": ("a", "b", "c"),
+            "features": ({"name": "x", "lower": 0.0, "upper": 1.0},),
+        }
+    )
+    definition = freeze(request, 0, simulated=True)
+    monkeypatch.setattr(METHODS, "_plugins", {})
+    monkeypatch.delitem(METHODS._methods, "dual")
+    assert "dual" not in METHODS.described()
+    assert METHODS.problems() == ()
+    for refused in (lambda: freeze(request, 0, simulated=True), lambda: plan_of(definition)):
+        with pytest.raises(DefinitionError, match="pip install fedclust-dual"):
+            refused()
+    with pytest.raises(ValueError, match="pip install fedclust-dual"):
+        FederatedKMeans(1, method="dual").fit([[0.0]] * 5, sites=["a"] * 5)
+
+
 def test_every_method_is_tried() -> None:
     """A method without a line in `support.method_variants` would miss the tests of all methods."""
-    assert set(BUILT_IN) <= set(TRIED)
+    assert set(METHODS) <= set(TRIED)
 
 
-#: The only modules that may name a method: examples of what a user types, and the demo.
+METHOD_FOLDERS = ("client_sdk/fedclust/methods/", "client_sdk/fedclust_dual/")
+#: The only modules elsewhere that may name a method: examples of what a user types, and the demo.
 EXAMPLES = {"service/fedclust_service/demo.py", "service/fedclust_service/http/examples.py"}
 #: scikit-learn's own name of its algorithm.
 FOREIGN = {"client_sdk/fedclust/numeric/weighted_kmeans.py": {"lloyd"}}
@@ -142,13 +168,13 @@ def test_no_module_but_the_registry_names_a_method() -> None:
     found = {}
     for path in [*ROOT.glob("client_sdk/**/*.py"), *ROOT.glob("service/**/*.py")]:
         name = path.relative_to(ROOT).as_posix()
-        if name.startswith("client_sdk/fedclust/methods/") or name in EXAMPLES:
+        if name.startswith(METHOD_FOLDERS) or name in EXAMPLES:
             continue
         texts = {
             node.value
             for node in ast.walk(ast.parse(path.read_text("utf-8")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
-        if named := (texts & set(BUILT_IN)) - FOREIGN.get(name, set()):
+        if named := (texts & set(METHODS)) - FOREIGN.get(name, set()):
             found[name] = named
     assert found == {}

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from fedclust import engine, simulate
 from fedclust.methods.common.options import variant_models
-from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.report import Facts, bibtex, methods_text, sections
 from fedclust.report.references import cited, entries
 from fedclust.schema.evidence import CloudComparison, Stability
@@ -297,8 +297,8 @@ WITH = {"residual": {"update": "subgradient"}, "step": {"update": "subgradient"}
 
 
 def changed_options() -> Iterator[tuple[str, type[MethodOptions], dict[str, Any], str]]:
-    """Return each option of each built-in method and variant, with its defaults."""
-    for method in BUILT_IN:
+    """Return each option of each method and variant, with its defaults."""
+    for method in METHODS:
         for model in variant_models(METHODS[method].options):
             fields = model.model_fields
             base = {"n_clusters": 2} | {
@@ -445,9 +445,9 @@ def test_every_entry_parses_and_every_key_exists() -> None:
         assert re.search(r"\d{4}$", key) is None or key.endswith(fields["year"]), key
         if "doi" in fields:
             assert re.fullmatch(r"10\.\d{4,}/\S+", fields["doi"]), key
-    for name in BUILT_IN:
-        assert METHODS[name].references, name
-        assert METHODS[name].describe is not None, name
+    for name, method in METHODS.items():
+        assert method.references, name
+        assert method.describe is not None, name
     used = {key for method in METHODS.values() for key in method.references}
     code = "".join(
         path.read_text("utf-8")

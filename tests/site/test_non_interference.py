@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from fedclust import engine, errors
 from fedclust.engine import outcomes
-from fedclust.methods.dual.messages import multiplier_digest
 from fedclust.protection.cohort import Cohort
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
@@ -37,6 +36,7 @@ from fedclust.site.state import SiteState
 from fedclust.wire import codec
 from fedclust.wire.models import TaskDocument
 from fedclust.wire.submissions import BINARY, read_submission
+from fedclust_dual.messages import multiplier_digest
 from support.fake_coordinator import EPOCH, FakeCoordinator
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 from support.rounds import data_of

@@ -12,9 +12,9 @@ from typer import main as typer
 
 import fedclust.cli.main
 import fedclust_service.cli
-from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.methods.registry import METHODS
 
 typer.get_command = functools.cache(typer.get_command)
 for _app in (fedclust.cli.main.app, fedclust_service.cli.app):
     typer.get_command(_app)
-_methods = [METHODS[name] for name in BUILT_IN]
+_methods = list(METHODS.values())

@@ -1,6 +1,6 @@
 """What the tests that hold for every method run it with: one line a method.
 
-A built-in method without a line here fails `test_every_method_is_tried`.
+A method without a line here fails `test_every_method_is_tried`.
 """
 
 from __future__ import annotations

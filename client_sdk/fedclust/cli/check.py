@@ -35,7 +35,6 @@ from fedclust.data.site_data import (
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.errors import (
-    DisclosureError,
     FedclustError,
     ProtocolError,
     UsageError,
@@ -47,7 +46,7 @@ from fedclust.site import Site
 from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.cohorts import CohortRecord, CohortStore
-from fedclust.site.compute import accepted_plan, count_usable, require_packages
+from fedclust.site.compute import accepted_plan, count_usable
 from fedclust.site.prepare import SiteRows, prepare
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
@@ -265,9 +264,9 @@ class _StudyCheck:
         if info.state in ENDED:
             return _OfStudy(info)
         try:
-            # Before reading, so that a package that one method lacks is no other session's fault.
-            require_packages(accepted_plan(info.name, info))
-        except (VersionUnsupported, ProtocolError, DisclosureError) as error:
+            # Before reading, so that a method that is not installed is no other session's fault.
+            accepted_plan(info.name, info)
+        except (VersionUnsupported, ProtocolError) as error:
             return _OfStudy(info, refused=error)
         definition, policy = info.definition, info.definition.policy
         own = next((each.state for each in info.sites if each.name == self.site.name), "invited")

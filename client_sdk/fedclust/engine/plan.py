@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from fedclust.engine import evidence, outcomes, preparation, resampling
 from fedclust.schema.encoding import Column, columns_of
-from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
-from fedclust.schema.method import AnyMethod, Place
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
@@ -78,13 +77,6 @@ def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
     """Return which columns (d,) a site has that names these features of the session."""
     held = set(names)
     return np.array([column.feature in held for column in plan.columns], dtype=np.bool_)
-
-
-def check_installed(plan: Plan, place: Place) -> None:
-    """Raise RuleViolation where the method needs something that is not installed at ``place``."""
-    lacking = plan.method.lacks(plan.options, place)
-    if lacking is not None:
-        raise RuleViolation("not-installed", lacking)
 
 
 def check_evidence(method: AnyMethod, config: RunConfig) -> None:

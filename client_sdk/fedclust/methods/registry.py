@@ -2,7 +2,8 @@
 
 No other module names a method. A distribution adds one by an entry point of the group
 ``fedclust.methods``: its name is the method's, its object the method's :class:`Method`. A method of
-this package comes through the same door, and before all others.
+this package comes through the same door, and before all others. ``dual`` is this project's, in a
+distribution of its own.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from fedclust.methods.common.options import variant_models
 from fedclust.schema.method import AnyMethod, Method
 
-__all__ = ["BUILT_IN", "GROUP", "KMEANS", "METHODS", "SPECTRAL", "MethodRegistry"]
+__all__ = ["GROUP", "KMEANS", "METHODS", "SPECTRAL", "MethodRegistry"]
 
 GROUP = "fedclust.methods"
 #: In the order in which the API describes them.
-BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "dual", "mixture")
+BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "mixture")
+#: This project's methods in distributions of their own, with these.
+SEPARATE = {"dual": "fedclust-dual"}
 #: What scikit-learn's estimators run where the user names no method.
 KMEANS, SPECTRAL = "fkm", "spectral"
 
@@ -66,14 +69,28 @@ class MethodRegistry(MutableMapping[str, AnyMethod]):
         return len(list(iter(self)))
 
     def problem(self, name: str) -> str | None:
-        """Return why the installed method ``name`` cannot be used, and what to do; or None."""
-        _ = name in self
-        return self._problems.get(name)
+        """Return why a method that is known here cannot be used, and what to do; or None."""
+        missing = None
+        if name not in self and name in SEPARATE:
+            missing = (
+                f"the method {name!r} is in a distribution that is not installed here: "
+                f"pip install {SEPARATE[name]}"
+            )
+        return self._problems.get(name, missing)
 
     def problems(self) -> tuple[str, ...]:
         """Return why installed methods cannot be used, and what to do; sorted by method."""
         _ = list(self)
         return tuple(text for _, text in sorted(self._problems.items()))
+
+    def described(self) -> dict[str, AnyMethod]:
+        """Return this project's methods that are installed, as the API describes them."""
+        return {name: self[name] for name in (*BUILT_IN, *SEPARATE) if name in self}
+
+    def distribution(self, name: str) -> str:
+        """Return the name of the distribution that has an installed method."""
+        entry = None if name in self._built_in else self._found().get(name)
+        return "fedclust" if entry is None else _distribution(entry)
 
     def _found(self) -> dict[str, EntryPoint]:
         """Return the entry points of other distributions; of two with one name, neither."""

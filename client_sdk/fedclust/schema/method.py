@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,13 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
 
-__all__ = ["AnyMethod", "LocalAnswer", "Method", "Place", "Probabilities"]
+__all__ = ["AnyMethod", "LocalAnswer", "Method", "Probabilities"]
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 StateT = TypeVar("StateT", bound=Model)
 TaskT = TypeVar("TaskT", bound=Model)
 PayloadT = TypeVar("PayloadT", bound=Model, default=Model)
 
-Place: TypeAlias = Literal["site", "coordinator"]
 #: What a site sends, None for an empty answer; and what it remembers.
 LocalAnswer: TypeAlias = tuple[PayloadT | None, Memory]
 Label: TypeAlias = Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
@@ -44,10 +43,6 @@ def _allow_config(_config: RunConfig) -> None:
 
 def _allow_task(_task: SiteTask, _config: RunConfig) -> None:
     """Accept every task."""
-
-
-def _needs_nothing(_options: MethodOptions, _place: Place) -> None:
-    """Need nothing besides fedclust."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +102,6 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Raises :class:`RuleViolation` where a task asks for more than the definition says, as other
         numbers of clusters. Runs at the site before the local step. (The engine itself checks the
         order of phases, by ``Phase.once``, and the number of rounds.)
-    lacks : (options, place) -> str or None
-        What has to be installed first at the ``"site"`` or ``"coordinator"``, as a sentence with
-        the command; None where nothing has.
     default_max_rounds : int
         The policy's ``max_rounds`` where the definition names none.
     joins_late : bool
@@ -157,7 +149,6 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     check_config: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_roster: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_task: Callable[[SiteTask[TaskT], RunConfig[OptionsT]], None] = _allow_task
-    lacks: Callable[[OptionsT, Place], str | None] = _needs_nothing
     default_max_rounds: int = 100
     joins_late: bool = True
     by_prototypes: bool = False

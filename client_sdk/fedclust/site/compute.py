@@ -93,17 +93,8 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
 
 
-def require_packages(plan: Plan) -> None:
-    """Raise DisclosureError if the method needs a package that is not installed."""
-    try:
-        engine.check_installed(plan, "site")
-    except RuleViolation as error:
-        raise DisclosureError(error.rule, error.message) from None
-
-
 def count_usable(plan: Plan, data: Points) -> int:
-    """Return how many persons of a site take part; raises as :func:`require_packages`."""
-    require_packages(plan)
+    """Return how many persons of a site take part."""
     return int(data.sizes[taking_part(plan, data)].sum())
 
 

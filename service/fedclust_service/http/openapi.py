@@ -1,7 +1,7 @@
 """``openapi.json``: FastAPI's description of the routes, completed with our models.
 
-Pydantic makes the schemas from the models of :mod:`fedclust.wire` and of every built-in method, so
-the description always matches the bodies. Methods of other distributions are described by
+Pydantic makes the schemas from the models of :mod:`fedclust.wire` and of the installed methods of
+this project, so the description always matches the bodies. Other methods are described by
 ``/v1/algorithms`` alone.
 """
 
@@ -18,7 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from fedclust import engine
 from fedclust.engine import sweep
-from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import Result
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
@@ -97,7 +97,7 @@ def build_description(app: FastAPI) -> dict[str, Any]:
             # Of sessions that compare several n_clusters.
             **({"phases_of_several": described(sweep.swept(method))} if method.sweeps else {}),
         }
-        for name, method in sorted((name, METHODS[name]) for name in BUILT_IN)
+        for name, method in sorted(METHODS.described().items())
     ]
     _open_answers(document)
     for methods in document["paths"].values():
@@ -152,7 +152,7 @@ def _schemas() -> tuple[dict[str, Any], dict[type[BaseModel], dict[str, str]]]:
     models |= REFERRED
     models |= {each.__name__: each for each in schemas.derived()}
     wanted = list(models.values())
-    wanted += [METHODS[name].options for name in BUILT_IN]
+    wanted += [method.options for method in METHODS.described().values()]
     for phase in itertools.chain(*schemas.phases().values()):
         wanted += [phase.task, phase.payload]
         wanted += [] if phase.site_part is None else [phase.site_part]

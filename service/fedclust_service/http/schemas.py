@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, RootModel, create_model
 from fedclust import engine
 from fedclust.engine import sweep
 from fedclust.engine.sweep_messages import SweepPayload, SweepTask
-from fedclust.methods.registry import BUILT_IN, METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
 from fedclust.wire import models
@@ -45,7 +45,7 @@ def derived() -> list[type[BaseModel]]:
             "SessionCreate",
             models.SessionCreate.__doc__,
             "algorithm",
-            [_definition_model(name) for name in BUILT_IN],
+            [_definition_model(name) for name in METHODS.described()],
         ),
         _choice_model(
             "Submission",
@@ -57,9 +57,9 @@ def derived() -> list[type[BaseModel]]:
 
 
 def phases() -> dict[str, list[Phase]]:
-    """Return the phases of all built-in methods by name, including those of sweeps."""
+    """Return the phases of this project's methods by name, including those of sweeps."""
     found: dict[str, list[Phase]] = {}
-    for method in map(METHODS.__getitem__, BUILT_IN):
+    for method in METHODS.described().values():
         for each in (method, sweep.swept(method)) if method.sweeps else (method,):
             for phase in engine.all_phases(each):
                 found.setdefault(phase.name, []).append(phase)

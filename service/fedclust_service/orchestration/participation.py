@@ -7,6 +7,7 @@ import dataclasses
 from datetime import datetime
 from typing import Any
 
+from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
@@ -199,17 +200,18 @@ def _check_heads(body: JoinRequest) -> None:
 
 def _check_versions(session: Session, body: JoinRequest) -> None:
     engine_version = definition_of(session).engine_version
+    method, owner = session.algorithm, METHODS.distribution(session.algorithm)
     pinned = (
-        (session.algorithm, session.method_version, body.methods.get(session.algorithm, ())),
-        ("the rounds that all methods share", engine_version, body.engine),
+        (method, session.method_version, body.methods.get(method, ()), owner),
+        ("the rounds that all methods share", engine_version, body.engine, "fedclust"),
     )
-    for what, version, spoken in pinned:
+    for what, version, spoken, distribution in pinned:
         if version in spoken:
             continue
         # An SDK that no longer supports the session's version goes back to the coordinator's one.
         later = bool(spoken) and min(spoken) > version
         command = "pip install" if later else "pip install --upgrade"
-        wanted = f"fedclust{'==' if later else '>='}{server_version()}"
+        wanted = f"{distribution}{'==' if later else '>='}{server_version(distribution)}"
         raise Refusal(
             "version-unsupported",
             f"The session runs version {version} of {what}, which this SDK does not support. "

@@ -11,10 +11,10 @@ from fedclust.wire.codec import canonical_json
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
 
 
-def server_version() -> str:
-    """Return the installed version of fedclust."""
+def server_version(distribution: str = "fedclust") -> str:
+    """Return the installed version of fedclust, or of the distribution of a method."""
     try:
-        return version("fedclust")
+        return version(distribution)
     except PackageNotFoundError:  # a source tree that was never installed
         return "unknown"
 

@@ -152,7 +152,6 @@ def _definition(
     try:
         definition = freeze(wanted, seed)
         plan = plan_of(definition)
-        engine.check_installed(plan, "coordinator")
     except DefinitionError as error:
         left_out = "" if study is None else " The study gave what the request left out."
         raise Refusal(
@@ -160,9 +159,6 @@ def _definition(
             f"Change the fields that are named here and send it again.{left_out}",
             error.errors,
         ) from None
-    except RuleViolation as violation:
-        lacking = FieldError(pointer="/algorithm", rule=violation.rule, message=violation.message)
-        raise Refusal("invalid", "This coordinator cannot run the method.", [lacking]) from None
     _check_workload(co.limits, plan, len(definition.sites))
     return study, definition
 

@@ -22,8 +22,8 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.dual.conic_solver import ConeProgram
-from fedclust.methods.dual.quadratic_program import Minimum, box_minimiser
+from fedclust_dual.conic_solver import ConeProgram
+from fedclust_dual.quadratic_program import Minimum, box_minimiser
 
 __all__ = ["minimise_by_splitting"]
 
@@ -68,11 +68,6 @@ def minimise_by_splitting(
     Returns
     -------
     Minimum
-
-    Raises
-    ------
-    MissingExtra
-        If clarabel is not installed.
     """
     n_clusters, d = linear.shape
     magnitude = float(np.repeat(weights, d) @ relaxed.point**2)

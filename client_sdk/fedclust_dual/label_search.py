@@ -19,8 +19,8 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.dual.feasible_set import Region, Symmetry
-from fedclust.methods.dual.search_tree import (
+from fedclust_dual.feasible_set import Region, Symmetry
+from fedclust_dual.search_tree import (
     CELLS,
     FREE,
     INTERCHANGEABLE,
@@ -56,7 +56,7 @@ class LabelSearch:
 
     def __init__(self, points: SearchPoints, region: NodeRegion) -> None:
         # Imported here because importing it loads or compiles the kernel.
-        from fedclust.methods.dual import branch_and_bound
+        from fedclust_dual import branch_and_bound
 
         self._kernel = branch_and_bound
         self._points, self._region = points, region

@@ -7,8 +7,15 @@ import numpy as np
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
-from fedclust.methods.dual.config import Config
-from fedclust.methods.dual.messages import (
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import LocalAnswer
+from fedclust.schema.model import Memory
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import SiteTask
+from fedclust_dual.config import Config
+from fedclust_dual.messages import (
     AnyPayload,
     AnyTask,
     DualAnswer,
@@ -21,13 +28,6 @@ from fedclust.methods.dual.messages import (
     multiplier_digest,
     task_region,
 )
-from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer
-from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import SiteTask
 
 
 def local_step(
@@ -75,7 +75,7 @@ def _solve_node(
     task: DualTask, part: DualPart, points: Points, config: RunConfig[Config], memory: Memory
 ) -> LocalAnswer[DualAnswer]:
     # Imported here because importing it loads the compiled kernel.
-    from fedclust.methods.dual.node_problem import solve_node
+    from fedclust_dual.node_problem import solve_node
 
     options = config.options
     iterations = memory.get("iterations", 0) + 1

@@ -1,6 +1,6 @@
 """Best-first branch and bound over labels, compiled by numba (docs/adr/0009).
 
-Only :mod:`fedclust.methods.dual.label_search` imports this module, and only when it is needed:
+Only :mod:`fedclust_dual.label_search` imports this module, and only when it is needed:
 importing it compiles the functions, or loads them from numba's cache. They are all in this file,
 because the cache does not notice changes of other files. Sums are never reordered (no fastmath), so
 the same input gives the same bits.
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.dual.compilation import compiled, numba
-from fedclust.methods.dual.search_tree import (
+from fedclust_dual.compilation import compiled
+from fedclust_dual.search_tree import (
     CELLS,
     INTERCHANGEABLE,
     PAIRWISE,
@@ -413,7 +414,7 @@ def search(
 ) -> tuple[int, int]:
     """Visit open nodes, least bound first, until one of them is a leaf; return status and visits.
 
-    See :meth:`fedclust.methods.dual.label_search.LabelSearch.run` for the parameters. The status is
+    See :meth:`fedclust_dual.label_search.LabelSearch.run` for the parameters. The status is
     ``EXHAUSTED``, ``LEAF`` (its slot is ``tree.heap[tree.sizes[0]]``), ``LIMIT`` or ``FULL``.
     """
     rows, weights, mu, remainders = points

@@ -16,7 +16,7 @@ leave B indefinite or badly scaled, which can happen where a step crosses a kink
 A fourth rule, ``quadratic_bundle``, uses that every site sends the counts and sums of its optimal
 assignment: they give the assignment's cost for every lambda, not only a plane. The rule maximises
 the sum over sites of the least cost of a known assignment
-(:func:`~fedclust.methods.dual.cone_program.maximise_bundle`). There are finitely many assignments,
+(:func:`~fedclust_dual.cone_program.maximise_bundle`). There are finitely many assignments,
 so it ends at the exact optimum of the dual.
 
 All functions are pure; the state is stored between rounds.
@@ -37,14 +37,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.dual.cone_program import (
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntVector
+from fedclust.schema.model import Model
+from fedclust_dual.cone_program import (
     AssignmentCost,
     maximise_bundle,
     maximise_cutting_planes,
 )
-from fedclust.methods.dual.feasible_set import Region
-from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntVector
-from fedclust.schema.model import Model
+from fedclust_dual.feasible_set import Region
 
 __all__ = [
     "Ascent",
@@ -277,11 +277,6 @@ def update_multipliers(
     Ascent
         The new state; ``rounds`` has grown by 1.
     Proposal
-
-    Raises
-    ------
-    MissingExtra
-        If the rule needs clarabel and it is not installed.
     """
     # The subgradient, equation 16.
     slopes = np.asarray(dual_round.centroids[:-1] - dual_round.centroids[1:])

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.dual.config import Config
-from fedclust.methods.dual.domain_splitting import Domain, Splitting
-from fedclust.methods.dual.feasible_set import Region
-from fedclust.methods.dual.messages import DualCells
-from fedclust.methods.dual.multiplier_update import Ascent
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
+from fedclust_dual.config import Config
+from fedclust_dual.domain_splitting import Domain, Splitting
+from fedclust_dual.feasible_set import Region
+from fedclust_dual.messages import DualCells
+from fedclust_dual.multiplier_update import Ascent
 
 __all__ = ["SiteTotals", "State", "require_value"]
 

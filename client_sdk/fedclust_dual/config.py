@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common.options import EvaluatedOptions, Restarts
-from fedclust.methods.dual.feasible_set import CERTIFIED, Symmetry
-from fedclust.methods.dual.multiplier_update import Rule
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import Place
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import own_bounds
+from fedclust_dual.feasible_set import CERTIFIED, Symmetry
+from fedclust_dual.multiplier_update import Rule
 
 #: Limit of multipliers for the quasi-Newton rule, which stores a square matrix of them.
 _MAX_QUASI_NEWTON = 500
@@ -120,19 +118,3 @@ def check_roster(config: RunConfig[Config]) -> None:
             f"quasi_newton stores a square matrix of {size} multipliers ((sites - 1) x clusters x "
             f"columns), at most {_MAX_QUASI_NEWTON}: use quadratic_bundle or bundle_trust",
         )
-
-
-def lacks(options: Config, place: Place) -> str | None:
-    """Return a sentence that names missing packages, or None; see ``Method.lacks``."""
-    if place == "coordinator":
-        needed = [] if options.update == "subgradient" else ["clarabel"]
-    else:
-        needed = ["numba", "clarabel"]
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if not missing:
-        return None
-    who = "this site" if place == "site" else "the coordinator"
-    return (
-        f"dual with these options needs {' and '.join(missing)} at {who}: "
-        'pip install "fedclust[dual]"'
-    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fedclust.methods.common.finalize import raw_result
-from fedclust.methods.dual.config import Config
-from fedclust.methods.dual.feasible_set import CERTIFIED
-from fedclust.methods.dual.state import State, require_value
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Bounds, Result, relative_gap
 from fedclust.schema.run_config import RunConfig
+from fedclust_dual.config import Config
+from fedclust_dual.feasible_set import CERTIFIED
+from fedclust_dual.state import State, require_value
 
 __all__ = ["SPLITTABLE", "finish"]
 

@@ -24,9 +24,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.dual.feasible_set import Region
-from fedclust.methods.dual.label_search import SLACK, LabelSearch, prepare_search
-from fedclust.methods.dual.search_tree import INTERCHANGEABLE, SearchPoints
 from fedclust.numeric.canonical import (
     coordinate_tolerance,
     round_to_tolerance,
@@ -34,6 +31,9 @@ from fedclust.numeric.canonical import (
     tolerant_argmin,
     tolerant_lexsort,
 )
+from fedclust_dual.feasible_set import Region
+from fedclust_dual.label_search import SLACK, LabelSearch, prepare_search
+from fedclust_dual.search_tree import INTERCHANGEABLE, SearchPoints
 
 __all__ = ["NODE_LIMIT", "NodeSolution", "solve_node"]
 
@@ -116,8 +116,6 @@ def solve_node(
     ------
     ValueError
         If shapes do not agree, or a row lies outside the box.
-    MissingExtra
-        If numba is not installed.
     """
     _check_arguments(rows, mu, region, node_limit)
     if weights is None:

@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.dual.feasible_set import CentroidBounds, Region
-from fedclust.methods.dual.multiplier_update import Ascent, Proposal, propose_in_region
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.schema.model import Model
+from fedclust_dual.feasible_set import CentroidBounds, Region
+from fedclust_dual.multiplier_update import Ascent, Proposal, propose_in_region
 
 __all__ = ["Box", "Domain", "Query", "Splitting", "next_query", "record_bound", "start_splitting"]
 
@@ -181,11 +181,6 @@ def next_query(
     Splitting
     Ascent
     Query
-
-    Raises
-    ------
-    MissingExtra
-        If clarabel is not installed.
     """
     limit = min(max_splits, splitting.splits + _MAX_CUTS_AT_ONCE)
     while True:

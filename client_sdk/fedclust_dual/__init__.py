@@ -20,9 +20,9 @@ References
 from __future__ import annotations
 
 from fedclust.methods.common.assign import label
-from fedclust.methods.dual import client, config, messages, server
-from fedclust.methods.dual.description import describe
 from fedclust.schema.method import Method
+from fedclust_dual import client, config, messages, server
+from fedclust_dual.description import describe
 
 METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="dual",
@@ -46,7 +46,6 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     start=server.start,
     aggregate=server.aggregate,
     finish=server.finish,
-    lacks=config.lacks,
     default_max_rounds=300,
     joins_late=False,
 )

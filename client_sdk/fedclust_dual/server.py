@@ -9,10 +9,19 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.kmeans_rounds import Step
-from fedclust.methods.dual.certificate import SPLITTABLE, finish
-from fedclust.methods.dual.config import Config
-from fedclust.methods.dual.domain_splitting import next_query, record_bound, start_splitting
-from fedclust.methods.dual.messages import (
+from fedclust.numeric.canonical import round_to_tolerance
+from fedclust.numeric.distances import squared_distances
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.weighted_kmeans import best_partitions
+from fedclust.schema.errors import MethodFailure
+from fedclust.schema.result import relative_gap
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
+from fedclust_dual.certificate import SPLITTABLE, finish
+from fedclust_dual.config import Config
+from fedclust_dual.domain_splitting import next_query, record_bound, start_splitting
+from fedclust_dual.messages import (
     CELLS,
     DUAL,
     MAX_CANDIDATES,
@@ -28,7 +37,7 @@ from fedclust.methods.dual.messages import (
     PrimalTask,
     multiplier_digest,
 )
-from fedclust.methods.dual.multiplier_update import (
+from fedclust_dual.multiplier_update import (
     Ascent,
     DualRound,
     Proposal,
@@ -39,17 +48,8 @@ from fedclust.methods.dual.multiplier_update import (
     start_ascent,
     update_multipliers,
 )
-from fedclust.methods.dual.primal_step import lloyd_step, step_from_cells, total_cost
-from fedclust.methods.dual.state import SiteTotals, State, require_value
-from fedclust.numeric.canonical import round_to_tolerance
-from fedclust.numeric.distances import squared_distances
-from fedclust.numeric.random import server_rng
-from fedclust.numeric.weighted_kmeans import best_partitions
-from fedclust.schema.errors import MethodFailure
-from fedclust.schema.result import relative_gap
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
+from fedclust_dual.primal_step import lloyd_step, step_from_cells, total_cost
+from fedclust_dual.state import SiteTotals, State, require_value
 
 __all__ = ["State", "aggregate", "finish", "start"]
 

@@ -1,7 +1,7 @@
 """The data of `dual`'s branch and bound over labels: points, feasible set, and tree.
 
 A node of the tree fixes the labels of the first points; its data are in one slot of the arrays of
-:class:`Tree`. :mod:`~fedclust.methods.dual.branch_and_bound` searches it.
+:class:`Tree`. :mod:`~fedclust_dual.branch_and_bound` searches it.
 """
 
 from __future__ import annotations

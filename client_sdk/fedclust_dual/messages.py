@@ -19,10 +19,6 @@ from pydantic import FiniteFloat
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import CellsTask, disclosure
-from fedclust.methods.dual.config import Config
-from fedclust.methods.dual.feasible_set import CentroidBounds, Region
-from fedclust.methods.dual.multiplier_update import SiteAssignment
-from fedclust.methods.dual.quadratic_program import box_minimiser
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shape
 from fedclust.schema.errors import RuleViolation
@@ -30,6 +26,10 @@ from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.task import CentroidTask, Phase, SiteTask
+from fedclust_dual.config import Config
+from fedclust_dual.feasible_set import CentroidBounds, Region
+from fedclust_dual.multiplier_update import SiteAssignment
+from fedclust_dual.quadratic_program import box_minimiser
 
 #: Names of the phases.
 CELLS, DUAL, PRIMAL = "cells", "dual", "primal"

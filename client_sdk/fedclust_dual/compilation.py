@@ -1,18 +1,11 @@
-"""Compilation by numba, which only the extra ``[dual]`` installs."""
+"""Compilation by numba."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from fedclust.methods.dual.extra import MissingExtra
-
-try:
-    import numba
-except ImportError:
-    raise MissingExtra("the branch and bound of dual") from None
-
-__all__ = ["compiled", "numba"]
+import numba
 
 
 def compiled(signature: Any) -> Callable[[Callable[..., Any]], Any]:

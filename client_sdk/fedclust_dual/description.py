@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedclust.methods.common.description import counted, local_starts
-from fedclust.methods.dual.config import Config
+from fedclust_dual.config import Config
 
 _RULES = {
     "quadratic_bundle": "a quadratic bundle method",

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.dual.quadratic_program import Halfspaces, Minimum, minimise
+from fedclust_dual.quadratic_program import Halfspaces, Minimum, minimise
 
 __all__ = ["CERTIFIED", "CentroidBounds", "Region", "Symmetry"]
 
@@ -247,7 +247,7 @@ class Region:
             return relaxed
         if self.violation(relaxed.point.reshape(n_clusters, d) + center) <= self.tolerance:
             return relaxed
-        from fedclust.methods.dual.reference_projection import minimise_by_splitting
+        from fedclust_dual.reference_projection import minimise_by_splitting
 
         lower, upper = self.lower - center, self.upper - center
         return minimise_by_splitting(

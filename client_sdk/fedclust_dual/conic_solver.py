@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import clarabel
 import numpy as np
 from numpy.typing import NDArray
-
-from fedclust.methods.dual.extra import MissingExtra
 
 __all__ = ["ConeProgram", "ConeSolution"]
 
@@ -97,16 +96,7 @@ class ConeProgram:
         accuracy : float
             Duality gap and infeasibility at which the solver stops. Scale the program so that its
             numbers are about 1.
-
-        Raises
-        ------
-        MissingExtra
-            If clarabel is not installed.
         """
-        try:
-            import clarabel
-        except ImportError:
-            raise MissingExtra("clarabel") from None
         from scipy.sparse import csc_array
 
         cones = {

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.dual.conic_solver import ConeProgram, ConeSolution
-from fedclust.methods.dual.feasible_set import Region
+from fedclust_dual.conic_solver import ConeProgram, ConeSolution
+from fedclust_dual.feasible_set import Region
 
 __all__ = ["AssignmentCost", "BundleOptimum", "maximise_bundle", "maximise_cutting_planes"]
 
@@ -111,11 +111,6 @@ def maximise_cutting_planes(
     -------
     (n,) float64 or None
         The step; None if the program was not solved.
-
-    Raises
-    ------
-    MissingExtra
-        If clarabel is not installed.
     """
     n = slopes.shape[1]
     unit = float(np.abs(slopes).max(initial=0.0)) * radius
@@ -179,11 +174,6 @@ def maximise_bundle(
     -------
     BundleOptimum or None
         None if the program was not solved.
-
-    Raises
-    ------
-    MissingExtra
-        If clarabel is not installed.
     """
     n_clusters, d = region.references.shape
     # Units from the centroids' own bounds: the solver's error is relative to them.

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.kmeans_rounds import Step
-from fedclust.methods.dual.messages import DualCells
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
+from fedclust_dual.messages import DualCells
 
 __all__ = ["lloyd_step", "step_from_cells", "total_cost"]
 
