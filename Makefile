@@ -62,10 +62,8 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
 	$(BIN)/python docs/states.py
 	$(BIN)/python docs/map.py
-	$(BIN)/python docs/concept_figures.py
 	$(BIN)/python docs/protection_figures.py
 	$(BIN)/python docs/method_figures.py
-	$(BIN)/python docs/choosing_figure.py
 	$(BIN)/python docs/result_figures.py
 
 # The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.

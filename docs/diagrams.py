@@ -1,4 +1,4 @@
-"""Draw diagrams as SVG without any other package: boxes, arrows, sequences and graphs.
+"""Draw diagrams as SVG without any other package: boxes, arrows and graphs of states.
 
 A figure is 720 wide and shown on white. Widths of words are estimated from wide letters, so that
 they fit whatever font a reader has. The same input gives the same bytes on every machine.
@@ -7,8 +7,7 @@ they fit whatever font a reader has. The same input gives the same bytes on ever
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,25 +18,21 @@ WIDTH = 720.0
 #: Of the letters, in a figure that is 720 wide; none is below 12.
 SIZE, _SMALL = 14, 13
 _LEADING = 1.25
-#: Bold letters are wider.
-_BOLD = 1.12
 INK, LINE = "#222222", "#555555"
 #: Light colours on which dark letters have a contrast of at least 12.
-WHITE, BLUE, AMBER, GREEN, RED, GREY = (
+WHITE, BLUE, AMBER, GREEN, GREY = (
     "#ffffff",
     "#d9eaf5",
     "#fbe9c6",
     "#d3ede3",
-    "#f8d9c8",
     "#eeeeee",
 )
 Point = tuple[float, float]
 
 
-def wrap(words: str, width: float, size: float = SIZE, bold: bool = False) -> list[str]:
+def wrap(words: str, width: float, size: float = SIZE) -> list[str]:
     """Return lines that fit a width; a line break in ``words`` stays one."""
     lines: list[str] = []
-    size *= _BOLD if bold else 1.0
     for paragraph in words.split("\n"):
         line = ""
         for word in paragraph.split():
@@ -50,26 +45,19 @@ def wrap(words: str, width: float, size: float = SIZE, bold: bool = False) -> li
     return lines
 
 
-def height_of(words: str, width: float, size: float = SIZE, bold: bool = False) -> float:
+def height_of(words: str, width: float, size: float = SIZE) -> float:
     """Return the height of words that are wrapped to a width."""
-    return len(wrap(words, width, size, bold)) * size * _LEADING
+    return len(wrap(words, width, size)) * size * _LEADING
 
 
 def paragraph(
-    x: float,
-    top: float,
-    words: str,
-    width: float,
-    *,
-    size: int = SIZE,
-    anchor: str = "start",
-    bold: bool = False,
+    x: float, top: float, words: str, width: float, *, size: int = SIZE, anchor: str = "start"
 ) -> str:
     """Return wrapped words below ``top``; ``x`` is their start, middle or end."""
-    step, style = size * _LEADING, {"font_weight": "bold"} if bold else {}
+    step = size * _LEADING
     return "".join(
-        text(x, top + size * 0.95 + number * step, line, anchor, size=size, **style)
-        for number, line in enumerate(wrap(words, width, size, bold))
+        text(x, top + size * 0.95 + number * step, line, anchor, size=size)
+        for number, line in enumerate(wrap(words, width, size))
         if line
     )
 
@@ -102,18 +90,17 @@ def label(x: float, middle: float, words: str, width: float, size: int = SIZE) -
     return tag("rect", **ground, fill=WHITE) + inside
 
 
-def arrow(points: Sequence[Point], *, dashed: bool = False, colour: str = LINE) -> str:
+def arrow(points: Sequence[Point]) -> str:
     """Return a line through points that ends in a head."""
     (x0, y0), (x1, y1) = points[-2:]
     length = math.hypot(x1 - x0, y1 - y0)
     back = ((x1 - x0) / length * 6, (y1 - y0) / length * 6)
     way = "L".join(f"{x:.1f} {y:.1f}" for x, y in [*points[:-1], (x1 - back[0], y1 - back[1])])
-    style = {"stroke_dasharray": "5 4"} if dashed else {}
-    line = tag("path", d=f"M{way}", fill="none", stroke=colour, stroke_width="1.5", **style)
-    return line + head((x0, y0), (x1, y1), colour)
+    line = tag("path", d=f"M{way}", fill="none", stroke=LINE, stroke_width="1.5")
+    return line + head((x0, y0), (x1, y1))
 
 
-def head(start: Point, end: Point, colour: str = LINE) -> str:
+def head(start: Point, end: Point) -> str:
     """Return the head of an arrow that comes from ``start`` and ends at ``end``."""
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     across, down = (end[0] - start[0]) / length, (end[1] - start[1]) / length
@@ -122,7 +109,7 @@ def head(start: Point, end: Point, colour: str = LINE) -> str:
         (end[0] - 8 * across - 4 * down, end[1] - 8 * down + 4 * across),
         (end[0] - 8 * across + 4 * down, end[1] - 8 * down - 4 * across),
     ]
-    return tag("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), fill=colour)
+    return tag("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), fill=LINE)
 
 
 def cross(x: float, y: float, arm: float = 8.0) -> str:
@@ -130,109 +117,6 @@ def cross(x: float, y: float, arm: float = 8.0) -> str:
     d = f"M{x - arm:.1f} {y - arm:.1f}l{2 * arm:.1f} {2 * arm:.1f}"
     d += f"M{x + arm:.1f} {y - arm:.1f}l{-2 * arm:.1f} {2 * arm:.1f}"
     return tag("path", d=d, stroke="#b3261e", stroke_width="3.5", fill="none")
-
-
-def zone(x: float, y: float, width: float, height: float, title: str, fill: str) -> str:
-    """Return a trust boundary: a dashed frame with a title."""
-    style = {"stroke": INK, "stroke_dasharray": "7 5", "stroke_width": "1.5"}
-    frame = box(x, y, width, height, fill, **style)
-    return frame + heading(x + 12, y + 22, title, size=15)
-
-
-class SequenceDiagram:
-    """A sequence diagram, drawn downwards: who sends what to whom, in which order.
-
-    Parameters
-    ----------
-    actors : mapping of name to colour
-        From left to right.
-    """
-
-    def __init__(self, actors: Mapping[str, str]) -> None:
-        self._actors, self._y = dict(actors), 62.0
-        step = (WIDTH - 20) / len(actors)
-        self._x = {name: 10 + step * (number + 0.5) for number, name in enumerate(actors)}
-        self._step = step
-        self._frames: list[str] = []
-        self._parts: list[str] = []
-        self._said: list[str] = []
-        #: Lines of actors that are down, as (actor, start, end).
-        self._down: list[tuple[str, float, float]] = []
-
-    def message(
-        self, start: str, end: str, words: str, *, reply: bool = False, lost: bool = False
-    ) -> None:
-        """Draw an arrow with words above it; a ``lost`` one does not arrive."""
-        x1, x2 = self._x[start], self._x[end]
-        goal = x1 + (x2 - x1) * (0.7 if lost else 1.0)
-        width = abs(goal - x1) - 14
-        height = height_of(words, width, _SMALL)
-        y = self._y + height + 6
-        self._parts.append(label((x1 + goal) / 2, y - 5 - height / 2, words, width, _SMALL))
-        self._parts.append(arrow([(x1, y), (goal, y)], dashed=reply))
-        if lost:
-            self._parts.append(cross(goal + math.copysign(12, x2 - x1), y))
-        self._say(f"{start} to {end}: {words}", "It is lost." if lost else "")
-        self._y = y + 12
-
-    def note(self, actor: str, words: str, fill: str = AMBER, wide: float = 1.0) -> None:
-        """Draw what an actor does by itself; ``wide`` is a number of columns."""
-        width = self._step * wide - 14
-        height = height_of(words, width - 16, _SMALL) + 14
-        x = min(max(self._x[actor] - width / 2, 6), WIDTH - 6 - width)
-        inside = paragraph(
-            x + width / 2, self._y + 7, words, width - 16, size=_SMALL, anchor="middle"
-        )
-        self._parts.append(box(x, self._y, width, height, fill) + inside)
-        self._say(f"{actor}: {words}")
-        self._y += height + 12
-
-    def crash(self, actor: str, words: str, back: str) -> None:
-        """Let an actor's program end, and start again."""
-        start, x = self._y + 12, self._x[actor]
-        width = self._step - 30
-        down = max(46.0, height_of(words, width, _SMALL) + 14)
-        self._parts.append(cross(x, start))
-        side = -1 if x > WIDTH / 2 else 1
-        anchor = "end" if side < 0 else "start"
-        self._parts.append(
-            paragraph(x + side * 16, start - 9, words, width, size=_SMALL, anchor=anchor)
-        )
-        self._down.append((actor, start, start + down))
-        self._say(f"{actor}: {words}")
-        self._y = start + down
-        self.note(actor, back, GREY)
-
-    @contextmanager
-    def frame(self, words: str) -> Iterator[None]:
-        """Draw a frame around what is drawn meanwhile: it happens several times, or perhaps."""
-        top = self._y
-        self._said.append(f"{words} (begin).")
-        ground = {"x": 10.0, "y": top + 6, "width": words_width(words, SIZE) + 8, "height": 20.0}
-        self._parts.append(tag("rect", **ground, fill=WHITE))
-        self._parts.append(heading(14, top + 20, words, size=_SMALL))
-        self._y += 32
-        yield
-        self._frames.append(box(4, top, WIDTH - 8, self._y - top, WHITE, stroke_dasharray="2 4"))
-        self._said.append(f"{words} (end).")
-        self._y += 12
-
-    def figure(self, title: str) -> Figure:
-        """Return the figure. Its description says every step."""
-        end = self._y + 4
-        lines = []
-        for name, fill in self._actors.items():
-            x, width = self._x[name], self._step - 14
-            lines.append(word_box(x - width / 2, 10, width, 40, name, fill))
-            ups = [50.0, *(y for who, *ends in self._down if who == name for y in ends), end]
-            for low, high in zip(ups[::2], ups[1::2], strict=True):
-                d = f"M{x:.1f} {low:.1f}V{high:.1f}"
-                lines.append(tag("path", d=d, stroke=LINE, fill="none"))
-        return Figure([*self._frames, *lines, *self._parts], end + 6, title, " ".join(self._said))
-
-    def _say(self, words: str, more: str = "") -> None:
-        stop = "" if words.endswith((".", "?", "!")) else "."
-        self._said.append(f"{words}{stop} {more}".strip())
 
 
 @dataclass(frozen=True)
@@ -298,25 +182,6 @@ def _transition(edge: Edge, places: Mapping[str, Point], edges: tuple[Edge, ...]
     top = middle - 5 - height_of(edge.words, width, _SMALL)
     words = paragraph((leave + across) / 2, top, edge.words, width, size=_SMALL, anchor="middle")
     return arrow([(leave, middle), (across, middle), (across, y2)]) + words
-
-
-def graph(
-    title: str, places: Mapping[str, Point], edges: Iterable[Edge], *, width: float = 140
-) -> Figure:
-    """Draw boxes around places, joined by lines with words."""
-    parts, said = [], []
-    for edge in edges:
-        (x1, y1), (x2, y2) = places[edge.start], places[edge.end]
-        way = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-        parts.append(tag("line", **way, stroke=LINE, stroke_width="1.5"))
-        # On the part of the line that no box covers.
-        room = abs(x2 - x1) - width - 6 if y1 == y2 else width
-        parts.append(label((x1 + x2) / 2, (y1 + y2) / 2, edge.words, room, 12))
-        said.append(f"{edge.start} {edge.words} {edge.end}")
-    for name, (x, y) in places.items():
-        parts.append(word_box(x - width / 2, y - 19, width, 38, name))
-    low = max(y for _, y in places.values()) + 19
-    return Figure(parts, low + 10, title, ". ".join(said) + ".")
 
 
 def save(figures: Mapping[str, Callable[[], Figure]]) -> None:

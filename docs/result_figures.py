@@ -100,8 +100,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     f"result_{name}": _drawer(name)
     for name in (
         "profile",
-        "pairs",
-        "radar",
         "centroids",
         "stability",
         "own_clusters",

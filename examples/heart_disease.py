@@ -264,7 +264,7 @@ def figures(url: str, token: str, session: str, directory: Path) -> None:
     with Client(url, token) as analyst:
         plots = analyst.result(session).plot
     directory.mkdir(parents=True, exist_ok=True)
-    for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
+    for draw in (plots.convergence, plots.profile, plots.sizes):
         # A result may lack a figure: a line needs two rounds.
         with suppress(UsageError):
             draw().save(directory / f"{session.replace('-', '_')}_{draw.__name__}.svg")

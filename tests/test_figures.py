@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-import choosing_figure
-import concept_figures
 import method_figures
 import protection_figures
 import result_figures
@@ -22,8 +20,6 @@ from fedclust_service.store.tables import metadata
 from support.drawings import check_current, check_drawing
 
 DRAWN: dict[str, Callable[[], Figure]] = {
-    **choosing_figure.FIGURES,
-    **concept_figures.FIGURES,
     **method_figures.FIGURES,
     **protection_figures.FIGURES,
     **result_figures.FIGURES,
@@ -63,14 +59,14 @@ def test_words_are_broken_where_the_line_is_full() -> None:
 
 def test_figures_say_what_the_product_does() -> None:
     days = Settings.model_fields["retention_days"].default
-    assert f"until {days} days after" in concept_figures.data_flow().description
-    assert f"{days} days later" in concept_figures.session().description
+    assert f"until {days} days after" in (FIGURES / "data_flow.svg").read_text("utf-8")
+    assert f"{days} days later" in (FIGURES / "session.svg").read_text("utf-8")
     page = (FIGURES.parent / "concepts" / "round.md").read_text("utf-8")
     policy = Policy()
     assert policy.round_timeout_s == 3600
     assert "an hour after its start" in page
     assert policy.fail_after_s == 7 * 86_400
     assert "After seven more days" in page
-    tables = set(re.findall(r">([a-z_]+)</text>", concept_figures.data_model().svg))
+    tables = set(re.findall(r">([a-z_]+)</text>", (FIGURES / "data_model.svg").read_text("utf-8")))
     assert tables <= metadata.tables.keys()
     assert len(tables) > 10

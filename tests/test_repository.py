@@ -222,7 +222,16 @@ def test_a_bare_install_is_at_most_30_distributions() -> None:
 
 def test_a_site_imports_only_what_its_bare_install_has() -> None:
     """pandas, the server and the databases are extras; none may be needed to import the SDK."""
-    forbidden = ["pandas", "fastapi", "sqlalchemy", "sqlmodel", "uvicorn", "structlog", "sklearn"]
+    forbidden = [
+        "pandas",
+        "fastapi",
+        "sqlalchemy",
+        "sqlmodel",
+        "uvicorn",
+        "structlog",
+        "sklearn",
+        "rocrate",
+    ]
     program = (
         "import sys, fedclust, fedclust.cli.main, fedclust.site, fedclust.client\n"
         f"print([name for name in {forbidden!r} if name in sys.modules])"

@@ -261,7 +261,7 @@ class SessionResult(HasModel, ResultAttributes):
         path: str | os.PathLike[str],
         license: str | None = None,  # noqa: A002 - the word of SPDX and RO-Crate
     ) -> None:
-        """Write the result as an RO-Crate: a ZIP file to deposit with a publication.
+        """Write the result as an RO-Crate (the extra ``[crate]``): a ZIP file to publish.
 
         It contains the definition, the result, centroids and profile, the report, the figures and
         the provenance, with a SHA-256 of each file, and no rows and no labels. The same result
@@ -277,7 +277,7 @@ class SessionResult(HasModel, ResultAttributes):
         Raises
         ------
         UsageError
-            The file cannot be written, or the licence is neither.
+            The file cannot be written, the licence is neither, or rocrate is not installed.
         """
         content = crate_bytes(self.document, self.definition, license)
         with writing(path):

@@ -14,7 +14,7 @@ import pytest
 from fedclust.errors import UsageError
 from fedclust.report import Facts, Figure, Plots, html
 from fedclust.report.figures.flow import MOST_STAGES, draw_flow
-from fedclust.report.figures.map import MOST_NAMED_SITES
+from fedclust.report.figures.map import MOST_NAMED_SITES, cluster_places, site_places
 from fedclust.report.one_cloud import chosen_text, short_verdict
 from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability
 from fedclust.schema.result import SweepEntry
@@ -227,9 +227,9 @@ def test_a_map_places_clusters_sites_and_the_mean_on_one_scale() -> None:
 
     # In the scaled space: age in 10 years, blood pressure in 20 mmHg.
     places = np.array([[0.0, 0.0], [0.0, 1.5], [1.2, 0.0]])
-    np.testing.assert_allclose(facts.axes[0], places)
-    np.testing.assert_allclose(facts.site_places["a"], [0.0, 0.0])
-    np.testing.assert_allclose(facts.site_places["b"], [0.6, 0.75])
+    np.testing.assert_allclose(cluster_places(facts), places)
+    np.testing.assert_allclose(site_places(facts)["a"], [0.0, 0.0])
+    np.testing.assert_allclose(site_places(facts)["b"], [0.6, 0.75])
     discs = _elements(figure, "circle", stroke="#333333")
     drawn = {
         each.get("fill"): (float(each.attrib["cx"]), -float(each.attrib["cy"])) for each in discs
@@ -267,12 +267,13 @@ def test_a_map_of_many_sites_and_columns_stays_legible() -> None:
         check_drawing(figure)
 
 
-def test_without_two_axes_of_all_persons_the_centroids_have_their_own() -> None:
+def test_without_two_axes_of_all_persons_there_is_no_map() -> None:
     flat = _axes(axes=np.eye(4, 2) * [1.0, 0.0], shares=np.array([1.0, 0.0]))
-    for given in (None, flat):
-        figure = Plots(facts_of(MEANS, NAMES, axes=given)).centroids()
-        assert figure.title == "Centroids in two dimensions"
-        check_drawing(figure)
+    for given, reason in ((None, "set the option `evidence`"), (flat, "along one axis")):
+        facts = facts_of(MEANS, NAMES, axes=given)
+        with pytest.raises(UsageError, match=reason):
+            Plots(facts).centroids()
+        assert "The centroids in own units" in html(facts)
 
 
 # --- the number of clusters -----------------------------------------------------------------------

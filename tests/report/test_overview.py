@@ -272,7 +272,7 @@ def test_without_evaluation_a_result_says_so() -> None:
     with pytest.raises(UsageError, match="no closing evaluation"):
         result.to_frame("sites")
     assert len(result.to_frame("history")) == 0
-    assert repr(result.plot) == "Plots of heart-2026: centroids()"
+    assert repr(result.plot) == "Plots of heart-2026: none"
 
 
 def test_frames_hold_what_the_result_does(swept: Any) -> None:
@@ -304,12 +304,11 @@ def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.Mon
 
 
 def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
-    names = ["profile", "pairs", "radar", "sizes", "mix", "centroids"]
-    names += ["stability", "own_clusters", "choice", "flow", "convergence", "bounds"]
-    names += ["forest", "survival"]
+    names = ["profile", "sizes", "mix", "centroids", "stability", "own_clusters", "forest"]
+    names += ["survival", "choice", "flow", "convergence"]
     assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
     assert "choice()" in repr(swept.plot)
-    assert "bounds()" not in repr(swept.plot)
+    assert "stability()" not in repr(swept.plot)
     figure = swept.plot.choice()
     assert repr(figure) == str(figure) == "Figure('Choosing the number of clusters', 720 x 260)"
     ElementTree.fromstring(figure._repr_svg_())  # noqa: S314

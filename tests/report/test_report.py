@@ -300,15 +300,12 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
     drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
 
-    assert len(drawn) == 7
+    assert len(drawn) == 4
     titles = [image.findtext(f"{space}title") for image in drawn]
     assert titles == [
         "Profile of the clusters",
-        "Radars of the clusters",
-        "Differences between pairs of clusters",
         "Sizes of the clusters by site",
         "Mix of the clusters by site",
-        "Centroids in two dimensions",
         "Inertia by round",
     ]
     for image in drawn:
@@ -323,7 +320,7 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
             y, height = float(str(mark.get("y"))), float(str(mark.get("height")))
             assert 0 <= x <= x + width <= wide + 0.1
             assert 0 <= y <= y + height <= high + 0.1
-    lines = drawn[6].findall(f"{space}polyline")
+    lines = drawn[3].findall(f"{space}polyline")
     measured = [entry for entry in result.history_ if entry.inertia is not None]
     assert len(str(lines[0].get("points")).split()) == len(measured)
 
@@ -392,8 +389,6 @@ def test_beyond_what_a_double_holds_there_is_no_number() -> None:
     assert found.clusters[0].entries[0].high is None
     assert json.loads(json_text(found))["clusters"][0]["columns"][0]["high"] is None
     _Page(html(found))
-    far = Facts(_result([[1e200], [-1e200]], [[1.0], [1.0]]), _definition([{"name": "u"}]))
-    assert far.axes[1] == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -408,7 +403,6 @@ def test_a_result_with_less_in_it_still_makes_a_page(changes: dict[str, Any]) ->
     found = Facts(result, _definition([{"name": "u"}, {"name": "v"}]))
 
     _Page(html(found))
-    assert np.isfinite(found.axes[0]).all()
     assert len(csv_text(found).splitlines()) == 5
     keys = [section.key for section in sections(found)]
     assert ("profile" in keys) == (result.profile is not None)
@@ -435,19 +429,6 @@ def test_one_cluster_and_none() -> None:
     none = one.model_copy(update={**empty, "sizes": (), "site_sizes": {}, "profile": None})
     for result in (one, none):
         _Page(html(Facts(result, features)))
-
-
-def test_the_axes_are_those_along_which_centroids_differ() -> None:
-    rng = np.random.default_rng(3)
-    centroids = rng.normal(size=(6, 4)) * [5.0, 3.0, 0.1, 0.1]
-    result = _result(centroids, np.ones((6, 4)), sizes=(9,) * 6, site_sizes={})
-    found = Facts(result, _definition([{"name": f"x{j}"} for j in range(4)]))
-    centred = centroids - centroids.mean(axis=0)
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-
-    expected = np.abs(centred @ vectors[:, [-1, -2]])
-    np.testing.assert_allclose(np.abs(found.axes[0]), expected, atol=1e-9)
-    np.testing.assert_allclose(found.axes[1], values[[-1, -2]] / values.sum())
 
 
 def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
@@ -543,14 +524,6 @@ def test_a_site_reads_of_its_own_sizes() -> None:
     assert "a60 %40 %" in words
 
 
-def test_two_centroids_differ_along_one_axis() -> None:
-    result = _result([[0.1, 0.7, 0.3], [0.4, 0.2, 0.9]], np.ones((2, 3)))
-    found = Facts(result, _definition([{"name": f"x{j}"} for j in range(3)]))
-
-    assert found.axes[0][:, 1].tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(np.abs(found.axes[0][:, 0]), np.sqrt(0.3**2 + 0.5**2 + 0.6**2) / 2)
-
-
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3.0, 3.0), (-0.002, 0.013), (1e8, 3e8)])
 def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
     marks = ticks(low, high)
@@ -563,7 +536,7 @@ def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path)
     result, _, _ = cohort
     page = html(Facts(result.result_, result.definition_))
     plots = result.plot
-    names = ("profile", "pairs", "radar", "sizes", "mix", "centroids", "convergence")
+    names = ("profile", "sizes", "mix", "convergence")
     for draw in (getattr(plots, name) for name in names):
         assert draw()._repr_svg_() in page
         draw().save(tmp_path / "figure.svg")
@@ -572,9 +545,17 @@ def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path)
         words = [text.text for text in saved.iter("{http://www.w3.org/2000/svg}text")]
         assert words[0] == draw().title
         assert f">{draw().title}</text>" not in page
-    for draw in (plots.bounds, plots.choice):
-        with pytest.raises(UsageError, match=r"bounds are known|nothing to compare"):
-            draw()
+    with pytest.raises(UsageError, match="nothing to compare"):
+        plots.choice()
+    with pytest.raises(AttributeError, match="There are: profile, sizes"):
+        plots.radar  # noqa: B018
+
+
+def test_one_flat_line_is_no_figure() -> None:
+    rounds = [HistoryEntry(round=n, phase="step", n_sites=3, inertia=12.5) for n in (2, 3)]
+    result = _result([[0.0], [9.0]], np.ones((2, 1)), history=tuple(rounds))
+    with pytest.raises(UsageError, match="the same in every round"):
+        Plots(Facts(result, _definition([{"name": "u"}]))).convergence()
 
 
 def test_a_figure_is_saved_as_png_with_its_words(cohort: Any, tmp_path: Path) -> None:

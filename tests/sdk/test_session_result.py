@@ -147,6 +147,8 @@ def test_the_command_writes_an_ro_crate(
     assert "--license is for an RO-Crate" in run("--license", "CC0-1.0", code=2)
     assert "SPDX identifier" in run("--out", "new.zip", "--license", "all rights", code=2)
     assert "cannot be written" in run("--out", "nowhere/new.zip", code=2)
+    monkeypatch.setitem(sys.modules, "rocrate.rocrate", None)
+    assert "pip install 'fedclust[crate]'" in run("--out", "new.zip", code=2)
     assert not Path("new.zip").exists()
 
 

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
-from fedclust.report.one_cloud import chosen_text, cloud_columns, verdict
+from fedclust.report.one_cloud import chosen_text, verdict
 from fedclust.report.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
+from fedclust.report.sweep import sweep_table
 from fedclust.report.wording import equal_text, listed, share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
-_MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
 #: What a number of rounds leaves out.
 MORE_ROUNDS = "(and those of preparation and evaluation)"
 
@@ -78,15 +78,8 @@ def clusters_text(result: Result) -> str:
 
 def show_sweep(entries: Sequence[SweepEntry]) -> None:
     """Print the measures of every K of a sweep."""
-    titles, clouds = cloud_columns(entries)
-    measured = [[getattr(entry, name) for name in _MEASURES] for entry in entries]
-    show_table(
-        ["K", *(name.replace("_", " ") for name in _MEASURES), *titles],
-        [
-            [entry.n_clusters, *(None if x is None else f"{x:.6g}" for x in measures), *cloud]
-            for entry, measures, cloud in zip(entries, measured, clouds, strict=True)
-        ],
-    )
+    titles, rows = sweep_table(entries)
+    show_table(titles, [[f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows])
 
 
 def show_outcomes(outcomes: Outcomes) -> None:

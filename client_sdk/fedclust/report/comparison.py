@@ -27,6 +27,7 @@ from fedclust.report.matching import (
     positions,
     shared,
 )
+from fedclust.report.wording import percent
 from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.encoding import Column
 
@@ -286,7 +287,7 @@ def _sections(comparison: Comparison) -> tuple[Section, ...]:
 
 def _agreement(comparison: Comparison) -> str:
     sides = comparison.first, comparison.second
-    shares = [_percent(share) for share in comparison.mutual_share]
+    shares = [percent(share) for share in comparison.mutual_share]
     rows: list[list[object]] = [
         ["session", *(facts.definition.name for facts in sides)],
         ["method", *(facts.definition.algorithm for facts in sides)],
@@ -299,7 +300,7 @@ def _agreement(comparison: Comparison) -> str:
     said = [f"<p><strong>{escape(comparison.verdict)}</strong> {escape(RETURNS)}</p>"]
     if comparison.total_variation is not None:
         said.append(
-            f"<p>The shares of matched clusters differ by {_percent(comparison.total_variation)} "
+            f"<p>The shares of matched clusters differ by {percent(comparison.total_variation)} "
             "in total (total variation distance: 0 % for the same mix, 100 % for none in common)."
             "</p>"
         )
@@ -319,7 +320,7 @@ def _matched(comparison: Comparison) -> str:
             "yes" if pair.mutual else "no",
             "yes" if pair.returns else "no",
             " / ".join("–" if size is None else str(size) for size in pair.sizes),
-            " / ".join(_percent(share) for share in pair.shares),
+            " / ".join(percent(share) for share in pair.shares),
             "; ".join(map(changed, named(pair))),
         ]
         for pair in comparison.pairs
@@ -349,10 +350,10 @@ def _sites(comparison: Comparison) -> str:
     rows = [
         [
             first.site_name(site),
-            _percent(moved),
+            percent(moved),
             *(
                 " / ".join(
-                    _percent(_share(facts.result.site_sizes[site], [k]))
+                    percent(_share(facts.result.site_sizes[site], [k]))
                     for facts, k in ((first, pair.first), (second, pair.second))
                 )
                 for pair in comparison.pairs
@@ -367,10 +368,6 @@ def _sites(comparison: Comparison) -> str:
         ["site", "differ by", *names],
         rows,
     )
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _unmatched(comparison: Comparison) -> list[str]:

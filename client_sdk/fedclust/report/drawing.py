@@ -14,6 +14,7 @@ from fedclust.errors import UsageError, writing
 
 __all__ = [
     "PALETTE",
+    "ROUNDING",
     "Axis",
     "Figure",
     "clipped",
@@ -48,7 +49,7 @@ _LEGEND = 170.0
 #: Height of the title in a file.
 _HEADING = 36
 #: Values whose difference is a smaller share of them differ by rounding.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
 #: A line with more points is drawn without marks.
 _MOST_MARKS = 40
@@ -172,7 +173,7 @@ class Axis:
         least, most = min(values), max(values)
         size = max(abs(least), abs(most))
         # What differs by rounding alone is drawn as one value.
-        room = (most - least) * share if most - least > _ROUNDING * size else max(size, 1.0) * 0.1
+        room = (most - least) * share if most - least > ROUNDING * size else max(size, 1.0) * 0.1
         return cls(least - room, most + room, low, high)
 
     def __call__(self, value: float) -> float:

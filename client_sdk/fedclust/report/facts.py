@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.report.dissimilarity import dissimilarity_text
@@ -135,25 +134,6 @@ class Facts:
         return describe_clusters(self.result, self.columns)
 
     @functools.cached_property
-    def axes(self) -> tuple[NDArray[np.float64], tuple[float, ...]]:
-        """Places (K, 2) of the scaled centroids on two principal axes; shares of these.
-
-        The axes are those of all persons where the result has them, else those of the centroids.
-        """
-        return principal_axes(self.result)
-
-    @functools.cached_property
-    def site_places(self) -> dict[str, NDArray[np.float64]]:
-        """Where visible sites are on the axes: the means of their persons' centroids."""
-        places, _ = self.axes
-        counts = {site: np.array(each, float) for site, each in self.result.site_sizes.items()}
-        return {
-            self.site_name(site): each @ places / each.sum()
-            for site, each in sorted(counts.items())
-            if each.sum() > 0
-        }
-
-    @functools.cached_property
     def centroids(self) -> tuple[tuple[ClusterColumn, ...], ...]:
         """The centroids in own units, transforms undone: by cluster, then by column.
 
@@ -189,20 +169,6 @@ class Facts:
     def site_name(self, site: str) -> str:
         """Return what a reader calls a site."""
         return "your site" if site == self.own_site else site
-
-    @property
-    def bounds_by_round(self) -> tuple[tuple[int, float | None, float | None], ...]:
-        """Round, greatest lower and least upper bound so far; rounds without any left out."""
-        bounds: list[tuple[int, float | None, float | None]] = []
-        lower: float | None = None
-        upper: float | None = None
-        for entry in self.result.history:
-            if entry.lower_bound is None and entry.upper_bound is None:
-                continue
-            lower = max((v for v in (lower, entry.lower_bound) if v is not None), default=None)
-            upper = min((v for v in (upper, entry.upper_bound) if v is not None), default=None)
-            bounds.append((entry.round, lower, upper))
-        return tuple(bounds)
 
 
 def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
@@ -319,37 +285,3 @@ def _undone(value: float, column: Column) -> float | None:
         return math.expm1(value) if column.transform == "log1p" else value
     except OverflowError:
         return None
-
-
-def principal_axes(result: Result) -> tuple[NDArray[np.float64], tuple[float, ...]]:
-    """Return the centroids' places (K, 2) on the result's axes, and the shares of these.
-
-    Without such axes: on those along which the centroids differ most. Unknown entries count as the
-    mean of all persons, or of the known entries. The largest loading of each axis is positive, so
-    that the same result gives the same picture.
-    """
-    centroids = np.array(result.centroids, dtype=np.float64)
-    if result.axes is not None and centroids.size:
-        away = centroids - result.axes.origin
-        away = away if result.mask is None else np.where(result.mask, away, 0.0)
-        first, second = map(float, result.axes.shares)
-        return away @ result.axes.axes, (first, second)
-    places = np.zeros((len(centroids), 2))
-    if not centroids.size:
-        return places, (0.0, 0.0)
-    if result.mask is not None:
-        seen = result.mask.sum(axis=0)
-        mean = np.where(result.mask, centroids, 0.0).sum(axis=0) / np.maximum(seen, 1)
-        centroids = np.where(result.mask, centroids, mean)
-    centred = centroids - centroids.mean(axis=0)
-    _, values, axes = np.linalg.svd(centred, full_matrices=False)
-    # Two centroids differ along one axis only: a second one is rounding.
-    axes = np.where(values > 1e-10 * values[:1], axes.T, 0.0).T[:2]
-    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
-    axes = axes * np.where(signs == 0, 1.0, signs)[:, None]
-    places[:, : len(axes)] = centred @ axes.T
-    # Relative to the largest, so that squares do not overflow.
-    values = values / values[:1] if values[0] > 0 else values
-    total = float((values**2).sum())
-    shares = [float(value**2) / total if total > 0 else 0.0 for value in values[:2]]
-    return places, tuple([*shares, 0.0, 0.0][:2])

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fedclust.report.facts import Facts
 from fedclust.report.markup import html_table
-from fedclust.schema.result import Likelihood, SweepEntry
+from fedclust.schema.result import Likelihood
 
-__all__ = ["bic_text", "html_likelihood", "likelihood_columns", "likelihood_fields"]
-
-
-def likelihood_columns(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[object]]]:
-    """Return more titles for a table of numbers of clusters, and more cells for each of its lines.
-
-    Both are empty where no number of clusters has a likelihood.
-    """
-    fits = [entry.result.likelihood for entry in entries]
-    if not any(fits):
-        return [], [[] for _ in fits]
-    cells: list[list[object]] = [
-        [bic_text(fit), fit and fit.entropy_per_person, fit and fit.relative_entropy]
-        for fit in fits
-    ]
-    return ["BIC", "entropy per person", "relative entropy"], cells
+__all__ = ["bic_text", "html_likelihood", "likelihood_fields"]
 
 
 def html_likelihood(facts: Facts) -> str:

@@ -17,7 +17,7 @@ from fedclust.report.drawing import short
 from fedclust.report.evidence_text import EVIDENCE
 from fedclust.report.facts import Facts
 from fedclust.report.references import bibtex_of, cite, cited
-from fedclust.report.wording import in_markdown, named_values, variable_text
+from fedclust.report.wording import counted, in_markdown, named_values, variable_text
 from fedclust.schema.feature import clustered, outcomes_of
 
 __all__ = ["WRITE_UP", "bibtex", "fedclust_version", "methods_text"]
@@ -85,7 +85,7 @@ def _design(facts: Facts) -> str:
     definition, sites = facts.definition, _answered(facts)
     count = sum(facts.result.sizes or ())
     persons = f"{count} persons" if count else "the persons"
-    where = f"{_number(len(sites), 'site')} ({', '.join(sites)})"
+    where = f"{counted(len(sites), 'site')} ({', '.join(sites)})"
     tool = f"fedclust {cite('fedclust')}"
     if _simulated(facts):
         found = f"We clustered {persons} of {where} in a simulation, in one process, with {tool}."
@@ -134,7 +134,7 @@ def _variables(facts: Facts) -> str:
     coded = ""
     if any(feature.kind == "categorical" for feature in features):
         coded = " Each level of a categorical variable became a column of 0 and 1."
-    return f"The clustering used {_number(len(features), 'variable')}: {listed}.{coded}"
+    return f"The clustering used {counted(len(features), 'variable')}: {listed}.{coded}"
 
 
 def _missing(facts: Facts) -> str:
@@ -257,7 +257,7 @@ def _algorithm(facts: Facts) -> str:
 
 def _number_of_clusters(facts: Facts) -> str:
     asked, result = facts.definition.config.get("n_clusters"), facts.result
-    found = _number(len(result.centroids), "cluster")
+    found = counted(len(result.centroids), "cluster")
     if isinstance(asked, list | tuple):
         tried = _and(map(str, asked))
         compared = f"The session compared K = {tried}."
@@ -324,11 +324,11 @@ def _rounds(facts: Facts) -> str:
     quorum = (
         "the answers of all sites that took part"
         if policy.quorum is None
-        else f"the answers of {_number(policy.quorum, 'site')} at its deadline"
+        else f"the answers of {counted(policy.quorum, 'site')} at its deadline"
     )
     return (
-        f"The method took {_number(result.n_rounds, 'round')}{most}{because}. A round needed "
-        f"{quorum}, and no fewer than {_number(policy.min_sites, 'site')}."
+        f"The method took {counted(result.n_rounds, 'round')}{most}{because}. A round needed "
+        f"{quorum}, and no fewer than {counted(policy.min_sites, 'site')}."
     )
 
 
@@ -404,10 +404,6 @@ def _software(facts: Facts) -> str:
         + (f" under {under}" if under else "")
         + "."
     )
-
-
-def _number(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def _and(values: Iterable[str]) -> str:

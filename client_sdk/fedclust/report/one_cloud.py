@@ -1,13 +1,11 @@
-"""How clear the clusters of a result are, compared with one cloud, in words and for tables."""
+"""How clear the clusters of a result are, compared with one cloud, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedclust.engine.model_selection import CLEAR, cloud_sentences, p_text
-from fedclust.schema.result import Result, SweepEntry
+from fedclust.schema.result import Result
 
-__all__ = ["apart_text", "chosen_text", "cloud_columns", "n_apart", "short_verdict", "verdict"]
+__all__ = ["apart_text", "chosen_text", "n_apart", "short_verdict", "verdict"]
 
 #: Why a K comes before that of the highest silhouette.
 _REASONS = {"apart": "all its clusters stand apart", "step": "it gains most of the clear ones"}
@@ -70,23 +68,3 @@ def n_apart(result: Result) -> int | None:
     if found.p > CLEAR:
         return 0
     return None if found.cluster_p is None else int((found.cluster_p <= CLEAR).sum())
-
-
-def cloud_columns(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[object]]]:
-    """Return more titles for a table of numbers of clusters, and more cells for each of its lines.
-
-    Both are empty where no number of clusters was compared with one cloud.
-    """
-    found = [entry.result.one_cloud for entry in entries]
-    if not any(each is not None and each.p is not None for each in found):
-        return [], [[] for _ in found]
-    cells: list[list[object]] = []
-    for entry, each in zip(entries, found, strict=True):
-        p, apart = None if each is None else each.p, n_apart(entry.result)
-        cells.append(
-            [
-                "not judged" if p is None else p_text(p),
-                "not judged" if apart is None else f"{apart} of {len(entry.result.centroids)}",
-            ]
-        )
-    return ["against one cloud", "stand apart"], cells

@@ -10,10 +10,13 @@ from fedclust.errors import UsageError
 from fedclust.report.drawing import short
 from fedclust.report.facts import Facts
 from fedclust.report.figures import difference_colour, ranked_columns
-from fedclust.report.likelihood import bic_text, likelihood_columns
+from fedclust.report.likelihood import bic_text
 from fedclust.report.markup import html_folded, html_table
-from fedclust.report.one_cloud import chosen_text, cloud_columns, short_verdict
+from fedclust.report.one_cloud import chosen_text, short_verdict
 from fedclust.report.outcomes import count_rows, outcome_columns, outcome_rows, outcome_sentences
+from fedclust.report.page import html_site_sizes
+from fedclust.report.sweep import sweep_table
+from fedclust.report.wording import counted, percent
 from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
@@ -58,23 +61,19 @@ def text_overview(kind: str, facts: Facts) -> str:
 
 def _summary(facts: Facts) -> str:
     result, definition = facts.result, facts.definition
-    count, d, n_sites = len(facts.clusters), len(facts.columns), len(definition.sites)
     persons = "" if result.quality is None else f", {result.quality.n_rows} persons"
     return (
-        f"{count} {_plural('cluster', count)} by {definition.algorithm}, {d} "
-        f"{_plural('column', d)}, {n_sites} {_plural('site', n_sites)}{persons}"
+        f"{counted(len(facts.clusters), 'cluster')} by {definition.algorithm}, "
+        f"{counted(len(facts.columns), 'column')}, {counted(len(definition.sites), 'site')}"
+        f"{persons}"
     )
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}s"
 
 
 def _facts(facts: Facts) -> list[str]:
     """Return one line each on rounds, quality, the numbers of clusters, and bounds."""
     result, quality, bounds = facts.result, facts.result.quality, facts.result.bounds
     ended = result.stopped_because.replace("_", " ") or "unknown"
-    lines = [f"{result.n_rounds} {_plural('round', result.n_rounds)}, stopped because: {ended}"]
+    lines = [f"{counted(result.n_rounds, 'round')}, stopped because: {ended}"]
     if quality is None:
         lines.append("no closing evaluation: sizes and quality are not known")
     else:
@@ -110,7 +109,7 @@ def _likelihood(found: Likelihood) -> str:
     certain = found.relative_entropy
     return (
         f"log-likelihood per person {short(found.log_likelihood_per_person)}, "
-        f"{found.n_parameters} free {_plural('parameter', found.n_parameters)}, BIC "
+        f"{counted(found.n_parameters, 'free parameter')}, BIC "
         f"{bic_text(found)}" + ("" if certain is None else f", relative entropy {short(certain)}")
     )
 
@@ -132,12 +131,13 @@ def _text_table(facts: Facts) -> list[str]:
         return []
     columns = [["cluster", *(str(cluster.number) for cluster in shown)]]
     columns.append(["persons", *(_persons(cluster.size) for cluster in shown)])
-    centroids = _centroids(facts)
     fitting = [padded(column) for column in columns]
     room = COLUMNS - sum(2 + cell_len(column[0]) for column in fitting)
     n_shown = 0
     for j, column in enumerate(facts.columns):
-        cells = padded([cut(column.name, _NAME), *(short(row[j]) for row in centroids[:_CLUSTERS])])
+        cells = padded(
+            [cut(column.name, _NAME), *(short(row[j].mean) for row in facts.centroids[:_CLUSTERS])]
+        )
         room -= 2 + cell_len(cells[0])
         if room < 0:
             break
@@ -145,7 +145,7 @@ def _text_table(facts: Facts) -> list[str]:
         n_shown += 1
     lines = ["  ".join(cells) for cells in zip(*fitting, strict=True)]
     more = [
-        f"{hidden} more {_plural(noun, hidden)}"
+        counted(hidden, f"more {noun}")
         for noun, hidden in (
             ("cluster", len(facts.clusters) - len(shown)),
             ("column", len(facts.columns) - n_shown),
@@ -153,17 +153,6 @@ def _text_table(facts: Facts) -> list[str]:
         if hidden > 0
     ]
     return [*lines, f"... {' and '.join(more)}: to_frame()"] if more else lines
-
-
-def _centroids(facts: Facts) -> list[list[float | None]]:
-    """Return the centroids (K, d) in own units, None where unknown."""
-    rows: list[list[float | None]] = facts.result.centroids_original.tolist()
-    if facts.result.mask is None:
-        return rows
-    return [
-        [value if known else None for value, known in zip(row, own, strict=True)]
-        for row, own in zip(rows, facts.result.mask.tolist(), strict=True)
-    ]
 
 
 def _persons(size: int | None) -> str:
@@ -184,18 +173,10 @@ def html_overview(kind: str, facts: Facts) -> str:
     parts.append(_profile_table(facts))
     parts.append(_outcome_table(facts))
     if result.site_sizes:
-        parts.append(html_folded("Persons by site", _site_table(facts)))
+        table = html_site_sizes(facts, clusters=_HTML_CLUSTERS, sites=_HTML_SITES)
+        parts.append(html_folded("Persons by site", table))
     if result.sweep:
-        clouds, compared = cloud_columns(result.sweep)
-        titles, cells = likelihood_columns(result.sweep)
-        table = html_table(
-            cut(result.recommendation or "", _TEXT),
-            ["clusters", *(name.replace("_", " ") for name in _MEASURES), *clouds, *titles],
-            [
-                [entry.n_clusters, *(getattr(entry, name) for name in _MEASURES), *cloud, *more]
-                for entry, cloud, more in zip(result.sweep, compared, cells, strict=True)
-            ],
-        )
+        table = html_table(cut(result.recommendation or "", _TEXT), *sweep_table(result.sweep))
         parts.append(html_folded("Numbers of clusters that were compared", table))
     return f'<div class="fedclust">{STYLE}{"".join(parts)}</div>'
 
@@ -204,19 +185,17 @@ def _profile_table(facts: Facts) -> str:
     """Return clusters by columns; a colour is the difference from all persons."""
     columns, clusters = facts.columns, facts.clusters[:_HTML_CLUSTERS]
     places = sorted(ranked_columns(facts, _HTML_COLUMNS)) or [*range(len(columns))][:_HTML_COLUMNS]
-    centroids = _centroids(facts)
     units = [f" [{columns[j].unit}]" if columns[j].unit else "" for j in places]
     names = [cut(columns[j].name, _NAME) + unit for j, unit in zip(places, units, strict=True)]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     rows = []
     for cluster in clusters:
-        share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
         cells = "".join(
-            _coloured(short(centroids[cluster.number][j]), cluster.entries[j].difference)
+            _coloured(short(facts.centroids[cluster.number][j].mean), cluster.entries[j].difference)
             for j in places
         )
         first = f'<th scope="row">{cluster.number}</th><td>{_persons(cluster.size)}</td>'
-        rows.append(f"<tr>{first}<td>{share}</td>{cells}</tr>")
+        rows.append(f"<tr>{first}<td>{percent(cluster.share)}</td>{cells}</tr>")
     caption = "Centroids in the data's own units."
     if any(entry.difference is not None for each in clusters for entry in each.entries):
         caption += " Blue is below all persons, red above."
@@ -256,18 +235,6 @@ def _coloured(text: str, difference: float | None) -> str:
     return f'<td style="background:{ground};color:{ink}">{escape(text)}</td>'
 
 
-def _site_table(facts: Facts) -> str:
-    parts = facts.result.site_sizes
-    sites, clusters = sorted(parts)[:_HTML_SITES], facts.clusters[:_HTML_CLUSTERS]
-    rows = [
-        [cluster.number, _persons(cluster.size), *(parts[site][cluster.number] for site in sites)]
-        for cluster in clusters
-    ]
-    hidden = len(parts) - len(sites)
-    more = f" {hidden} more sites: to_frame('sites')." if hidden > 0 else ""
-    return html_table(f"Persons in each cluster.{more}", ["cluster", "all sites", *sites], rows)
-
-
 # --- DataFrames -----------------------------------------------------------------------------------
 
 
@@ -290,7 +257,7 @@ def frame(facts: Facts, table: TableName) -> Any:
     numbers = pd.RangeIndex(len(facts.clusters), name="cluster")
     if table == "clusters":
         names = [column.name for column in facts.columns]
-        values = [[_number(value) for value in row] for row in _centroids(facts)]
+        values = [[_number(entry.mean) for entry in row] for row in facts.centroids]
         found = pd.DataFrame(values, index=numbers, columns=names, dtype=float)
         found.insert(0, _free_name("size", names), _whole(pd, result.sizes, len(numbers)))
         return found

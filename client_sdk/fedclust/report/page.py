@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from html import escape
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.report.drawing import short
 from fedclust.report.facts import ClusterColumn, Facts, Mode
-from fedclust.report.figures import MOST_COLUMNS, MOST_PAIRS, Plots, has_map, mean_of, profile_pairs
-from fedclust.report.likelihood import html_likelihood, likelihood_columns
+from fedclust.report.figures import (
+    MOST_COLUMNS,
+    Plots,
+    cluster_places,
+    differences,
+    mean_of,
+    site_places,
+)
+from fedclust.report.likelihood import html_likelihood
 from fedclust.report.markup import (
     Section,
     html_document,
@@ -23,22 +26,25 @@ from fedclust.report.markup import (
     html_warning,
 )
 from fedclust.report.methods_text import bibtex, methods_text
-from fedclust.report.one_cloud import apart_text, cloud_columns, verdict
+from fedclust.report.one_cloud import apart_text, verdict
 from fedclust.report.outcomes import html_outcomes, outcome_columns, outcome_summary
 from fedclust.report.stability import html_stability
+from fedclust.report.sweep import sweep_table
 from fedclust.report.transfer import TRANSFER_TITLE, html_transfer
 from fedclust.report.wording import (
+    counted,
     equal_text,
     from_markdown,
     isolated,
     named_values,
+    percent,
     without_noise,
 )
 from fedclust.schema.encoding import Column
 from fedclust.schema.result import ClusterProfile
 from fedclust.wire.models import Definition
 
-__all__ = ["html", "sections"]
+__all__ = ["html", "html_site_sizes", "sections"]
 
 _OF_OUTCOMES = " Outcomes are counted in rows, with 95 % intervals."
 
@@ -93,10 +99,9 @@ def _summary(facts: Facts) -> str:
     definition = facts.definition
     rows = "" if facts.result.quality is None else f" over {facts.result.quality.n_rows} rows"
     when = "" if facts.completed_at is None else f", completed {facts.completed_at:%Y-%m-%d}"
-    count = len(facts.clusters)
     sites = definition.sites if facts.provenance is None else facts.provenance.sites
     lead = (
-        f"{count} cluster{'' if count == 1 else 's'}{rows} at {len(sites)} sites, by "
+        f"{counted(len(facts.clusters), 'cluster')}{rows} at {len(sites)} sites, by "
         f"{escape(definition.algorithm)}{when}. "
         + ("A simulation." if facts.provenance is None else "The sites' rows never left them.")
     )
@@ -122,11 +127,9 @@ def _clusters(facts: Facts) -> str:
     judged = facts.result.one_cloud is not None
     rows = []
     for cluster in facts.clusters:
-        size = _persons(cluster.size)
-        share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
-        differs = _differs(cluster.sets_apart) if cluster.compared else "not known"
+        differs = "; ".join(differences(cluster)) if cluster.compared else "not known"
         verdicts = [apart_text(facts.result, cluster.number)] if judged else []
-        rows.append([cluster.number, size, share, *verdicts, differs])
+        rows.append([cluster.number, cluster.size, percent(cluster.share), *verdicts, differs])
     header = ["cluster", "persons", "share", *["compared with one cloud"] * judged, "what differs"]
     return html_table(
         "Each cluster, its persons, and what differs: columns in which its mean is half a standard "
@@ -137,16 +140,6 @@ def _clusters(facts: Facts) -> str:
         rows,
         text=(3, 4) if judged else (3,),
     )
-
-
-def _differs(entries: Iterable[ClusterColumn]) -> str:
-    content = []
-    for entry in entries:
-        column = entry.column
-        unit = f" {column.unit}" if column.unit and column.kind != "binary" else ""
-        name = isolated(column.name)
-        content.append(f"{name} {mean_of(entry)}{isolated(unit)} ({entry.difference:+.1f})")
-    return "; ".join(content) or "close to the average of all persons"
 
 
 def _profile(facts: Facts) -> str:
@@ -181,7 +174,7 @@ def _profile(facts: Facts) -> str:
     hidden = len(facts.columns) - MOST_COLUMNS
     left_out = f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
     note = left_out if figure and hidden > 0 else ""
-    return f"{figure}{note}{table}{_standardised(facts)}{_pairs(facts)}"
+    return f"{figure}{note}{table}{_standardised(facts)}"
 
 
 def _of_records(profile: ClusterProfile) -> str:
@@ -215,12 +208,7 @@ def _outcome_rows(facts: Facts) -> list[list[str]]:
 
 
 def _standardised(facts: Facts) -> str:
-    """Return the radars and the numbers that they and the heat map show."""
-    figure = html_figure(
-        Plots(facts).radar,
-        "Radars: each axis is a column, in the order of the heat map. Outside the bold ring a "
-        "value is above that of all persons, inside below. All have one scale; areas mean nothing.",
-    )
+    """Return the numbers that the heat map shows."""
     rows = [
         [column.name, *(_shown(cluster.entries[j].difference) for cluster in facts.clusters)]
         for j, column in enumerate(facts.columns)
@@ -232,42 +220,11 @@ def _standardised(facts: Facts) -> str:
         ["column", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         rows,
     )
-    return figure + html_folded("Standardised differences", numbers)
+    return html_folded("Standardised differences", numbers)
 
 
 def _shown(difference: float | None) -> str:
     return "–" if difference is None else f"{without_noise(difference):+.2f}"
-
-
-def _pairs(facts: Facts) -> str:
-    pairs = profile_pairs(facts)
-    count = len(facts.clusters)
-    which = "For each pair of clusters"
-    if count * (count - 1) // 2 > len(pairs):
-        which = f"For the {MOST_PAIRS} pairs of clusters that differ least"
-    figure = html_figure(
-        Plots(facts).pairs,
-        f"{which} the columns in which they differ most: the difference in standard deviations of "
-        "all persons. A bar points to the cluster with the higher value.",
-    )
-    numbers = html_table(
-        "The first cluster's value minus the second's. In all columns together: the root of the "
-        "mean squared difference.",
-        ["pair", "column", "first", "second", "difference", "in all columns"],
-        [
-            [
-                f"{pair.first} and {pair.second}",
-                each.column.name,
-                *each.means,
-                _shown(each.difference),
-                pair.apart,
-            ]
-            for pair in pairs
-            for each in pair.columns
-        ],
-        text=(1,),
-    )
-    return figure + html_folded("Differences between pairs", numbers) if figure else ""
 
 
 def _modes(facts: Facts) -> str:
@@ -295,7 +252,7 @@ def _of_groups(facts: Facts) -> bool:
 def _mode_text(mode: Mode | None) -> str:
     if mode is None:
         return "–"
-    return isolated(mode.level) + ("" if mode.share is None else f" ({100 * mode.share:.0f} %)")
+    return isolated(mode.level) + ("" if mode.share is None else f" ({percent(mode.share)})")
 
 
 def _unit(column: Column) -> str:
@@ -315,16 +272,7 @@ def _mean_and_spread(entry: ClusterColumn) -> str:
 
 
 def _sizes(facts: Facts) -> str:
-    sites = sorted(facts.result.site_sizes)
-    names = [facts.site_name(site) for site in sites]
-    rows = [
-        [
-            cluster.number,
-            *map(_persons, [cluster.size, *(facts.result.site_sizes[s][k] for s in sites)]),
-        ]
-        for k, cluster in enumerate(facts.clusters)
-    ]
-    counts = html_table("Persons in each cluster.", ["cluster", "all sites", *names], rows)
+    counts = html_site_sizes(facts)
     of = "your site; grey: the other sites" if facts.own_site else "site"
     sizes = html_figure(Plots(facts).sizes, f"Persons of each cluster by {of}.")
     if not facts.mix:
@@ -333,7 +281,7 @@ def _sizes(facts: Facts) -> str:
     shares = html_table(
         f"Mix: the share of each cluster among all persons and among {whose}.",
         ["persons of", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
-        [[name, *(f"{100 * part:.0f} %" for part in parts)] for name, parts in facts.mix],
+        [[name, *map(percent, parts)] for name, parts in facts.mix],
     )
     mix = html_figure(
         Plots(facts).mix,
@@ -342,34 +290,38 @@ def _sizes(facts: Facts) -> str:
     return sizes + counts + mix + shares
 
 
-def _persons(size: int | None) -> str:
-    return "not measured" if size is None else str(size)
+def html_site_sizes(facts: Facts, *, clusters: int | None = None, sites: int | None = None) -> str:
+    """Return persons by cluster and site; at most so many clusters and sites."""
+    parts = facts.result.site_sizes
+    shown = sorted(parts)[:sites]
+    hidden = len(parts) - len(shown)
+    more = f" {hidden} more sites: to_frame('sites')." if hidden else ""
+    return html_table(
+        f"Persons in each cluster.{more}",
+        ["cluster", "all sites", *map(facts.site_name, shown)],
+        [
+            [cluster.number, cluster.size, *(parts[site][k] for site in shown)]
+            for k, cluster in enumerate(facts.clusters[:clusters])
+        ],
+    )
 
 
 def _centroids(facts: Facts) -> str:
-    words = (
+    figure = html_figure(
+        Plots(facts).centroids,
         "The two axes along which all persons differ most: principal components of the sites' "
         "cells in the scaled space. A disc is a centroid, its area the size. A site, ◆, stands at "
         "the mean of its persons' centroids, as its own mean is not known. An arrow shows where a "
-        "column rises; the longer, the more it counts on these axes."
-        if has_map(facts)
-        else "Centroids in the scaled space, by principal component analysis of the centroids "
-        "alone: near means similar on these axes, the area stands for the size."
+        "column rises; the longer, the more it counts on these axes.",
     )
-    figure = html_figure(Plots(facts).centroids, words)
-    if not figure:
-        return ""
-    places = facts.axes[0]
-    # Two centroids differ along one axis: the second would hold zeros.
-    axes = ["first axis", "second axis"][: 2 if places[:, 1].any() else 1]
-    numbers = html_table(
-        "Places in the figure.",
-        ["cluster or site", *axes],
-        [
-            [name, *map(float, place[: len(axes)])]
-            for name, place in [*enumerate(places), *_shown_sites(facts).items()]
-        ],
-    )
+    if figure:
+        places = [*enumerate(cluster_places(facts)), *site_places(facts).items()]
+        numbers = html_table(
+            "Places in the figure.",
+            ["cluster or site", "first axis", "second axis"],
+            [[name, *map(float, place)] for name, place in places],
+        )
+        figure += html_folded("The places", numbers)
     labels = "A person belongs to the cluster with the nearest centroid in the scaled space."
     if facts.result.prototypes is not None:
         labels = (
@@ -389,41 +341,19 @@ def _centroids(facts: Facts) -> str:
         ],
         text=(1,),
     )
-    return figure + html_folded("The places", numbers) + table
-
-
-def _shown_sites(facts: Facts) -> dict[str, NDArray[np.float64]]:
-    return facts.site_places if has_map(facts) else {}
+    return figure + table
 
 
 def _choice(facts: Facts) -> str:
     reported = facts.result.n_clusters
     if not facts.result.sweep:
         return ""
-    fit_titles, fits = likelihood_columns(facts.result.sweep)
-    titles, cells = cloud_columns(facts.result.sweep)
-    rows = [
-        [
-            f"{tried.n_clusters}{' (shown here)' if tried.n_clusters == reported else ''}",
-            tried.inertia,
-            tried.simplified_silhouette,
-            tried.davies_bouldin,
-            tried.start_agreement,
-            *cloud,
-            *fit,
-        ]
-        for tried, cloud, fit in zip(facts.result.sweep, cells, fits, strict=True)
-    ]
-    header = [
-        "clusters",
-        "inertia",
-        "simplified silhouette",
-        "Davies-Bouldin",
-        "agreement of starts",
-        *titles,
-        *fit_titles,
-    ]
-    table = html_table("Every number of clusters that was tried.", header, rows)
+    header, rows = sweep_table(facts.result.sweep)
+    table = html_table(
+        "Every number of clusters that was tried. The silhouette is the simplified one.",
+        header,
+        [[f"{k}{' (shown here)' * (k == reported)}", *measures] for k, *measures in rows],
+    )
     figure = html_figure(
         Plots(facts).choice,
         "By number of clusters. Agreement of starts: 1 where all random starts agree. A triangle: "
@@ -452,9 +382,6 @@ def _bounds(facts: Facts) -> str:
     found = facts.result.bounds
     if found is None:
         return ""
-    figure = html_figure(
-        Plots(facts).bounds, "The best bounds so far, by round; where they meet nothing is better."
-    )
     gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
     table = html_table(
         f"Of the inertia of any {found.n_clusters} centroids within the declared bounds, in the "
@@ -466,7 +393,7 @@ def _bounds(facts: Facts) -> str:
     )
     statement = found.statement
     content = f"<p>{escape(statement)}</p>" if found.certified else html_warning(statement)
-    return f"{content}{figure}{table}"
+    return f"{content}{table}"
 
 
 def _quality(facts: Facts) -> str:
@@ -502,7 +429,7 @@ def _quality(facts: Facts) -> str:
             [
                 [
                     quality.inertia,
-                    f"{100 * quality.share_within:.0f} %",
+                    percent(quality.share_within),
                     quality.simplified_silhouette,
                     quality.davies_bouldin,
                     quality.n_rows,

@@ -1,8 +1,9 @@
 """A result as an RO-Crate: one ZIP file with everything that a publication cites.
 
-RO-Crate 1.1 with the profile Process Run Crate 0.5. The crate holds no more than the result and its
-report do. The same result gives the same bytes: nothing comes from the clock or the machine, and
-files are stored without compression, because zlib's output differs between versions.
+RO-Crate 1.1 with the profile Process Run Crate 0.5; the library rocrate writes the description. The
+crate holds no more than the result and its report do. The same result gives the same bytes: nothing
+comes from the clock or the machine, and files are stored without compression, because zlib's output
+differs between versions.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from html import escape
+from pathlib import PurePath
 from typing import Any
 
 from fedclust.definition import canonical, read_definition
@@ -25,7 +26,7 @@ from fedclust.report.markup import html_document, html_table
 from fedclust.report.methods_text import WRITE_UP
 from fedclust.report.page import html
 from fedclust.report.tables import centroid_table, counts_text, csv_text
-from fedclust.report.wording import named_values
+from fedclust.report.wording import counted, named_values
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
@@ -37,6 +38,7 @@ CHECKSUMS = "SHA256SUMS"
 #: What a crate says of its licence if its writer named none.
 NO_LICENSE = "No licence is stated. Ask those who ran the session before you reuse the content."
 _PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
+_TERMS = "https://w3id.org/ro/terms/workflow-run/context"
 _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}")
 _ADDRESS = re.compile(r"https?://[^\s<>\"{}|\\^`]+")
 #: Software whose version the provenance names: its home page.
@@ -46,107 +48,41 @@ _HOMES = {
     "scipy": "https://scipy.org/",
     "scikit-learn": "https://scikit-learn.org/",
 }
-
-Entity = dict[str, Any]
-
-
-#: Files by path: type, name, and what they hold.
+_MEDIA = {
+    ".json": "application/json",
+    ".csv": "text/csv",
+    ".html": "text/html",
+    ".md": "text/markdown",
+    ".bib": "application/x-bibtex",
+    ".svg": "image/svg+xml",
+    "": "text/plain",
+}
+#: Files by path: the name, which ends at the first full stop, and what the file holds.
 _DESCRIBED = {
-    "definition.json": (
-        "application/json",
-        "Definition",
-        (
-            "The session as the sites consented to it, byte for byte: method, options, features, "
-            "policy, sites, purpose. Its SHA-256 is the hash of their consent."
-        ),
-    ),
-    "result.json": (
-        "application/json",
-        "Result",
-        (
-            "Everything that the coordinator released about the clusters: centroids in scaled and "
-            "own units, sizes, quality, rounds."
-        ),
-    ),
-    "centroids.csv": (
-        "text/csv",
-        "Centroids",
-        "One line for each cluster: its size and its centroid in the features' own units.",
-    ),
-    "profile.csv": (
-        "text/csv",
-        "Profile",
-        (
-            "One line for each cluster and column: its value and what that measures, standard "
-            "deviation, and difference from all clusters. Outcomes have 95 % intervals."
-        ),
-    ),
-    "outcome_counts.csv": (
-        "text/csv",
-        "Counts of outcomes",
-        (
-            "Persons by outcome, site, cluster and cell, with random noise of the standard "
-            "deviation sigma."
-        ),
-    ),
-    "report.html": (
-        "text/html",
-        "Report",
-        "The result for people: profile, sizes, quality, figures, provenance.",
-    ),
-    "methods.md": (
-        "text/markdown",
-        "Methods",
-        "The methods section of a paper about the result, with every choice and figure.",
-    ),
-    "references.bib": (
-        "application/x-bibtex",
-        "References",
-        "What the methods section cites, as BibTeX.",
-    ),
-    "provenance.json": (
-        "application/json",
-        "Provenance",
-        (
-            "Method and its version, seed, software and platform, the rounds, the SHA-256 of the "
-            "submissions, and the entry of the audit trail that records the completion."
-        ),
-    ),
-    CHECKSUMS: (
-        "text/plain",
-        "Checksums",
-        "The SHA-256 of each file above, in the form that sha256sum -c reads.",
-    ),
-    PREVIEW: ("text/html", "Preview", "What this crate holds, for people."),
+    "definition.json": "Definition. The session as the sites consented to it, byte for byte: "
+    "method, options, features, policy, sites, purpose. Its SHA-256 is the hash of their consent.",
+    "result.json": "Result. Everything that the coordinator released about the clusters: centroids "
+    "in scaled and own units, sizes, quality, rounds.",
+    "centroids.csv": "Centroids. One line for each cluster: its size and its centroid in the "
+    "features' own units.",
+    "profile.csv": "Profile. One line for each cluster and column: its value and what that "
+    "measures, standard deviation, and difference from all clusters. Outcomes have 95 % intervals.",
+    "outcome_counts.csv": "Counts of outcomes. Persons by outcome, site, cluster and cell, with "
+    "random noise of the standard deviation sigma.",
+    "report.html": "Report. The result for people: profile, sizes, quality, figures, provenance.",
+    "methods.md": "Methods. The methods section of a paper about the result, with every choice and "
+    "figure.",
+    "references.bib": "References. What the methods section cites, as BibTeX.",
+    "provenance.json": "Provenance. Method and its version, seed, software and platform, the "
+    "rounds, the SHA-256 of the submissions, and the entry of the audit trail that records the "
+    "completion.",
+    CHECKSUMS: "Checksums. The SHA-256 of each file above, in the form that sha256sum -c reads.",
+    PREVIEW: "Preview. What this crate holds, for people.",
 }
 
-
-@dataclass(frozen=True)
-class _File:
-    """A file of the crate."""
-
-    path: str
-    media: str
-    name: str
-    about: str
-    content: bytes
-
-    @property
-    def produced(self) -> bool:
-        """Whether the session produced the content."""
-        return self.path not in ("definition.json", CHECKSUMS)
-
-    @property
-    def entity(self) -> Entity:
-        return {
-            "@id": self.path,
-            "@type": "File",
-            "name": self.name,
-            "description": self.about,
-            "encodingFormat": self.media,
-            "contentSize": str(len(self.content)),
-            "sha256": codec.sha256(self.content),
-        }
+#: The library has no types: a crate, and one of its entities.
+Crate = Any
+Entity = Any
 
 
 def check_license(text: str | None) -> tuple[str, str] | None:
@@ -185,7 +121,8 @@ def crate_bytes(
     Raises
     ------
     UsageError
-        The licence is neither, or the definition has not the hash that the sites consented to.
+        The licence is neither, the definition has not the hash that the sites consented to, or the
+        extra ``fedclust[crate]`` is not installed.
     """
     chosen = check_license(licence)
     frozen = canonical(definition)
@@ -194,31 +131,37 @@ def crate_bytes(
             "this version of fedclust writes the session's definition differently than the one "
             "that the sites consented to: use the version that the coordinator runs"
         )
+    try:
+        from rocrate.model import Preview
+        from rocrate.rocrate import ROCrate
+    except ImportError:
+        raise UsageError("an RO-Crate needs rocrate: pip install 'fedclust[crate]'") from None
     # As they are stored and travel: the order of keys may differ in memory.
     document = codec.decode_model(ResultDocument, codec.encode_model(document))
     facts = facts_of_document(document, read_definition(frozen))
-    files = _files(facts, document, frozen)
-    sums = "".join(f"{codec.sha256(file.content)}  {file.path}\n" for file in files)
-    files.append(_File(CHECKSUMS, *_DESCRIBED[CHECKSUMS], sums.encode()))
-    graph = _graph(facts, document, files, chosen)
-    preview = _File(PREVIEW, *_DESCRIBED[PREVIEW], _preview(graph, files, document).encode())
-    graph.append({**preview.entity, "@type": "CreativeWork", "about": {"@id": "./"}})
-    described = {
-        "@context": [
-            "https://w3id.org/ro/crate/1.1/context",
-            "https://w3id.org/ro/terms/workflow-run/context",
-        ],
-        "@graph": graph,
-    }
-    metadata = json.dumps(described, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-    contents = {file.path: file.content for file in (*files, preview)}
-    return _zip(document, {METADATA: metadata.encode(), **dict(sorted(contents.items()))})
+    contents = _contents(facts, document, frozen)
+    figures = {f"figures/{name}.svg": each for name, each in drawn_figures(Plots(facts)).items()}
+    contents |= {path: f"{each.titled_svg}\n".encode() for path, each in figures.items()}
+    described = {path: tuple(each.split(". ", 1)) for path, each in _DESCRIBED.items()}
+    described |= {path: (each.title, each.description) for path, each in figures.items()}
+    sums = "".join(f"{codec.sha256(each)}  {path}\n" for path, each in contents.items())
+    contents[CHECKSUMS] = sums.encode()
+    crate = ROCrate(version="1.1")
+    crate.metadata.extra_contexts.append(_TERMS)
+    for path, content in contents.items():
+        crate.add_file(dest_path=path, properties=_of_file(path, content, *described[path]))
+    _describe(crate, facts, document, chosen)
+    contents[PREVIEW] = _preview(crate, contents, document).encode()
+    properties = _of_file(PREVIEW, contents[PREVIEW], *described[PREVIEW])
+    crate.add(Preview(crate, properties=properties))
+    metadata = json.dumps(crate.metadata.generate(), ensure_ascii=False, allow_nan=False, indent=1)
+    return _zip(document, {METADATA: f"{metadata}\n".encode(), **dict(sorted(contents.items()))})
 
 
 # --- the files ------------------------------------------------------------------------------------
 
 
-def _files(facts: Facts, document: ResultDocument, definition: bytes) -> list[_File]:
+def _contents(facts: Facts, document: ResultDocument, definition: bytes) -> dict[str, bytes]:
     contents = {
         "definition.json": definition,
         "result.json": codec.to_json(codec.to_tree(document)),
@@ -230,12 +173,17 @@ def _files(facts: Facts, document: ResultDocument, definition: bytes) -> list[_F
     }
     if facts.result.outcomes is not None:
         contents["outcome_counts.csv"] = counts_text(facts.result.outcomes).encode()
-    found = [_File(path, *_DESCRIBED[path], content) for path, content in contents.items()]
-    for name, figure in drawn_figures(Plots(facts)).items():
-        content = f"{figure.titled_svg}\n".encode()
-        about = figure.description
-        found.append(_File(f"figures/{name}.svg", "image/svg+xml", figure.title, about, content))
-    return found
+    return contents
+
+
+def _of_file(path: str, content: bytes, name: str, about: str) -> dict[str, str]:
+    return {
+        "name": name,
+        "description": about,
+        "encodingFormat": _MEDIA[PurePath(path).suffix],
+        "contentSize": str(len(content)),
+        "sha256": codec.sha256(content),
+    }
 
 
 def _provenance(facts: Facts, document: ResultDocument) -> bytes:
@@ -263,95 +211,63 @@ def _zip(document: ResultDocument, files: Mapping[str, bytes]) -> bytes:
 # --- the metadata ---------------------------------------------------------------------------------
 
 
-def _graph(
-    facts: Facts, document: ResultDocument, files: list[_File], licence: tuple[str, str] | None
-) -> list[Entity]:
+def _describe(
+    crate: Crate, facts: Facts, document: ResultDocument, licence: tuple[str, str] | None
+) -> None:
+    """Add to a crate with its files what they are, what made them, and who took part."""
     definition, provenance = facts.definition, document.provenance
     end = document.completed_at.isoformat(timespec="seconds")
-    action = f"#session-{definition.name}"
-    root: Entity = {
-        "@id": "./",
-        "@type": "Dataset",
-        "name": f"{definition.title or definition.name}: {_clusters(facts)}",
-        "description": _description(facts, provenance),
-        "datePublished": end,
-        "license": NO_LICENSE if licence is None else {"@id": licence[0]},
-        "conformsTo": {"@id": _PROFILE},
-        "hasPart": _references(file.path for file in files),
-        "mentions": {"@id": action},
-    }
-    software = _software(provenance)
-    sites = [
-        {"@id": f"#site-{site}", "@type": "Organization", "name": site} for site in provenance.sites
-    ]
-    run: Entity = {
-        "@id": action,
-        "@type": "CreateAction",
-        "name": f"Session {definition.name}",
-        "description": _settings(definition),
-        "endTime": end,
-        "actionStatus": "http://schema.org/CompletedActionStatus",
-        "instrument": {"@id": software[0]["@id"]},
-        "agent": _references(each["@id"] for each in sites),
-        "object": {"@id": "definition.json"},
-        "result": _references(file.path for file in files if file.produced),
-    }
-    graph = [
-        {
-            "@id": METADATA,
-            "@type": "CreativeWork",
-            "about": {"@id": "./"},
-            "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+    profile = _add(crate, _PROFILE, "CreativeWork", {"name": "Process Run Crate", "version": "0.5"})
+    run = crate.add_action(
+        _software(crate, provenance),
+        f"#session-{definition.name}",
+        object=crate.get("definition.json"),
+        result=[
+            each for each in crate.data_entities if each.id not in ("definition.json", CHECKSUMS)
+        ],
+        properties={
+            "name": f"Session {definition.name}",
+            "description": _settings(definition),
+            "endTime": end,
+            "actionStatus": "http://schema.org/CompletedActionStatus",
         },
-        root,
-        {"@id": _PROFILE, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
-        *(file.entity for file in files),
-        run,
-        *software,
-        *sites,
+    )
+    run["agent"] = [
+        _add(crate, f"#site-{site}", "Organization", {"name": site}) for site in provenance.sites
     ]
-    if licence is not None:
-        graph.append(
-            {
-                "@id": licence[0],
-                "@type": "CreativeWork",
-                "name": licence[1],
-                "description": "The licence of everything in this crate.",
-            }
-        )
     if provenance.audit_head is not None:
-        run["identifier"] = {"@id": "#audit-head"}
-        graph.append(
-            {
-                "@id": "#audit-head",
-                "@type": "PropertyValue",
-                "name": "Entry of the coordinator's audit trail that records the completion",
-                "description": _audit_text(provenance),
-                "value": provenance.audit_head.noted,
-            }
-        )
-    return graph
+        of_entry = {
+            "name": "Entry of the coordinator's audit trail that records the completion",
+            "description": _audit_text(provenance),
+            "value": provenance.audit_head.noted,
+        }
+        run["identifier"] = _add(crate, "#audit-head", "PropertyValue", of_entry)
+    crate.name = f"{definition.title or definition.name}: {counted(len(facts.clusters), 'cluster')}"
+    crate.description = _description(facts, provenance)
+    crate.datePublished = end
+    crate.license = NO_LICENSE
+    if licence is not None:
+        address, name = licence
+        about = {"name": name, "description": "The licence of everything in this crate."}
+        crate.license = crate.get(address) or _add(crate, address, "CreativeWork", about)
+    crate.root_dataset["conformsTo"] = profile
+    crate.root_dataset["mentions"] = run
 
 
-def _references(ids: Iterable[str]) -> list[Entity]:
-    return [{"@id": each} for each in ids]
-
-
-def _clusters(facts: Facts) -> str:
-    count = len(facts.clusters)
-    return f"{count} cluster{'' if count == 1 else 's'}"
+def _add(crate: Crate, name: str, kind: str, properties: Mapping[str, Any]) -> Entity:
+    return crate.add_jsonld({"@id": name, "@type": kind, **properties})
 
 
 def _description(facts: Facts, provenance: Provenance) -> str:
-    sites = len(provenance.sites)
     persons = sum(facts.result.sizes or ())
     of = f" of {persons} persons" if persons else ""
     purpose = facts.definition.purpose
     seen = f" As the site {facts.own_site} may see it." if facts.own_site else ""
     return (
-        f"{_clusters(facts)}{of} at {sites} "
-        f"site{'' if sites == 1 else 's'}, found by {facts.definition.algorithm} in the session "
-        f"{facts.definition.name} of fedclust.{seen}" + (f" Purpose: {purpose}" if purpose else "")
+        f"{counted(len(facts.clusters), 'cluster')}{of} at "
+        f"{counted(len(provenance.sites), 'site')}, found by {facts.definition.algorithm} in the "
+        f"session {facts.definition.name} of fedclust.{seen}"
+        + (f" Purpose: {purpose}" if purpose else "")
     )
 
 
@@ -365,49 +281,38 @@ def _settings(definition: Definition) -> str:
     )
 
 
-def _software(provenance: Provenance) -> list[Entity]:
-    """Return fedclust first, then the method and what both need, each with its version."""
-    platform = provenance.platform
-    method = METHODS.get(provenance.algorithm)
+def _software(crate: Crate, provenance: Provenance) -> Entity:
+    """Add fedclust, the method and what both need, each with its version; return fedclust."""
+    platform, method = provenance.platform, METHODS.get(provenance.algorithm)
+
+    def add(place: str, name: str, version: str, **more: Any) -> Entity:
+        properties = {"name": name, "softwareVersion": version, **more}
+        return _add(crate, place, "SoftwareApplication", properties)
+
+    description = "Clustering across organisations that may not pool their data."
+    version = provenance.server_version
+    fedclust = add("#software-fedclust", "fedclust", version, description=description)
+    step = add(
+        f"#method-{provenance.algorithm}", provenance.algorithm, str(provenance.method_version)
+    )
+    fedclust["softwareAddOn"] = step
     needed = [
-        {
-            "@id": home,
-            "@type": "SoftwareApplication",
-            "name": name,
-            "url": home,
-            "softwareVersion": platform[name],
-        }
+        add(home, name, platform[name], url=home)
         for name, home in _HOMES.items()
         if name in platform
     ]
     if "blas" in platform:
-        blas = {"@id": "#software-blas", "@type": "SoftwareApplication", "name": "BLAS"}
-        needed.append({**blas, "softwareVersion": platform["blas"]})
-    step: Entity = {
-        "@id": f"#method-{provenance.algorithm}",
-        "@type": "SoftwareApplication",
-        "name": provenance.algorithm,
-        "softwareVersion": str(provenance.method_version),
-    }
-    papers: list[Entity] = []
-    if method is not None:
-        step |= {"description": method.title, "citation": {"@id": "#method-paper"}}
-        papers.append(
-            {"@id": "#method-paper", "@type": "ScholarlyArticle", "name": method.citation}
-        )
-    fedclust: Entity = {
-        "@id": "#software-fedclust",
-        "@type": "SoftwareApplication",
-        "name": "fedclust",
-        "description": "Clustering across organisations that may not pool their data.",
-        "softwareVersion": provenance.server_version,
-        "softwareAddOn": {"@id": step["@id"]},
-    }
+        needed.append(add("#software-blas", "BLAS", platform["blas"]))
     if needed:
-        fedclust["softwareRequirements"] = _references(each["@id"] for each in needed)
+        fedclust["softwareRequirements"] = needed
     if "system" in platform:
-        fedclust["operatingSystem"] = f"{platform['system']}, {platform.get('machine', 'unknown')}"
-    return [fedclust, step, *needed, *papers]
+        system = f"{platform['system']}, {platform.get('machine', 'unknown')}"
+        fedclust["operatingSystem"] = system
+    if method is not None:
+        paper = {"name": method.citation}
+        step["description"] = method.title
+        step["citation"] = _add(crate, "#method-paper", "ScholarlyArticle", paper)
+    return fedclust
 
 
 def _audit_text(provenance: Provenance) -> str:
@@ -425,16 +330,17 @@ def _audit_text(provenance: Provenance) -> str:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def _preview(graph: list[Entity], files: list[_File], document: ResultDocument) -> str:
-    by_id = {each["@id"]: each for each in graph}
-    root, licence = by_id["./"], NO_LICENSE
-    if isinstance(root["license"], dict):
-        address = root["license"]["@id"]
-        licence = f'<a href="{escape(address)}">{escape(by_id[address]["name"])}</a>'
+def _preview(crate: Crate, contents: Mapping[str, bytes], document: ResultDocument) -> str:
+    licence = crate.license
+    if not isinstance(licence, str):
+        licence = f'<a href="{escape(licence.id)}">{escape(licence["name"])}</a>'
     listed = html_table(
         "To check all files that were unpacked here: sha256sum -c SHA256SUMS",
         ["file", "content", "bytes"],
-        [[file.path, f"{file.name}. {file.about}", len(file.content)] for file in files],
+        [
+            [each.id, f"{each['name']}. {each['description']}", len(contents[each.id])]
+            for each in crate.data_entities
+        ],
         text=(1,),
     )
     versions = html_table(
@@ -442,16 +348,15 @@ def _preview(graph: list[Entity], files: list[_File], document: ResultDocument) 
         ["name", "version"],
         [
             [each["name"], each["softwareVersion"]]
-            for each in graph
-            if each["@type"] == "SoftwareApplication"
+            for each in crate.get_by_type("SoftwareApplication")
         ],
         text=(1,),
     )
     head = document.provenance.audit_head
     noted = "" if head is None else f"<p><code>{head.noted}</code></p>"
     return html_document(
-        root["name"],
-        f"<h1>{escape(root['name'])}</h1><p>{escape(root['description'])}</p>"
+        crate.name,
+        f"<h1>{escape(crate.name)}</h1><p>{escape(crate.description)}</p>"
         f"<p><b>Completed:</b> {document.completed_at:%Y-%m-%d %H:%M} UTC</p>"
         f"<p><b>Licence:</b> {licence}</p>"
         f'<p>Begin with <a href="report.html">the report</a>. The file <a href="{METADATA}">'

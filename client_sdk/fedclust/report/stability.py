@@ -9,6 +9,7 @@ from fedclust.report.facts import Facts
 from fedclust.report.figures import Plots
 from fedclust.report.markup import html_figure, html_table
 from fedclust.report.one_cloud import apart_text
+from fedclust.report.wording import percent
 
 __all__ = ["html_stability"]
 
@@ -24,8 +25,8 @@ def html_stability(facts: Facts) -> str:
             f"in {found_again(float(found.recovered[k]))} samples",
             apart_text(facts.result, k),
             float(found.jaccard[k]),
-            f"{100 * found.recovered[k]:.0f} %",
-            f"{100 * found.dissolved[k]:.0f} %",
+            percent(found.recovered[k]),
+            percent(found.dissolved[k]),
         ]
         for k, cluster in enumerate(facts.clusters)
     ]
@@ -56,7 +57,7 @@ def _ambiguous(share: float | None) -> str:
     if share is None:
         return ""
     text = (
-        f"Ambiguous pairs: {100 * share:.0f} % of the pairs of persons of one site are together in "
+        f"Ambiguous pairs: {percent(share)} of the pairs of persons of one site are together in "
         "more than a tenth and less than nine tenths of the models."
     )
     return f"<p>{escape(text)}</p>"

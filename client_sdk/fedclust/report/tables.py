@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -126,28 +127,27 @@ def _column_fields(entry: ClusterColumn) -> dict[str, Any]:
 
 def csv_text(facts: Facts) -> str:
     """Return the profile, and outcomes with 95 % intervals, as CSV; unknown values are empty."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for cluster in facts.clusters:
-        for entry in cluster.entries:
-            row = {"cluster": cluster.number, "size": cluster.size, **_column_fields(entry)}
-            writer.writerow({name: _field(value) for name, value in row.items()})
+        about = {"cluster": cluster.number, "size": cluster.size}
+        rows += [{**about, **_column_fields(entry)} for entry in cluster.entries]
         for name, line, found in outcome_columns(facts, cluster.number):
             described = {"column": name, "feature": found.name, "level": line.what}
             described |= {"kind": "outcome", "unit": "" if line.is_share else found.unit}
             estimate = vars(line.estimate) if line.estimate else {}
-            row = {"cluster": cluster.number, "size": cluster.size, **described, **estimate}
-            row["sigma"] = found.sigma
-            writer.writerow({name: _field(value) for name, value in row.items()})
-    return text.getvalue()
+            rows.append({**about, **described, **estimate, "sigma": found.sigma})
+    return _csv(_HEADER, rows)
 
 
 def counts_text(outcomes: Outcomes) -> str:
     """Return the counts of outcomes as CSV: a line for each site, cluster and cell."""
-    text = io.StringIO()
     rows = list(count_rows(outcomes))
-    writer = csv.DictWriter(text, rows[0] if rows else (), lineterminator="\n")
+    return _csv(rows[0] if rows else (), rows)
+
+
+def _csv(header: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*header], lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _field(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

@@ -45,7 +45,7 @@ def check_results(page: Page) -> None:
     # Several K: the sites sent cells, so the clusters are on the axes of all persons.
     assert "Map of the clusters and sites" in two
     assert {"0", "1"} <= set(re.findall(r'font-weight="600">(\d)</text>', two))
-    with pytest.raises(AttributeError, match="There are: profile, pairs, "):
+    with pytest.raises(AttributeError, match="There are: profile, sizes, "):
         three.plot.dendrogram  # noqa: B018
     with pytest.raises(UsageError, match=r"name the figure: plot\.profile"):
         three.plot()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fedclust.engine.model_selection import CLEAR, p_text
 from fedclust.errors import UsageError
-from fedclust.report.drawing import Figure, line_chart, short
+from fedclust.report.drawing import ROUNDING, Figure, line_chart, short
 from fedclust.report.facts import Facts
 from fedclust.report.figures.words import joined
 from fedclust.report.one_cloud import chosen_text
 
-__all__ = ["draw_bounds", "draw_choice", "draw_convergence"]
+__all__ = ["draw_choice", "draw_convergence"]
 
 
 def draw_convergence(facts: Facts) -> Figure:
@@ -18,43 +18,20 @@ def draw_convergence(facts: Facts) -> Figure:
     Raises
     ------
     UsageError
-        The result does not hold what it would show.
+        Fewer than two rounds have an inertia, or all have the same.
     """
     values = [
         (each.round, each.inertia) for each in facts.result.history if each.inertia is not None
     ]
     if len(values) < 2:
         raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
+    every = [inertia for _, inertia in values]
+    if max(every) - min(every) <= ROUNDING * max(every):
+        raise UsageError("the inertia is the same in every round: there is no line to draw")
     (begin, before), (end, after) = values[0], values[-1]
     described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
     return line_chart(
         "Inertia by round", "round", "inertia", {"inertia": values}, description=described
-    )
-
-
-def draw_bounds(facts: Facts) -> Figure:
-    """Draw the best lower and upper bound of the least inertia by round.
-
-    Raises
-    ------
-    UsageError
-        The result does not hold what it would show.
-    """
-    values = facts.bounds_by_round
-    if len(values) < 2:
-        raise UsageError("no bounds are known by round: this method proves none")
-    gap = None if facts.result.bounds is None else facts.result.bounds.gap
-    return line_chart(
-        "Lower and upper bound by round",
-        "round",
-        "inertia",
-        {
-            "upper bound": [(number, upper) for number, _, upper in values],
-            "lower bound": [(number, lower) for number, lower, _ in values],
-        },
-        description="The best bounds of the least inertia so far, at the end from "
-        f"{short(values[-1][1])} to {short(values[-1][2])}. Gap: "
-        + ("unknown." if gap is None else f"{100 * gap:.3g} %."),
     )
 
 

@@ -23,8 +23,9 @@ from fedclust.report.drawing import (
 )
 from fedclust.report.facts import Facts
 from fedclust.report.figures.words import MOST_JOINED, joined
+from fedclust.schema.evidence import PrincipalAxes
 
-__all__ = ["MOST_ARROWS", "MOST_NAMED_SITES", "draw_map", "has_map"]
+__all__ = ["MOST_ARROWS", "MOST_NAMED_SITES", "cluster_places", "draw_map", "site_places"]
 
 Places = NDArray[np.float64]
 
@@ -40,10 +41,39 @@ _COMPASS, _REACH, _NUMBERS = (590.0, 310.0), 46.0, 58.0
 _APART = math.radians(22)
 
 
-def has_map(facts: Facts) -> bool:
-    """Return whether the result has two axes of all persons."""
+def cluster_places(facts: Facts) -> Places:
+    """Return the places (K, 2) of the centroids on the axes of all persons.
+
+    Unknown entries count as the mean of all persons.
+
+    Raises
+    ------
+    UsageError
+        The result does not have two axes.
+    """
+    axes, mask = _axes(facts), facts.result.mask
+    away = facts.result.centroids - axes.origin
+    return np.asarray((away if mask is None else np.where(mask, away, 0.0)) @ axes.axes)
+
+
+def _axes(facts: Facts) -> PrincipalAxes:
     axes = facts.result.axes
-    return axes is not None and float(axes.shares[1]) > 0 and bool(facts.clusters)
+    if axes is None:
+        raise UsageError("the axes of all persons are not known: set the option `evidence`")
+    if not axes.shares[1] > 0:
+        raise UsageError("persons differ along one axis: there is no map to draw")
+    return axes
+
+
+def site_places(facts: Facts) -> dict[str, Places]:
+    """Return where visible sites are on these axes: the means of their persons' centroids."""
+    clusters = cluster_places(facts)
+    counts = {site: np.array(each, float) for site, each in facts.result.site_sizes.items()}
+    return {
+        facts.site_name(site): each @ clusters / each.sum()
+        for site, each in sorted(counts.items())
+        if each.sum() > 0
+    }
 
 
 def draw_map(facts: Facts) -> Figure:
@@ -55,13 +85,10 @@ def draw_map(facts: Facts) -> Figure:
     Raises
     ------
     UsageError
-        The result has no axes.
+        The result does not have two axes.
     """
-    axes = facts.result.axes
-    if axes is None or not has_map(facts):
-        raise UsageError("the result has no axes of all persons")
-    clusters, (first, second) = facts.axes
-    sites = facts.site_places
+    axes, clusters, sites = _axes(facts), cluster_places(facts), site_places(facts)
+    loadings, (first, second) = axes.axes, axes.shares
     x, y = _scales(np.array([*clusters, *sites.values(), (0.0, 0.0)]))
     names = (f"first axis, {100 * first:.0f} %", f"second axis, {100 * second:.0f} %")
     parts = frame(x, y, *names, ticks(x.least, x.most))
@@ -70,8 +97,8 @@ def draw_map(facts: Facts) -> Figure:
     cross = f"M{x(0.0) - 6:.1f} {y(0.0):.1f}h12m-6 -6v12"
     parts.append(tag("path", d=cross, fill="none", stroke="#222222", stroke_width="2"))
     parts += [_diamond(x(float(a)), y(float(b))) for a, b in sites.values()]
-    strongest = _strongest(axes.axes)
-    parts += _arrows([facts.columns[j].name for j in strongest], axes.axes[strongest])
+    strongest = _strongest(loadings)
+    parts += _arrows([facts.columns[j].name for j in strongest], loadings[strongest])
     described = (
         f"The first axis has {100 * first:.0f} % of the variance of all persons, the second "
         f"{100 * second:.0f} %. "
@@ -82,7 +109,7 @@ def draw_map(facts: Facts) -> Figure:
         )
         + " Strongest columns: "
         + joined(
-            f"{facts.columns[j].name} {axes.axes[j, 0]:+.2f}, {axes.axes[j, 1]:+.2f}"
+            f"{facts.columns[j].name} {loadings[j, 0]:+.2f}, {loadings[j, 1]:+.2f}"
             for j in strongest
         )
     )

@@ -7,14 +7,11 @@ from contextlib import suppress
 from fedclust.errors import UsageError
 from fedclust.report.drawing import Figure
 from fedclust.report.facts import Facts
-from fedclust.report.figures.curves import draw_bounds, draw_choice, draw_convergence
+from fedclust.report.figures.curves import draw_choice, draw_convergence
 from fedclust.report.figures.flow import draw_own_clusters, draw_sweep_flow
-from fedclust.report.figures.map import draw_map, has_map
+from fedclust.report.figures.map import draw_map
 from fedclust.report.figures.outcomes import draw_forest, draw_survival
-from fedclust.report.figures.pairs import draw_pairs
-from fedclust.report.figures.places import draw_centroids
 from fedclust.report.figures.profile import draw_profile
-from fedclust.report.figures.radar import draw_radar
 from fedclust.report.figures.sizes import draw_mix, draw_sizes
 from fedclust.report.figures.stability import draw_stability
 from fedclust.schema.field_names import unknown_name_message
@@ -23,8 +20,6 @@ __all__ = ["Plots", "drawn_figures"]
 
 _NAMES = (
     "profile",
-    "pairs",
-    "radar",
     "sizes",
     "mix",
     "centroids",
@@ -35,7 +30,6 @@ _NAMES = (
     "choice",
     "flow",
     "convergence",
-    "bounds",
 )
 _CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
 
@@ -75,14 +69,6 @@ class Plots:
         """Draw a heat map: standardised differences as colours and numbers, values in own units."""
         return draw_profile(self._facts)
 
-    def pairs(self) -> Figure:
-        """Draw for each pair of clusters the columns in which they differ most."""
-        return draw_pairs(self._facts)
-
-    def radar(self) -> Figure:
-        """Draw the standardised differences of each cluster on three to twelve axes."""
-        return draw_radar(self._facts)
-
     def sizes(self) -> Figure:
         """Draw a bar for each cluster: its persons, by site where sites' parts are known."""
         return draw_sizes(self._facts)
@@ -92,12 +78,8 @@ class Plots:
         return draw_mix(self._facts)
 
     def centroids(self) -> Figure:
-        """Draw a map of clusters and sites on two principal axes.
-
-        The axes are those of all persons where the sites sent cells, else those of the centroids
-        alone, without sites.
-        """
-        return draw_map(self._facts) if has_map(self._facts) else draw_centroids(self._facts)
+        """Draw a map of clusters and sites on the two axes along which all persons differ most."""
+        return draw_map(self._facts)
 
     def stability(self) -> Figure:
         """Draw how far each cluster is found again in resampled data, and if it stands apart."""
@@ -132,10 +114,6 @@ class Plots:
     def choice(self) -> Figure:
         """Draw silhouette and agreement of starts by K, and mark each K clearer than one cloud."""
         return draw_choice(self._facts)
-
-    def bounds(self) -> Figure:
-        """Draw the best lower and upper bound of the least inertia by round."""
-        return draw_bounds(self._facts)
 
 
 def drawn_figures(plots: Plots) -> dict[str, Figure]:

@@ -18,10 +18,12 @@ from fedclust.report.drawing import (
 )
 from fedclust.report.facts import NOTABLE, Cluster, ClusterColumn, Facts
 from fedclust.report.figures.words import joined
+from fedclust.report.wording import isolated, percent
 
 __all__ = [
     "MOST_COLUMNS",
     "difference_colour",
+    "differences",
     "draw_profile",
     "mean_of",
     "ranked_columns",
@@ -70,7 +72,9 @@ def draw_profile(facts: Facts) -> Figure:
     described = (
         f"{len(shown)} columns by {len(facts.clusters)} clusters, the columns with the largest gap "
         "between two clusters first; blue is below all persons, red above, by standard deviations. "
-    ) + joined(f"Cluster {cluster.number}: {_in_words(cluster)}" for cluster in facts.clusters)
+    ) + joined(
+        f"Cluster {cluster.number}: {', '.join(differences(cluster))}" for cluster in facts.clusters
+    )
     return Figure(parts, bottom + 56, "Profile of the clusters", described)
 
 
@@ -121,9 +125,7 @@ def _legend(y: float, *, marks: bool) -> list[str]:
 
 def mean_of(entry: ClusterColumn) -> str:
     """Return a mean as it is read: a share in per cent, a number in a few digits."""
-    if entry.mean is not None and entry.column.kind == "binary":
-        return f"{100 * entry.mean:.0f} %"
-    return short(entry.mean)
+    return percent(entry.mean) if entry.column.kind == "binary" else short(entry.mean)
 
 
 def separations(facts: Facts) -> list[float]:
@@ -160,9 +162,13 @@ def difference_colour(difference: float | None) -> tuple[str, str]:
     return fill, ink_on(fill)
 
 
-def _in_words(cluster: Cluster) -> str:
-    words = [
-        f"{entry.column.name} {mean_of(entry)} ({entry.difference:+.1f})"
-        for entry in cluster.sets_apart
-    ]
-    return ", ".join(words) or "close to the average of all persons"
+def differences(cluster: Cluster) -> list[str]:
+    """Return the columns that set a cluster apart: each with its value and the difference."""
+    words = []
+    for entry in cluster.sets_apart:
+        unit = (
+            f" {entry.column.unit}" if entry.column.unit and entry.column.kind != "binary" else ""
+        )
+        value = f"{mean_of(entry)}{isolated(unit)}"
+        words.append(f"{isolated(entry.column.name)} {value} ({entry.difference:+.1f})")
+    return words or ["close to the average of all persons"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fedclust.report.wording import percent
+
 __all__ = ["MOST_JOINED", "joined", "persons"]
 
 #: Most clusters, columns or sites that a figure's description names.
@@ -21,4 +23,4 @@ def persons(size: int | None, share: float | None) -> str:
     """Return a number of persons with its share, where they are known."""
     if size is None:
         return "not measured"
-    return f"{size} persons" + ("" if share is None else f" ({100 * share:.0f} %)")
+    return f"{size} persons" + ("" if share is None else f" ({percent(share)})")
