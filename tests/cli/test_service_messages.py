@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
-import sqlite3
 import sys
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.exit_codes import Exit
 from fedclust_service.orchestration import principals, sign_ins
 from fedclust_service.settings import load_settings
+from fedclust_service.store import tables
 
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
 MAIL = "notify-test --smtp-host 127.0.0.1 --smtp-security none --smtp-from me@x.example"
@@ -142,9 +141,8 @@ def test_a_backup_before_an_upgrade_is_made_and_not_recorded(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    database, copy = Path(sqlite_url.removeprefix("sqlite:///")), tmp_path / "copy.db"
-    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    copy = tmp_path / "copy.db"
+    monkeypatch.setattr(tables, "SCHEMA_REVISION", "of-tomorrow")
     line = ["fedclust-service", "backup", "--out", str(copy), "--data-dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", line)
     assert cli.main() == 0

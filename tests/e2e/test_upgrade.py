@@ -17,10 +17,9 @@ from e2e.random_kills import POLICY, SESSION, D, rows, shared
 from fedclust import simulate
 from fedclust.methods.lloyd import METHOD
 from fedclust.wire.codec import canonical_json, sha256, to_tree
-from fedclust_service.store import migrate
 from support.api_caller import ApiCaller
 from support.consortium import Command, Consortium, columns, write_csv
-from support.server import running_server, service
+from support.server import running_server
 from support.timeouts import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
@@ -112,7 +111,7 @@ def as_before(stored: bytes) -> bytes:
     return canonical_json({**definition, "method_version": definition["method_version"] - 1})
 
 
-def test_a_database_of_the_version_before(tmp_path: Path) -> None:
+def test_definitions_of_the_version_before(tmp_path: Path) -> None:
     place = tmp_path / "server"
     with running_server(place) as server:
         api = ApiCaller(server.base_url, server.operator_token)
@@ -129,7 +128,6 @@ def test_a_database_of_the_version_before(tmp_path: Path) -> None:
         assert server.stop() == 0
 
         file = next(place.glob("*.db"))
-        migrate.downgrade(f"sqlite:///{file}", "0003")
         with closing(sqlite3.connect(file)) as database, database:
             for name, stored in database.execute(
                 "SELECT name, definition FROM sessions"
@@ -140,8 +138,6 @@ def test_a_database_of_the_version_before(tmp_path: Path) -> None:
                     "method_version = method_version - 1 WHERE name = ?",
                     (before, sha256(before), name),
                 )
-        upgraded = service("db", "upgrade", "--data-dir", str(place))
-        assert upgraded.returncode == 0, upgraded.stderr
         server.restart()
 
         def states() -> dict[str, tuple[str, str]]:

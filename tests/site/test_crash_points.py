@@ -43,6 +43,7 @@ class World:
 
     def __init__(self, directory: Path, dies_at: int | None = None) -> None:
         self.directory, self.dies_at, self.step = directory, dies_at, 0
+        self._first = directory
         self._copies = count()
         self._answered = 0
         #: What a death at each step of an undisturbed run would leave.
@@ -72,7 +73,7 @@ class World:
         self.step += 1
         if self.step - 1 == self.dies_at:
             # The files as kill -9 leaves them: the dying process tidies up the others.
-            left = self.directory.with_name(f"{self.directory.name}-{next(self._copies)}")
+            left = self._first.with_name(f"{self._first.name}-{next(self._copies)}")
             if self.directory.exists():
                 copytree(self.directory, left)
             self.directory = left
@@ -140,7 +141,7 @@ def test_dying_again_and_again(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
     deaths = 0
     while True:
-        world.step, world.dies_at = 0, 16 + deaths % 7
+        world.step, world.dies_at = 0, 24 + deaths % 7
         try:
             ended = world.run()
         except Death:

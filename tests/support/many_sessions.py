@@ -168,6 +168,7 @@ def _session(
         stopped_because="tolerance" if state == "completed" else None,
         failure="too few sites answered in time" if state == "failed" else None,
         scrubbed_at=created + timedelta(days=30) if state == "completed" else None,
+        deaths=0,
     )
 
 
@@ -190,6 +191,8 @@ def _rounds(
             features=[each.name for each in _FEATURES],
             min_group_size=None,
             size_band="1000-4999" if came else None,
+            other_persons=False,
+            points_short=False,
             sdk_version="1.0" if came else None,
             left_at=None,
             joined_at=created if came else None,
