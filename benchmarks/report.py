@@ -204,28 +204,6 @@ use, on exact rows too. *p=5*: the default on protected tables. *guard*: the dis
 protected tables have replaced. ± is one standard deviation over seeds.
 """
 
-MISSING = """\
-## What is not rebuilt, and why
-
-| what | why |
-|---|---|
-| FKM: the clients' places in figure 1 | not in the paper; ours are in `benchmarks/_data.py` |
-| FKM: which clusters the clients of figure 4 hold | not in the paper; dealt out to the published \
-counts |
-| FKM: figure 2 | shows the data themselves |
-| FKM: first vectors as published | they are records; means of the seeded cells here |
-| k-FED: Shakespeare in figures 2 to 4 | the data are not here |
-| k-FED: FEMNIST as the authors drew it | FKM's client files instead; no labels in them, so \
-figure 4 uses scikit-learn's digits |
-| k-FED: Table 2 on MNIST's 60,000 training digits | the 10,000 test digits instead, at 14 x 14 |
-| k-FED: sites with n <= k' that return their rows | never: rows are records |
-| dual: D = 3 and 4 of the published problems | those files repeat the two-dimensional ones; made \
-from the text here |
-| dual: figure 7 | shows two nodes' clusters, without numbers |
-| dual: figure 8 | needs a solver of the central problem, which fedclust does not have |
-| published figures of k-FED's Figures 1 to 4 | curves without numbers in the paper |
-"""
-
 
 def main() -> None:
     documents = {
@@ -263,15 +241,8 @@ def pages(documents: dict[str, Document]) -> dict[str, str]:
         f"| page | what it shows |\n|---|---|\n{listed}\n",
         f"## Words\n\n{WORDS}",
         f"## Not run for these pages\n\n{_fill(', '.join(absent))}\n" if absent else "",
-        MISSING,
-        _toctree(),
     ]
     return {"index.md": "\n".join(filter(None, index)), **found}
-
-
-def _toctree() -> str:
-    files = "\n".join(page.file for page in (SUPPORT, *PAGES))
-    return f"```{{toctree}}\n:hidden:\n\n{files}\n```\n"
 
 
 def _fill(text: str) -> str:

@@ -12,14 +12,19 @@ import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedclust.engine import CLOSING_PHASES, all_phases, resampling
+from fedclust.engine import CLOSING_PHASES, all_phases, preparation
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.task import Phase
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
-from render_options import markdown_table, options  # noqa: E402  # found through the line above
+from render_options import (  # noqa: E402  # found through the line above
+    markdown_table,
+    options,
+    paper_options,
+    shared_options,
+)
 from render_reference import (  # noqa: E402
     DEFINITIONS,
     audit_actions,
@@ -37,33 +42,41 @@ from render_reference import (  # noqa: E402
 
 
 def disclosures(method: str) -> str:
-    """Return, phase by phase, what leaves a site in sessions of ``method`` before the closing."""
-    found = all_phases(METHODS[method])
-    text = phase_tables(phase for phase in found if phase not in CLOSING_PHASES)
-    compared = _WITH_MODELS if resampling.PHASE in found else ""
-    said = _CLOSING + compared + _WITH_OUTCOMES + _SEE
-    return f"{text}\n\n{textwrap.fill(said, 99, break_on_hyphens=False)}"
+    """Return, phase by phase, what leaves a site in the rounds of ``method`` alone."""
+    shared = (preparation.PHASE, *CLOSING_PHASES)
+    left = [each for each in all_phases(METHODS[method]) if each not in shared]
+    return phase_tables(each for each in left if each.name not in PAPER_PHASES.get(method, ()))
 
 
-_CLOSING = "Unless `evaluate` is off, the round `evidence` measures the final clusters. "
-_WITH_MODELS = "With `stability` or `transfer` a round `resampling` follows. "
-_WITH_OUTCOMES = (
-    "A session with [outcomes](../features.md#outcomes) ends with the round `outcomes`. "
-)
-_SEE = "See [what leaves a site for it](../evidence.md#what-leaves-a-site)."
+#: Phases of variants that reproduce a paper.
+PAPER_PHASES = {"fkm": ("seeds", "means"), "spectral": ("anchors", "eigen")}
+
+
+def paper_disclosures(method: str) -> str:
+    """Return what leaves a site only in the variants of ``method`` that reproduce a paper."""
+    phases = all_phases(METHODS[method])
+    return phase_tables(each for each in phases if each.name in PAPER_PHASES[method])
+
+
+#: The methods' pages say this once, above all tables.
+_AS_COMMON = "Sums over whole groups of your protected table."
 
 
 def phase_tables(phases: Iterable[Phase]) -> str:
     """Return, phase by phase, what leaves a site."""
     parts = []
     for phase in phases:
-        rows = (
+        rows = [
             (f"`{line.field}`", line.shape, line.meaning, line.identifies)
             for line in phase.discloses
-        )
-        table = markdown_table(("field", "shape", "meaning", "what it can identify"), rows)
-        summary = textwrap.fill(f"**{phase.name}**: {phase.summary}", 99, break_on_hyphens=False)
-        parts.append(f"{summary}\n\n{table}")
+        ]
+        head = ["field", "shape", "meaning", "what it can identify"]
+        said = f"**{phase.name}**: {phase.summary}"
+        if len(rows) > 1 and len({identifies for *_, identifies in rows}) == 1:
+            said += "" if rows[0][3] == _AS_COMMON else f" What it can identify: {rows[0][3]}"
+            head, rows = head[:3], [(field, shape, text, "") for field, shape, text, _ in rows]
+        table = markdown_table(head, (row[: len(head)] for row in rows))
+        parts.append(f"{textwrap.fill(said, 99, break_on_hyphens=False)}\n\n{table}")
     return "\n\n".join(parts)
 
 
@@ -87,11 +100,18 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/problems.md", "problems"): problems,
         ("reference/audit-actions.md", "actions"): audit_actions,
         ("protocol.md", "task rules"): task_rules,
+        ("methods/common.md", "options"): shared_options,
+        ("methods/common.md", "disclosures"): lambda: phase_tables([preparation.PHASE]),
         ("evidence.md", "disclosures"): lambda: phase_tables(CLOSING_PHASES),
     }
     for part, model in DEFINITIONS.items():
         page = "reference/definition.md"
         found[page, part] = lambda model=model: definition_fields(model)
+    for name in ("fkm", "kfed", "spectral"):
+        found["results/papers.md", f"{name} options"] = lambda name=name: paper_options(name)
+    for name in PAPER_PHASES:
+        block = f"{name} disclosures"
+        found["results/papers.md", block] = lambda name=name: paper_disclosures(name)
     for name in METHODS:
         found[f"methods/{name}.md", "options"] = lambda name=name: options(name)
         found[f"methods/{name}.md", "disclosures"] = lambda name=name: disclosures(name)

@@ -25,26 +25,63 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+#: Options that mean the same in each method that has them: docs/methods/common.md.
+SHARED_OPTIONS = ("stability", "transfer", "evidence", "evaluate")
+
+
+def shared_options() -> str:
+    """Return the options that methods share, and which methods have them."""
+    found: dict[str, tuple[FormField, str, list[str]]] = {}
+    for name in METHODS:
+        field = options_field(METHODS[name].options)
+        model = variant_models(METHODS[name].options)[0]
+        for each in field.variants[0] if field.chooser else field.fields:
+            if each.name in SHARED_OPTIONS:
+                text = meaning(each.name, model_help(model, code="`"))
+                found.setdefault(each.name, (each, text, []))[2].append(f"`{name}`")
+    rows = (
+        (f"`{name}`", with_facts(text, {**_facts(each), "Methods": ", ".join(methods)}))
+        for name, (each, text, methods) in found.items()
+    )
+    return markdown_table(("option", "meaning"), rows)
+
+
 def options(method: str) -> str:
-    """Return the options of ``method``, those of each variant in a table of their own."""
+    """Return the own options of ``method``, those of each variant in a table of their own."""
     models = variant_models(METHODS[method].options)
     field = options_field(METHODS[method].options)
     if field.chooser is None:
         return options_table(field.fields, model_help(models[0], code="`"))
     by = field.chooser
-    parts = [options_table([by], {by.name: "Which options there are: see the tables below."})]
-    for name, fields, model in zip(by.choices, field.variants, models, strict=True):
+    parts = [options_table([by], {by.name: f"Variant. {_OF_PAPER}"})]
+    parts.append(options_table(field.variants[0], model_help(models[0], code="`")))
+    return "\n\n".join(parts)
+
+
+_OF_PAPER = (
+    "This page lists the default's options; the others reproduce [papers](../results/papers.md)."
+)
+
+
+def paper_options(method: str) -> str:
+    """Return the options of the variants of ``method`` that reproduce a paper."""
+    models = variant_models(METHODS[method].options)
+    field = options_field(METHODS[method].options)
+    by, parts = field.chooser, []
+    if by is None:
+        raise ValueError(f"{method} has no variants")
+    for name, fields, model in list(zip(by.choices, field.variants, models, strict=True))[1:]:
         about = (model.__doc__ or "").partition("\n")[0].partition(": ")[2]
-        default = ", the default" if name == by.default else ""
-        parts.append(f"**`{by.name}: {name}`**{default}: {about}")
+        parts.append(f"**`{by.name}: {name}`**: {about}")
         parts.append(options_table(fields, model_help(model, code="`")))
     return "\n\n".join(parts)
 
 
 def options_table(fields: Iterable[FormField], meanings: Mapping[str, str]) -> str:
     """Return a table of options; ValueError if one lacks a meaning."""
+    own = [each for each in fields if each.name not in SHARED_OPTIONS]
     # An inherited option comes first in a schema.
-    in_order = sorted(fields, key=lambda each: (each.name != "n_clusters", each.name == "evaluate"))
+    in_order = sorted(own, key=lambda each: each.name != "n_clusters")
     return fields_table("option", in_order, meanings)
 
 
@@ -67,7 +104,8 @@ def with_facts(text: str, facts: Mapping[str, str]) -> str:
 
 def _facts(field: FormField) -> dict[str, str]:
     known = {"Required": ""} if default(field) == "required" else {"Default": default(field)}
-    return {**known, "Values": values(field)}
+    found = values(field)
+    return known if found == "text" else {**known, "Values": found}
 
 
 def values(field: FormField) -> str:

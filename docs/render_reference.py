@@ -13,7 +13,7 @@ from typer.main import get_command
 from fedclust import errors
 from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
-from fedclust.cli.options import Connection, field_names
+from fedclust.cli.options import Connection, Persons, Reading, field_names
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
@@ -45,11 +45,40 @@ def markdown_code(text: str) -> str:
 
 def commands() -> str:
     """Return every command of ``fedclust`` with its arguments and options."""
-    connection = field_names(Connection)
-    shared = dict(_leaves("fedclust", get_command(app)))["fedclust status"].params
-    table = _options_table([each for each in shared if each.name in connection])
-    lead = "*connection* stands for these options, which all commands with a coordinator have:"
-    return f"{lead}\n\n{table}\n\n{_command_sections('fedclust', app, {'connection': connection})}"
+    found = dict(_leaves("fedclust", get_command(app)))
+    marks = {
+        "connection": tuple(field_names(Connection)),
+        "persons": tuple(field_names(Persons)),
+        "rows": tuple(field_names(Reading)),
+        "definition": _in_both(found["fedclust session create"], found["fedclust study create"]),
+        "json": ("as_json",),
+    }
+    examples = {"connection": "status", "persons": "participate", "rows": "predict"}
+    parts = ["A word in brackets stands for options that several commands have."]
+    for mark, command in {**examples, "definition": "session create", "json": "status"}.items():
+        shared = [p for p in found[f"fedclust {command}"].params if p.name in marks[mark]]
+        parts += [f"*{mark}*: {_MARKS[mark]}", _options_list(shared)]
+    return "\n\n".join([*parts, _command_sections("fedclust", app, marks)])
+
+
+#: What the options have in common that a mark stands for.
+_MARKS = {
+    "connection": "how to reach the coordinator.",
+    "persons": "who the rows are about.",
+    "rows": "how to read the rows.",
+    "definition": "what a session asks for.",
+    "json": "output for scripts.",
+}
+
+
+_OTHER_ROLE = re.compile(r"\b(?:analyst|operator)(s?)\b")
+
+
+def _in_both(one: Any, other: Any) -> tuple[str, ...]:
+    """Return the options of two commands that mean the same; --json has a mark of its own."""
+    theirs = {each.name: getattr(each, "help", None) for each in other.params}
+    same = [each.name for each in one.params if theirs.get(each.name) == getattr(each, "help", "")]
+    return tuple(name for name in same if name not in {*field_names(Connection), "as_json", "help"})
 
 
 def service_commands() -> str:
@@ -66,7 +95,7 @@ def service_commands() -> str:
 
 def _command_sections(name: str, typer_app: Any, marks: Mapping[str, tuple[str, ...]]) -> str:
     """Return a section for each command; each of ``marks`` stands for the options named there."""
-    parts = []
+    parts: dict[str, str] = {}
     for path, command in _leaves(name, get_command(typer_app)):
         left, said = {each.name for each in command.params}, []
         for mark, shared in marks.items():
@@ -77,11 +106,17 @@ def _command_sections(name: str, typer_app: Any, marks: Mapping[str, tuple[str, 
         words = [each.name.upper().replace("_", "-") for each in own if not _is_option(each)]
         words += said
         options = [each for each in own if _is_option(each)]
-        table = f"\n\n{_options_table(options)}" if options else ""
+        table = f"\n\n{_options_list(options)}" if options else ""
         usage = " ".join([f"`{path}`", *words])
         help_text = textwrap.fill(" ".join((command.help or "").split()), 99)
-        parts.append(f"### {path.removeprefix(f'{name} ')}\n\n{usage}\n\n{help_text}{table}")
-    return "\n\n".join(parts)
+        body = f"{usage}\n\n{help_text}{table}"
+        # Commands for analysts and operators are named after those for sites.
+        first = _OTHER_ROLE.sub(r"site\1", path)
+        if first in parts and parts[first].startswith(_OTHER_ROLE.sub(r"site\1", body)):
+            parts[first] += f"\n\nLikewise `{path}`."
+        else:
+            parts[path] = body
+    return "\n\n".join(f"### {path.removeprefix(f'{name} ')}\n\n{parts[path]}" for path in parts)
 
 
 def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -97,15 +132,16 @@ def _is_option(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "option")
 
 
-def _options_table(options: list[Any]) -> str:
-    return markdown_table(("option", "meaning"), map(_option, options))
+def _options_list(options: list[Any]) -> str:
+    return "\n".join(textwrap.fill(_option(each), 99, **_ITEM) for each in options)
 
 
-def _option(parameter: Any) -> tuple[str, str]:
-    said = [parameter.help or ""]
-    if parameter.envvar:
-        said.append(f"({parameter.envvar})")
-    return f"`{', '.join(parameter.opts)}`", " ".join(said).replace("|", "\\|").strip()
+_ITEM: dict[str, Any] = {"subsequent_indent": "  ", "break_on_hyphens": False}
+
+
+def _option(parameter: Any) -> str:
+    variable = f" ({parameter.envvar})" if parameter.envvar else ""
+    return f"- `{', '.join(parameter.opts)}`: {parameter.help or ''}{variable}"
 
 
 # --- settings -------------------------------------------------------------------------------------

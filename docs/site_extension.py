@@ -1,8 +1,10 @@
 """What Sphinx does not do by itself: Markdown that a Git host shows too, and no inline script.
 
 - ``<a id="x"></a>`` becomes a target that links of other pages find.
+- ``<!-- search: words, other words -->`` makes the search find this place first.
 - The text of a picture may have several lines.
-- A link to a file outside ``docs/`` becomes its text: the site does not contain that file.
+- A link to a file outside ``docs/`` becomes its text: the site does not contain that file. In the
+  PDF a link to a page outside the menu becomes its text too.
 - In the PDF the list of pages is on the first one, and each page is as high as any other: not a
   part of the section in which the list of pages happens to stand.
 - The reference shows the fields of a model by name and default; the types are in its docstring.
@@ -23,10 +25,19 @@ from docutils import nodes
 from pydantic import BaseModel
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
-#: Pages of folders whose README lists them; the site's navigation needs them as a tree.
-_TREES = {"adr/README": "0*", "recipes/README": "[a-z]*"}
+#: Pages for authors of programs, and details. The site has them for links and search.
+_DETAILS = (
+    "details/|recipes/(?!README)|privacy/(attacks|dpia-template)|tutorials/heart"
+    "|reference/(audit-actions|problems)|concepts/exactly-once|operations/(clocks|scaling)"
+    "|(adding-a-method|data_model|protocol|states)$"
+)
+#: Decisions and measurements: also left out of the search, which would find their many tables.
+_RECORDS = re.compile("adr/|results/(?!index|support)")
+_OUTSIDE_MENU = re.compile(f"{_DETAILS}|{_RECORDS.pattern}")
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>', re.MULTILINE)
+_SEARCHED = re.compile(r"^<!-- search: (.+) -->$", re.MULTILINE)
 _PICTURE_TEXT = re.compile(r"!\[[^\]]*\]\(")
 _PATH_OF_PAGE = re.compile(r"(``)?\bdocs/([\w/-]+)\.md(?(1)``)")
 _FOR_TESTS = re.compile(r", http: [^,]*Http .*\)$")
@@ -41,6 +52,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect everything to Sphinx."""
     app.connect("source-read", _read_markdown)
     app.connect("doctree-read", _unlink_files_outside)
+    app.connect("env-updated", _keep_outside_menu)
     app.connect("doctree-resolved", _order_pages_of_one_page)
     app.connect("autodoc-process-docstring", _link_pages, priority=900)
     app.connect("autodoc-process-signature", _shorten_signature)
@@ -48,12 +60,16 @@ def setup(app: Sphinx) -> dict[str, bool]:
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _read_markdown(_: Sphinx, page: str, source: list[str]) -> None:
+def _read_markdown(_: Sphinx, __: str, source: list[str]) -> None:
     source[0] = _ANCHOR.sub(r"(\1)=\n", source[0])
+    source[0] = _SEARCHED.sub(_index_entries, source[0])
     # The parser would join the last word of a line to the first of the next.
     source[0] = _PICTURE_TEXT.sub(lambda found: found[0].replace("\n", " "), source[0])
-    if page in _TREES:
-        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{_TREES[page]}\n```\n"
+
+
+def _index_entries(found: re.Match[str]) -> str:
+    entries = ", ".join(f"! {each}" for each in found[1].split(", "))
+    return f"```{{index}} {entries}\n```"
 
 
 def _unlink_files_outside(app: Sphinx, document: nodes.document) -> None:
@@ -62,10 +78,18 @@ def _unlink_files_outside(app: Sphinx, document: nodes.document) -> None:
             continue
         target = Path(app.srcdir, link["reftarget"])
         there = any(target.with_name(target.name + suffix).exists() for suffix in ("", ".md"))
-        if not target.resolve().is_relative_to(app.srcdir) and there:
+        left_out = app.builder.name == "singlehtml" and _OUTSIDE_MENU.match(link["reftarget"])
+        if there and (left_out or not target.resolve().is_relative_to(app.srcdir)):
             link.replace_self(link.children)
     for link in list(document.findall(addnodes.download_reference)):
         link.replace_self(link.children)
+
+
+def _keep_outside_menu(_: Sphinx, env: BuildEnvironment) -> None:
+    for name in filter(_OUTSIDE_MENU.match, env.found_docs):
+        env.metadata[name]["orphan"] = ""
+        if _RECORDS.match(name):
+            env.metadata[name]["no-search"] = ""
 
 
 def _link_pages(

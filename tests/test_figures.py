@@ -43,9 +43,9 @@ def test_every_page_of_a_method_has_its_figure() -> None:
 
 
 def test_the_page_on_results_shows_its_figures() -> None:
-    page = (FIGURES.parent / "result.md").read_text("utf-8")
+    page = (FIGURES.parent / "details" / "figures.md").read_text("utf-8")
     for name in result_figures.FIGURES:
-        assert f"](figures/{name}.svg)" in page
+        assert f"](../figures/{name}.svg)" in page
     assert "no cluster is judged" in page
     described = result_figures.FIGURES["result_stability"]().description
     assert described.count("not judged") == 4

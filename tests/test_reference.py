@@ -66,20 +66,25 @@ def leaves(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(each, f"{path} {name}")
 
 
+def heads(section: str, path: str) -> bool:
+    """Whether a section is that of a command; those of analysts are in those of sites."""
+    return section.startswith(f"{path}\n") or f"\nLikewise `fedclust {path}`." in section
+
+
 @pytest.mark.parametrize(
     ("name", "typer_app"),
     [("cli.md", app), ("reference/service-cli.md", fedclust_service.cli.app)],
 )
 def test_every_command_has_its_section_with_every_option(name: str, typer_app: typer.Typer) -> None:
     text = page(name) + page("reference/settings.md")
-    shared = text.partition("### ")[0]
+    shared, *sections = text.split("\n### ")
     for path, command in leaves(typer.main.get_command(typer_app)):
-        found = re.search(rf"^### {re.escape(path)}\n(.*?)(?=^#|\Z)", text, re.M | re.S)
+        found = next((each for each in sections if heads(each, path)), None)
         assert found, f"docs/{name} has no section for the command {path}: run `make docs`"
         for each in command.params:
             optional = each.param_type_name == "option"
             option = each.opts[0] if optional else each.name.upper().replace("_", "-")
-            described = [found[1], shared, page("reference/settings.md")]
+            described = [found, shared, page("reference/settings.md")]
             assert any(option in part for part in described), f"docs/{name}: {path} lacks {option}"
 
 
@@ -211,7 +216,7 @@ def test_every_event_of_the_log_is_on_the_page_for_operators() -> None:
     written = r'\blog\.(?:debug|info|warning|error)\(\s*"([a-z_]+)"'
     code = "".join(path.read_text("utf-8") for path in SERVICE.rglob("*.py"))
     names = [f"`{name}`" for name in set(re.findall(written, code))]
-    require("operations/monitoring.md", names, "log events")
+    require("details/monitoring.md", names, "log events")
 
 
 # --- methods --------------------------------------------------------------------------------------
@@ -221,12 +226,14 @@ def test_every_event_of_the_log_is_on_the_page_for_operators() -> None:
 def test_every_method_has_a_page_with_its_options_and_what_leaves_a_site(name: str) -> None:
     assert f"methods/{name}" in page("index.md"), f"docs/index.md lacks methods/{name}"
     method, text = METHODS[name], page(f"methods/{name}.md")
-    options = text.partition("<!-- options: begin -->")[2].partition("<!-- options: end -->")[0]
+    shared = page("methods/common.md") + page("results/papers.md")
+    blocks = re.findall(r"options: begin -->(.*?)<!-- [\w ]*options: end", text + shared, re.S)
+    options = "".join(blocks)
     for model in variant_models(method.options):
         for field in model.model_fields:
             assert f"| `{field}` |" in options, f"docs/methods/{name}.md lacks the option {field}"
     left = text.partition("<!-- disclosures: begin -->")[2]
-    left += page("evidence.md")  # for the phases that are the same for every method
+    left += shared + page("evidence.md")  # for the phases that are the same for every method
     for phase in all_phases(method):
         table = left.partition(f"**{phase.name}**")[2]
         for line in phase.discloses:

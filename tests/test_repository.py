@@ -323,6 +323,14 @@ def test_every_method_has_a_page_with_an_example_and_its_references() -> None:
         assert f'simulate("{name}", ' in text, f"{name}: no example"
 
 
+def test_the_menu_has_at_most_80_000_words() -> None:
+    words = _script("docs/menu_words.py").count()
+    assert sum(words.values()) <= 80_000
+    # `dual` has a proof to explain.
+    methods = {page: n for page, n in words.items() if page.startswith("methods/")}
+    assert {page for page, n in methods.items() if n > 1500} <= {"methods/dual.md"}
+
+
 def test_the_data_model_names_every_table_and_column() -> None:
     from fedclust_service.store.tables import metadata
 

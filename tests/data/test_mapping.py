@@ -391,6 +391,7 @@ def test_the_page_names_every_rule_and_option() -> None:
     rules |= {"too-large", "not-a-number"}
     assert len(rules) > 15
     page = PAGE.read_text("utf-8")
+    page += (PAGE.parent / "details" / "data.md").read_text("utf-8")
     assert [rule for rule in sorted(rules) if f"`{rule}`" not in page] == []
     for name in field_names(Reading):
         assert f"--{name.replace('_', '-')}" in page

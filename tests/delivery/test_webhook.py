@@ -27,7 +27,7 @@ from support.timeouts import TIMEOUT_S
 
 SECRET = b"s" * 32
 BODY: dict[str, Any] = {"id": "a" * 32, "kind": "overdue", "text": "Round 3 is overdue\n"}
-PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
+PAGE = Path(__file__).parents[2] / "docs" / "details" / "notifications.md"
 
 
 def sender(port: int, scheme: str = "http", context: ssl.SSLContext | None = None) -> WebhookSender:

@@ -65,7 +65,7 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
         eventually(all_counted)
         text = local.http().get("/metrics").text
     samples = read(text)
-    page = (Path(__file__).parents[2] / "docs" / "operations" / "monitoring.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "details" / "monitoring.md").read_text("utf-8")
     for family in text_string_to_metric_families(text):
         name = family.name.removesuffix("_created")
         if name.startswith("fedclust_"):

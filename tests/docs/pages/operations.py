@@ -12,5 +12,4 @@ from docs.page import Page
 def around(page: Page) -> Iterator[None]:
     page.folder("/var/lib/fedclust")
     page.serve_here()
-    page.before("api=", lambda: page.terminal.run(f"OPERATOR={page.operator_token}"))
     yield
