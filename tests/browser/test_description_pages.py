@@ -1,13 +1,15 @@
-"""``/docs`` in a real browser: examples work as they stand, nothing is fetched."""
+"""``/docs`` and ``/help`` in a real browser: examples work, nothing is fetched from elsewhere."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from fedclust_service.http.help_pages import site_folder
 from operation_bodies import SESSION
 
 from .conftest import Registered, Watched
@@ -88,3 +90,24 @@ def test_a_refusal_is_shown_as_a_problem(registered: Registered, watched: Watche
     assert watched.elsewhere(base_url) == []
     # The browser itself notes every answer of 400 and more.
     assert all("401 (Unauthorized)" in complaint for complaint in watched.complaints)
+
+
+def test_the_documentation_works_under_the_policy_and_loads_nothing_from_elsewhere(
+    registered: Registered, watched: Watched
+) -> None:
+    if site_folder() is None:
+        if os.environ.get("CI"):
+            pytest.fail("`make docs-site` has to come first")
+        pytest.skip("the documentation is not built: make docs-site")
+    page, base_url = watched.page, registered.local.base_url
+    page.goto(f"{base_url}/help/")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("fedclust")
+    pictures = "() => [...document.images].every((image) => image.naturalWidth > 0)"
+    assert page.evaluate(pictures)
+    page.get_by_role("navigation", name="Pages").get_by_text("The data model").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("The data model")
+    page.goto(f"{base_url}/help/search.html?q=quorum")
+    expect(page.locator("#search-results li a").first).to_be_visible()
+    expect(page.locator("#search-results .context").first).to_contain_text("quorum")
+    assert watched.elsewhere(base_url) == []
+    assert watched.complaints == []

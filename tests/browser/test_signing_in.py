@@ -76,28 +76,6 @@ def test_no_script_is_needed(registered: Registered, browser: Browser) -> None:
     context.close()
 
 
-def test_after_a_pause_the_page_says_why_and_leads_back(
-    registered: Registered, watched: Watched
-) -> None:
-    page, base_url = watched.page, registered.local.base_url
-    page.goto(f"{base_url}/ui/account")
-    page.get_by_label("Your token").fill(registered.api.tokens["ada"])
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Analyst ada")).to_be_visible()
-    registered.local.coordinator.clock.advance(31 * 60)  # type: ignore[attr-defined]
-    page.reload()
-    expect(page.get_by_role("alert")).to_be_visible()
-    page.get_by_label("Your token").fill(registered.api.tokens["ada"])
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Analyst ada")).to_be_visible()
-    # Revoked in between: the next click ends it.
-    owner = registered.api.ok("GET", "/v1/analysts/ada", registered.local.operator_token)
-    path = f"/v1/analysts/ada/tokens/{owner['tokens'][0]['id']}"
-    registered.api.ok("DELETE", path, registered.local.operator_token)
-    page.get_by_role("link", name="analyst ada").click()
-    expect(page.get_by_role("alert").filter(has_text="revoked")).to_be_visible()
-
-
 def test_what_is_typed_outlives_the_sign_in(registered: Registered, browser: Browser) -> None:
     context = signed_in(browser, registered.local.base_url, registered.api.tokens["ada"])
     page = context.new_page()

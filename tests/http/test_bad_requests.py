@@ -47,50 +47,21 @@ SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a book of a title": ({"title": "a" * 201}, "/title"),
     "a time without its offset": ({"expires": "2030-01-01T00:00:00"}, "/expires"),
     "an unknown option": ({"config": {"n_clusters": 2, MARK: 1}}, "/config"),
-    "false for a number": ({"config": {"n_clusters": False}}, "/config/n_clusters"),
     "text for a number": ({"config": {"n_clusters": MARK}}, "/config/n_clusters"),
     "a field of the sender's": ({MARK: 1}, ""),
     "a rule of the sender's": ({"policy": {MARK: 1}}, "/policy"),
-    "smallest count below 3": ({"policy": {"min_group_size": 2}}, "/policy/min_group_size"),
-    "too few sites": ({"policy": {"min_sites": 1}}, "/policy/min_sites"),
     "quorum above the sites": ({"policy": {"quorum": 4}}, "/policy/quorum"),
     "a site that is not registered": ({"sites": ["north", "south", "nowhere"]}, "/sites/2"),
-    "a site twice": ({"sites": ["north", "north", "south"]}, "/sites/1"),
     "a site's name that cannot be": ({"sites": ["north", "south", MARK]}, "/sites/2"),
     "no features": ({"features": []}, "/features"),
-    "a feature twice": ({"features": [{"name": "a"}, {"name": "a"}]}, "/features/1/name"),
-    "bounds the wrong way round": (
-        {"features": [{"name": "a", "lower": 2.0, "upper": 1.0}]},
-        "/features/0/lower",
-    ),
     "bounds further apart than a number can say": (
         {"features": [{"name": "a", "lower": -1.7e308, "upper": 1.7e308}]},
         "/features/0/upper",
     ),
-    "no levels": (
-        {"features": [{"name": "a", "kind": "categorical"}]},
-        "/features/0/levels",
-    ),
-    "a level twice": (
-        {"features": [{"name": "a", "kind": "categorical", "levels": ["x", "y", "x"]}]},
-        "/features/0/levels/2",
-    ),
-    "a logarithm of 0": (
-        {"features": [{"name": "a", "transform": "log", "lower": 0.0}]},
-        "/features/0/lower",
-    ),
-    "a weight of 0": ({"features": [{"name": "a", "weight": 0.0}]}, "/features/0/weight"),
-    "a weight beyond reason": ({"features": [{"name": "a", "weight": 1e9}]}, "/features/0/weight"),
     "a seed too large": ({"seed": 2**53}, "/seed"),
     "a seed below 0": ({"seed": -1}, "/seed"),
     "a name that cannot be": ({"name": MARK}, "/name"),
-    "an invisible character": ({"features": [{"name": "a\u200bb"}]}, "/features/0/name"),
-    "a decomposed accent": ({"features": [{"name": "e\u0301"}]}, "/features/0/name"),
-    "a level of spaces": (
-        {"features": [{"name": "a", "kind": "categorical", "levels": ["x", " "]}]},
-        "/features/0/levels/1",
-    ),
-    "a control character": ({"features": [{"name": "a\u0000b"}]}, "/features/0/name"),
+    "a null character": ({"features": [{"name": "a\u0000b"}]}, "/features/0/name"),
 }
 
 
@@ -241,25 +212,6 @@ def test_list_parameters(running: Running, query: str) -> None:
     if query.startswith("limit"):
         response = running.api.request("GET", f"/v1/sites?{query}", "operator")
         assert response.status_code == 422
-
-
-@pytest.mark.parametrize("wait", ["-1", "26", "nan", "inf", "x", "1e999"])
-def test_wait_must_be_from_0_to_25(running: Running, wait: str) -> None:
-    response = running.api.request("GET", f"/v1/sessions/heart/task?wait={wait}", "north")
-    assert problem(response, "invalid").errors[0].pointer == "/wait"
-
-
-def test_pages_of_a_list_join_up(running: Running) -> None:
-    names, cursor = [], None
-    while True:
-        query = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-        page = running.api.request("GET", "/v1/sites", "operator", params=query).json()
-        assert len(page["items"]) <= 2
-        names += [site["name"] for site in page["items"]]
-        cursor = page["next"]
-        if cursor is None:
-            break
-    assert names == ["north", "south", "west"]
 
 
 # --- addresses and methods ------------------------------------------------------------------------

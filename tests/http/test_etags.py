@@ -9,7 +9,7 @@ import pytest
 from fedclust.wire.submissions import BINARY, JSON
 from support.timeouts import eventually
 
-from .conftest import SITES, Running
+from .conftest import Running
 
 TASK = "/v1/sessions/heart/task"
 
@@ -64,19 +64,3 @@ def test_a_change_needs_the_tag_of_what_is_there(running: Running, path: str) ->
         assert patched(known).status_code == 412
     for right in ("*", None, after.headers["ETag"]):
         assert patched(right).status_code == 200
-
-
-def test_the_tag_of_a_result_is_that_of_its_bytes(live: Running) -> None:
-    assert live.api.finish("heart", list(SITES)) == "completed"
-    live.local.coordinator.sealer.run_once()
-    path = "/v1/sessions/heart/result"
-    tags = set()
-    for accept in (JSON, BINARY, "text/csv"):
-        tag = get(live, path, "ada", accept=accept).headers["ETag"]
-        again = get(live, path, "ada", tag, accept)
-        assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", tag)
-        assert again.headers["Vary"] == "Accept"
-        tags.add(tag)
-    # A site sees its own part alone.
-    tags.add(get(live, path, "north").headers["ETag"])
-    assert len(tags) == 4

@@ -89,7 +89,10 @@ def answers(api: ApiCaller, session: str, number: int) -> dict[str, bool]:
 # --- coming late, leaving -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "options"), once("lloyd", "dual"))
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [case for case in once("lloyd") if METHODS[case.values[0]].joins_late],
+)
 def test_one_site_comes_late_and_one_leaves(
     api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
@@ -111,9 +114,6 @@ def test_one_site_comes_late_and_one_leaves(
     for site in SITES:
         put(api, site, session, 1, api.answer(site, session))
     round_open(api, "north", session, 2)
-    if not METHODS[method].joins_late:
-        _leaves_alone(api, session)
-        return
     api.join(LATE, session)
     view = api.ok("GET", f"/v1/sessions/{session}/task", LATE)
     assert (view["status"], view["task"]) == ("waiting", None)
@@ -150,23 +150,6 @@ def test_one_site_comes_late_and_one_leaves(
     assert api.ok("GET", f"/v1/sessions/{session}/result", LATE)["result"]["site_sizes"].keys() == {
         LATE
     }
-
-
-def _leaves_alone(api: ApiCaller, session: str) -> None:
-    """As above where nobody may come late: the result so far is what there is."""
-    body = api.participation(LATE, session)
-    path = f"/v1/sessions/{session}/participation"
-    refused(api.request("PUT", path, LATE, json=body), "late-joining-refused")
-    while _until(api, "north", session, "work", "ended")["task"]["phase"] != "primal":
-        number = api.ok("GET", f"/v1/sessions/{session}/task", "north")["round"]
-        for site in SITES:
-            put(api, site, session, number, api.answer(site, session))
-        round_open(api, "north", session, number + 1)
-    api.ok("DELETE", path, "west")
-    assert api.finish(session, ["north", "south"]) == "completed"
-    result = result_of(api, session)
-    assert result["stopped_because"] == "site_left"
-    assert result["bounds"]["lower"] is not None
 
 
 # --- numbers of clusters --------------------------------------------------------------------------
@@ -211,13 +194,6 @@ def test_every_k_of_a_sweep_is_read_by_itself(api: ApiCaller, session: str) -> N
         assert wrong != "7" or problem.errors[0].message.endswith("2, 3, 5")
 
 
-def test_a_result_of_one_k_has_no_other(api: ApiCaller, session: str) -> None:
-    sites = begin(api, session, "kfed", {})
-    assert api.finish(session, sites) == "completed"
-    problem = refused(api.request("GET", f"/v1/sessions/{session}/result?k=2", "ada"), "invalid")
-    assert "compared no numbers" in problem.errors[0].message
-
-
 # --- nothing that may be sent ---------------------------------------------------------------------
 
 
@@ -227,29 +203,6 @@ def test_an_answer_that_counts_nobody_is_refused(api: ApiCaller, session: str) -
     answer["payload"] = {name: _zeros(value) for name, value in answer["payload"].items()}
     problem = refused(api.put(sites[0], session, 1, json.dumps(answer).encode()), "invalid")
     assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/counts", "empty")]
-
-
-def test_sites_with_too_few_rows_fail_with_the_reason(api: ApiCaller, session: str) -> None:
-    api.data.update({site: rows_of(site)[:4] for site in SITES})
-    try:
-        assert api.finish(session, begin(api, session, "lloyd", {})) == "failed"
-    finally:
-        api.data.clear()
-    info = api.ok("GET", f"/v1/sessions/{session}", "ada")
-    assert info["stopped_because"] == "too_few_contributors"
-    assert info["failure"]
-
-
-def _until(api: ApiCaller, site: str, session: str, *statuses: str) -> dict[str, Any]:
-    """Return a site's view once its status is one of these."""
-    etag = None
-    while True:
-        headers = {"If-None-Match": etag} if etag else {}
-        path = f"/v1/sessions/{session}/task?wait=25"
-        response = api.request("GET", path, site, headers=headers)
-        etag = response.headers["ETag"]
-        if response.json()["status"] in statuses:
-            return dict(response.json())
 
 
 # --- answers that cannot be true ------------------------------------------------------------------
@@ -314,54 +267,7 @@ def test_answers_that_cannot_be_true_are_refused_and_not_stored(
     put(api, "north", session, 1, json.dumps(honest).encode())
 
 
-def _bent(payload: dict[str, Any]) -> dict[str, Any]:
-    matrix, *others = payload["covariances"]
-    matrix = [[matrix[0][0], matrix[0][1] + 1e-3], matrix[1]]
-    return {"covariances": [matrix, *others]}
-
-
-def _indefinite(payload: dict[str, Any]) -> dict[str, Any]:
-    matrix, *others = payload["covariances"]
-    wide = 2 * (matrix[0][0] * matrix[1][1]) ** 0.5
-    matrix = [[matrix[0][0], wide], [wide, matrix[1][1]]]
-    return {"covariances": [matrix, *others]}
-
-
-def _too_wide(payload: dict[str, Any]) -> dict[str, Any]:
-    return {"means": [[*mean, 0.0] for mean in payload["means"]]}
-
-
 FULL = {"covariance": "full"}
-#: Method, options, what is changed, the rule that it breaks, and where.
-OWN_LIES: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Any], str, str]] = {
-    "an asymmetric covariance": ("overlap_oneshot", FULL, _bent, "symmetry", "/covariances/0"),
-    "an indefinite one": ("overlap_oneshot", FULL, _indefinite, "definite", "/covariances/0"),
-    "a negative variance": (
-        *("overlap_oneshot", {}, lambda payload: {"variances": _first(payload["variances"], -1.0)}),
-        *("spread", "/variances/0/0"),
-    ),
-    "anchors of another dimension": (
-        *("spectral", {"alignment": "sign"}, _too_wide, "shape", "/means"),
-    ),
-    "means of another dimension": ("overlap", {}, _too_wide, "shape", "/means"),
-}
-
-
-@pytest.mark.parametrize("lie", OWN_LIES)
-def test_lies_that_only_one_method_can_tell_are_refused(
-    api: ApiCaller, session: str, lie: str
-) -> None:
-    method, options, change, rule, pointer = OWN_LIES[lie]
-    policy = {**UNPREPARED, "protection": "none" if options == FULL else "groups"}
-    begin(api, session, method, options, policy=policy)
-    honest = json.loads(api.answer("north", session))
-    body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
-    problem = refused(api.put("north", session, 1, json.dumps(body).encode()), "invalid")
-    assert [(error.rule, error.pointer) for error in problem.errors] == [
-        (rule, f"/payload{pointer}")
-    ]
-    assert not answers(api, session, 1)["north"]
-    put(api, "north", session, 1, json.dumps(honest).encode())
 
 
 def test_features_of_no_variance_are_a_defined_result(api: ApiCaller, session: str) -> None:
@@ -388,7 +294,7 @@ def refused(response: httpx.Response, slug: str) -> Problem:
 # --- what comes of it -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "options"), once("lloyd", "overlap", "spectral"))
+@pytest.mark.parametrize(("method", "options"), once("lloyd", "spectral"))
 def test_a_site_that_comes_after_the_end_labels_its_rows_and_sends_nothing(
     api: ApiCaller, session: str, method: str, options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -341,9 +341,8 @@ def test_an_address_that_is_not_ours(tmp_path: Path, cli: Cli, host: str) -> Non
     one_line(cli("serve", "--data-dir", str(tmp_path / "data"), *flags), Exit.ADDRESS)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])  # noqa: S104
-def test_beyond_loopback_needs_tls_or_a_proxy(tmp_path: Path, cli: Cli, host: str) -> None:
-    result = cli("serve", "--data-dir", str(tmp_path / "data"), "--host", host)
+def test_beyond_loopback_needs_tls_or_a_proxy(tmp_path: Path, cli: Cli) -> None:
+    result = cli("serve", "--data-dir", str(tmp_path / "data"), "--host", "10.0.0.1")
     line = one_line(result, Exit.SETTINGS)
     assert "--tls-cert" in line
     assert "--behind-proxy" in line

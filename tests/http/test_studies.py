@@ -123,11 +123,3 @@ def test_who_waits_for_a_deleted_session_hears_that_it_is_gone(
         eventually(lambda: notifier.waiting == 1)
         api.ok("POST", "/v1/sessions/doomed/cancel", "ada")
         assert polling.result(TIMEOUT_S).json()["status"] == "ended"
-
-
-def test_a_session_that_was_joined_is_not_deleted(api: ApiCaller) -> None:
-    api.define("ada", "joined", SITES)
-    api.join("north", "joined")
-    refused = api.request("DELETE", "/v1/sessions/joined", "ada")
-    assert problem(refused) == (409, "wrong-state", [])
-    assert "Cancel it instead" in refused.json()["detail"]

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedclust_service.orchestration import aggregation_pool as module
-from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
-from orchestration.direct_api import DirectApi
+from orchestration.direct_api import LIMITS, DirectApi
 
 ALWAYS = Limits(pooled_above_s=-1, heartbeat_s=0.01, driver_poll_s=0.01)
 #: The process as it is, to which the method of the tests was added; a hook as in `counting_method`.
@@ -36,9 +35,9 @@ def process_runs(monkeypatch: pytest.MonkeyPatch, hook: str = "pass") -> None:
     monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", script))
 
 
-def healed(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, other: Coordinator) -> None:
-    """Have another driver carry the session to its end, and look for what was counted twice."""
-    process_runs(monkeypatch)
-    assert other.driver.run_once()
+def healed(direct: DirectApi) -> None:
+    """Carry the session to its end in this thread, and look for what was counted twice."""
+    direct.co.limits = LIMITS
+    assert direct.co.driver.run_once()
     assert direct.votes("heart")[0].tolist() == [1, 1, 1]
     assert direct.finish("heart").state == "completed"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -22,11 +23,11 @@ from fedclust_service.orchestration import (
     sessions,
     sweeper,
 )
-from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.store import Store, StoreUnavailable
 from orchestration import counting_method
 from orchestration.direct_api import ANALYST, LIMITS, DirectApi, site
 from support.clock import ManualClock
+from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
 
 
@@ -101,24 +102,26 @@ def test_the_sweeper_thread_closes_at_the_deadline(direct: DirectApi, clock: Man
 # --- deaths ---------------------------------------------------------------------------------------
 
 
+#: Transaction, and whether the process dies after its commit.
+DEATHS = {
+    "take-before": ("driver.take", False),
+    "take-after": ("driver.take", True),
+    "aggregate": ("aggregate", False),
+    "finish-after": ("driver.finish", True),
+    "finish-before": ("driver.finish", False),
+}
+
+
 @pytest.mark.parametrize(
-    ("point", "after"),
-    [
-        ("driver.take", False),
-        ("driver.take", True),
-        ("aggregate", False),
-        ("driver.finish", False),
-        ("driver.finish", True),
-    ],
+    ("death", "database_url"), in_turn([*DEATHS.values()], [*DEATHS]), indirect=["database_url"]
 )
 def test_a_death_anywhere_heals_by_expiry(
     direct_on_both: DirectApi,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
-    point: str,
-    after: bool,
+    death: tuple[str, bool],
 ) -> None:
-    direct = direct_on_both
+    direct, (point, after) = direct_on_both, death
     direct.session(rounds=2)
     direct.answer_all("heart")
     with monkeypatch.context() as patch:
@@ -182,24 +185,25 @@ def test_on_postgres_a_starting_process_respects_leases(
 # --- two at once ----------------------------------------------------------------------------------
 
 
+def at_once(act: Callable[[Any], Any], cases: Sequence[Any]) -> list[Any]:
+    """Return what an act comes to in each case, all begun at the same moment."""
+    barrier = threading.Barrier(len(cases))
+
+    def one(case: Any) -> Any:
+        barrier.wait(TIMEOUT_S)
+        return act(case)
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        return list(pool.map(one, cases))
+
+
 def test_two_drivers_race_and_one_wins(direct_on_both: DirectApi) -> None:
     direct = direct_on_both
     direct.session(rounds=3)
     drivers = [direct.another().driver for _ in range(4)]
     for number in (1, 2, 3):
         direct.answer_all("heart")
-        barrier = threading.Barrier(len(drivers))
-        won: list[bool] = []
-
-        def race(driver: Any, gate: threading.Barrier = barrier, out: list[bool] = won) -> None:
-            gate.wait(TIMEOUT_S)
-            out.append(driver.run_once())
-
-        threads = [threading.Thread(target=race, args=(driver,)) for driver in drivers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
+        won = at_once(lambda driver: driver.run_once(), drivers)
         assert sorted(won) == [False, False, False, True]
         assert direct.store.read("t", lambda tx: tx.rounds.aggregating()) == []
         assert len(direct.audit(action="round.closed")) == number
@@ -228,7 +232,11 @@ def test_a_driver_that_lost_its_lease_writes_nothing(
     assert len(direct.audit(action="round.closed")) == 1
 
 
-@pytest.mark.parametrize("raises", [None, MethodFailure("odd", "x"), ValueError("x")])
+@pytest.mark.parametrize(
+    ("raises", "database_url"),
+    in_turn([MethodFailure("odd", "x"), None, ValueError("x")], ["failure", "nothing", "error"]),
+    indirect=["database_url"],
+)
 def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
     direct_on_both: DirectApi, clock: ManualClock, raises: Exception | None
 ) -> None:
@@ -279,18 +287,7 @@ def test_submissions_race_and_the_round_closes_once(direct_on_both: DirectApi) -
     names = tuple(f"s{i}" for i in range(8))
     direct.session(sites=names, policy={"min_sites": 3}, rounds=1)
     bodies = {name: direct.body("heart", name) for name in names}
-    barrier = threading.Barrier(2 * len(names))
-    created: list[bool] = []
-
-    def send(name: str) -> None:
-        barrier.wait(TIMEOUT_S)
-        created.append(direct.put("heart", name, bodies[name], 1).created)
-
-    threads = [threading.Thread(target=send, args=(name,)) for name in names * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
+    created = at_once(lambda name: direct.put("heart", name, bodies[name], 1).created, names * 2)
     assert sorted(created) == [False] * 8 + [True] * 8
     assert len(direct.audit(action="round.collected")) == 1
     assert direct.drive() == 1
@@ -302,22 +299,7 @@ def test_joins_race_and_the_session_starts_once_with_all(direct_on_both: DirectA
     direct = direct_on_both
     names = tuple(f"s{i}" for i in range(6))
     direct.define(sites=names, policy={"min_sites": 3})
-    barrier = threading.Barrier(len(names))
-    errors: list[BaseException] = []
-
-    def come(name: str) -> None:
-        barrier.wait(TIMEOUT_S)
-        try:
-            direct.join("heart", name)
-        except BaseException as error:  # reported below
-            errors.append(error)
-
-    threads = [threading.Thread(target=come, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    assert errors == []
+    at_once(lambda name: direct.join("heart", name), names)
     assert len(direct.audit(action="session.started")) == 1
     row = direct.row("heart")
     asked = direct.store.read("t", lambda tx: tx.rounds.addressees(tx.rounds.get(row.id, 1).id))
@@ -579,4 +561,3 @@ def test_holders_differ() -> None:
     from fedclust_service.orchestration.core import new_holder
 
     assert new_holder() != new_holder()
-    assert isinstance(Coordinator.__dataclass_fields__["holder"].default_factory(), str)

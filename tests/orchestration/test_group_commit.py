@@ -150,65 +150,65 @@ def test_a_refusal_undoes_itself_alone(direct_on_both: DirectApi) -> None:
     assert direct_on_both.row("heart").version == row.version
 
 
-def test_a_defect_fails_whose_work_it_is_alone(direct_on_both: DirectApi) -> None:
-    direct_on_both.session(sites=SITES)
-    bodies = {name: direct_on_both.body("heart", name) for name in SITES}
-    with held(direct_on_both):
-        first = send(direct_on_both, "a", bodies["a"])
-        broken = direct_on_both.co.submissions.commit("heart", lambda _: 1 // 0)
-        last = send(direct_on_both, "d", bodies["d"])
+def test_a_defect_fails_whose_work_it_is_alone(direct: DirectApi) -> None:
+    direct.session(sites=SITES)
+    bodies = {name: direct.body("heart", name) for name in SITES}
+    with held(direct):
+        first = send(direct, "a", bodies["a"])
+        broken = direct.co.submissions.commit("heart", lambda _: 1 // 0)
+        last = send(direct, "d", bodies["d"])
     with pytest.raises(ZeroDivisionError):
         broken.result(TIMEOUT_S)
     assert (first.result(TIMEOUT_S).created, last.result(TIMEOUT_S).created) == (True, True)
-    assert len(direct_on_both.audit(action="submission.stored")) == 2
+    assert len(direct.audit(action="submission.stored")) == 2
 
 
-def test_the_same_bytes_twice_in_a_batch_are_stored_once(direct_on_both: DirectApi) -> None:
-    direct_on_both.session(sites=SITES)
-    body = direct_on_both.body("heart", "a")
-    with held(direct_on_both):
-        first, again = send(direct_on_both, "a", body), send(direct_on_both, "a", body)
-        other = send(direct_on_both, "a", direct_on_both.body("heart", "a", empty=True))
+def test_the_same_bytes_twice_in_a_batch_are_stored_once(direct: DirectApi) -> None:
+    direct.session(sites=SITES)
+    body = direct.body("heart", "a")
+    with held(direct):
+        first, again = send(direct, "a", body), send(direct, "a", body)
+        other = send(direct, "a", direct.body("heart", "a", empty=True))
     assert (first.result(TIMEOUT_S).created, again.result(TIMEOUT_S).created) == (True, False)
     assert first.result().receipt == again.result().receipt
     assert slug(other) == "submission-differs"
 
 
 def test_one_that_closes_the_round_comes_before_the_rest_of_its_batch(
-    direct_on_both: DirectApi, clock: ManualClock
+    direct: DirectApi, clock: ManualClock
 ) -> None:
     policy = {"quorum": 3, "round_timeout_s": 60}
-    direct_on_both.session(sites=SITES, policy=policy)
-    bodies = {name: direct_on_both.body("heart", name) for name in SITES}
+    direct.session(sites=SITES, policy=policy)
+    bodies = {name: direct.body("heart", name) for name in SITES}
     for name in ("a", "b"):
-        direct_on_both.put("heart", name, bodies[name])
+        direct.put("heart", name, bodies[name])
     clock.advance(61)
-    with held(direct_on_both):
-        sent = [send(direct_on_both, name, bodies[name]) for name in ("c", "d", "a")]
+    with held(direct):
+        sent = [send(direct, name, bodies[name]) for name in ("c", "d", "a")]
     assert sent[0].result(TIMEOUT_S).created
     assert slug(sent[1]) == "round-closed"
     # What is stored already comes before the state of the round.
     assert not sent[2].result(TIMEOUT_S).created
-    assert stored(direct_on_both) == {"a", "b", "c"}
-    assert direct_on_both.drive() == 1
+    assert stored(direct) == {"a", "b", "c"}
+    assert direct.drive() == 1
 
 
 def test_a_site_that_is_excluded_while_its_answer_waits_is_refused(
-    direct_on_both: DirectApi,
+    direct: DirectApi,
 ) -> None:
-    direct_on_both.session(sites=SITES)
-    body = direct_on_both.body("heart", "a")
-    row = direct_on_both.row("heart")
+    direct.session(sites=SITES)
+    body = direct.body("heart", "a")
+    row = direct.row("heart")
 
     def exclude(uow: UnitOfWork) -> None:
         current = uow.tx.rounds.latest(row.id)
         assert current is not None
         assert uow.tx.rounds.release(current.id, "a")
 
-    with held(direct_on_both, exclude):
-        sent = send(direct_on_both, "a", body)
+    with held(direct, exclude):
+        sent = send(direct, "a", body)
     assert slug(sent) == "not-addressed"
-    assert stored(direct_on_both) == set()
+    assert stored(direct) == set()
 
 
 def test_a_busy_database_repeats_all_of_them_once_each(direct_on_both: DirectApi) -> None:

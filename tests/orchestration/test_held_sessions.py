@@ -51,10 +51,9 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     with pytest.raises(Refusal):
         sessions.retry_session(direct.co, ANALYST, "heart")
 
-    process_runs(monkeypatch)
     assert sessions.retry_session(direct.co, OPERATOR, "heart").state == "running"
     assert sessions.retry_session(direct.co, OPERATOR, "heart").failure is None
-    healed(direct, monkeypatch, direct.co)
+    healed(direct)
     with pytest.raises(Refusal):
         sessions.retry_session(direct.co, OPERATOR, "heart")
 
@@ -68,11 +67,10 @@ def test_a_held_session_is_held_again_or_cancelled(
     for name in SITES:
         direct.answer("heart", name)
     rounds.close_round(direct.co, ANALYST, "heart", 1)
-    for _ in range(2):
-        assert direct.co.driver.run_once()
-        assert direct.info("heart").state == "held"
-        sessions.retry_session(direct.co, OPERATOR, "heart")
-        clock.advance(30)
+    assert direct.co.driver.run_once()
+    assert direct.info("heart").state == "held"
+    sessions.retry_session(direct.co, OPERATOR, "heart")
+    clock.advance(30)
     assert direct.co.driver.run_once()
     assert direct.view("heart", "east").response.status == "waiting"
     participation.leave(direct.co, site("east"), "heart")

@@ -20,6 +20,7 @@ from fedclust_service.store import Tx
 from orchestration import counting_method
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site, unlike
 from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 
 
 def refused(direct: DirectApi, who: str = "north", **changes: Any) -> Refusal:

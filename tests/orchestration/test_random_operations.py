@@ -262,7 +262,7 @@ class Trial:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))]
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
 )
 def test_random_operations(direct: DirectApi, clock: ManualClock, seed: int) -> None:
     trial = Trial(direct, clock, seed)
@@ -272,8 +272,9 @@ def test_random_operations(direct: DirectApi, clock: ManualClock, seed: int) -> 
             break
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.long)])
-def test_random_operations_on_both(
+def test_random_operations_on_postgresql(
     direct_on_both: DirectApi, clock: ManualClock, seed: int
 ) -> None:
     trial = Trial(direct_on_both, clock, seed)

@@ -10,6 +10,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration.receipts import list_receipts
 from fedclust_service.orchestration.sweeper import sweep
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 
 
 def test_a_site_reads_its_receipts(direct_on_both: DirectApi) -> None:

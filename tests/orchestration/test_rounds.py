@@ -16,6 +16,7 @@ from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.store import Tx
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 
 FOUR = ("a", "b", "c", "d")
 HOUR = 3600
@@ -161,6 +162,7 @@ def test_all_answered_but_too_few_with_contents_fails(direct: DirectApi) -> None
     done = direct.answer("heart", "d")
     info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", "too_few_contributors")
+    assert info.failure
     assert done.created
     # The site has yet to hear of it: nothing to wait with.
     assert done.task_digest is None

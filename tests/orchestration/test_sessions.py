@@ -234,13 +234,6 @@ def test_a_method_that_cannot_start_fails_the_session_not_the_site(direct: Direc
     assert info.sites[2].state == "joined"
 
 
-def test_strangers_start_nothing(direct: DirectApi) -> None:
-    direct.session(start="manual")
-    eve = actor(Role.ANALYST, "eve")
-    assert refusal(sessions.start_session, direct.co, eve, "heart").slug == "not-found"
-    assert refusal(sessions.start_session, direct.co, site("north"), "heart").slug == "forbidden"
-
-
 # --- cancelling -----------------------------------------------------------------------------------
 
 

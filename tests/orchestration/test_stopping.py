@@ -11,6 +11,7 @@ from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.store import StoreUnavailable
 from orchestration import counting_method
 from orchestration.direct_api import LIMITS, DirectApi
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.timeouts import TIMEOUT_S, eventually
 
 

@@ -19,6 +19,7 @@ from fedclust_service.orchestration.audit.trail import VerificationStep, verify_
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.store import Store, Tx
 from support.clock import ManualClock
+from support.databases import in_turn
 from support.timeouts import TIMEOUT_S
 
 LEASE = timedelta(seconds=5)
@@ -188,7 +189,9 @@ ODD = {
 WITH_HEAD = {"tail cut and head set back": cut_with_head, "all chained anew": rechained}
 
 
-@pytest.mark.parametrize("way", TAMPERINGS)
+@pytest.mark.parametrize(
+    ("way", "database_url"), in_turn([*TAMPERINGS], [*TAMPERINGS]), indirect=["database_url"]
+)
 def test_tampering_is_found(sealed: Store, way: str) -> None:
     TAMPERINGS[way](sealed)
     assert judged(sealed).faults

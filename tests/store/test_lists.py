@@ -49,7 +49,7 @@ def test_the_audit_trail_is_searched(store: Store) -> None:
     def write(tx: Tx) -> None:
         for number in range(200):
             # The clock steps back a few times.
-            time = at(number - 60 * (number // 50) + draw.random())
+            time = at(number - 60 * (number // 50) + draw.choice((0, 0.5)))
             who, did, what = draw.choice(ACTORS), draw.choice(ACTIONS), draw.choice(SUBJECTS)
             tx.audit.append(who, did, what, {"n": number}, time)
 
@@ -60,7 +60,7 @@ def test_the_audit_trail_is_searched(store: Store) -> None:
         entries = tx.audit.list(1000)
         assert [each.details["n"] for each in entries] == [*reversed(range(200))]
         times = [at(seconds) for seconds in (-1, 20, 40, 60, 300)]
-        for _ in range(150):
+        for _ in range(60):
             search = AuditSearch(
                 *(maybe(SUBJECTS), maybe(ACTORS), maybe(ACTIONS)),
                 *(maybe(times), maybe(times), maybe(PARTS)),

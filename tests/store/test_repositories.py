@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 
-from fedclust_service.domain.access import AuditSearch, Role, Token
+from fedclust_service.domain.access import Role, Token
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.domain.site_table import SiteTable
@@ -199,36 +198,14 @@ def test_touch_counts_and_is_seen_in_its_own_transaction(store: Store) -> None:
         store.run_tx("touch", lambda tx: tx.sessions.touch(10**12))
 
 
-def test_sessions_are_listed_newest_first_and_filtered(store: Store) -> None:
+def test_sessions_that_have_not_ended(store: Store) -> None:
     def arrange(tx: Tx) -> None:
-        for number in range(6):
-            session = add_session(tx, f"s{number}", created_by="ana" if number % 2 else "bob")
-            if number in (1, 2, 5):
-                tx.participations.add(participation(session, "zurich"))
-            if number in (2, 3):
-                tx.sessions.update(replace(session, state=SessionState.RUNNING))
-            if number == 4:
-                tx.sessions.update(replace(session, state=SessionState.FAILED))
+        for state in SessionState:
+            tx.sessions.update(replace(add_session(tx, state.value), state=state))
 
     store.run_tx("arrange", arrange)
-
-    def names(**filters: Any) -> list[str]:
-        chosen = {"limit": 10, **filters}
-        found = store.read("list", lambda tx: tx.sessions.list(**chosen))
-        return [session.name for session in found]
-
-    assert names() == ["s5", "s4", "s3", "s2", "s1", "s0"]
-    assert names(created_by="ana") == ["s5", "s3", "s1"]
-    assert names(site="zurich") == ["s5", "s2", "s1"]
-    assert names(site="basel") == []
-    assert names(state=SessionState.RUNNING) == ["s3", "s2"]
-    assert names(created_by="ana", site="zurich", state=SessionState.RECRUITING) == ["s5", "s1"]
-    assert names(limit=2) == ["s5", "s4"]
-    fourth = store.read("get", lambda tx: tx.sessions.get("s4"))
-    assert fourth is not None
-    assert names(limit=2, after_id=fourth.id) == ["s3", "s2"]
     going_on = store.read("going_on", lambda tx: tx.sessions.not_ended())
-    assert [session.name for session in going_on] == ["s0", "s1", "s2", "s3", "s5"]
+    assert [each.name for each in going_on] == [each for each in SessionState if not each.ended]
 
 
 def test_participations(store: Store) -> None:
@@ -654,8 +631,7 @@ def test_audit_is_read_newest_first(store: Store) -> None:
 
     def work(tx: Tx) -> None:
         for number in range(5):
-            subject = "sessions/heart" if number % 2 else "sites/zurich"
-            tx.audit.append("analyst:ana", f"did-{number}", subject, details, at(number))
+            tx.audit.append("analyst:ana", f"did-{number}", "heart", details, at(number))
 
     store.run_tx("append", work)
     first = store.read("list", lambda tx: tx.audit.list(2))
@@ -663,43 +639,6 @@ def test_audit_is_read_newest_first(store: Store) -> None:
     assert [e.action for e in [*first, *rest]] == ["did-4", "did-3", "did-2", "did-1", "did-0"]
     assert first[0].details == details
     assert (first[0].actor, first[0].at) == ("analyst:ana", at(4))
-    mine = store.read(
-        "list", lambda tx: tx.audit.list(10, search=AuditSearch(subject="sessions/heart"))
-    )
-    assert [e.action for e in mine] == ["did-3", "did-1"]
-
-
-def test_audit_is_searched(store: Store) -> None:
-    entries = (
-        ("site:zurich", "was.3", "lungs"),
-        ("site:zurich", "did_it.2", "heart"),
-        ("analyst:ana", "was.3", "lungs"),
-        ("site:basel", "did_it.2", "heart"),
-    )
-
-    def write(tx: Tx) -> None:
-        for number, (actor, action, subject) in enumerate(entries, start=1):
-            tx.audit.append(actor, action, subject, {"n": number}, at(number))
-
-    store.run_tx("append", write)
-    searches = [
-        (AuditSearch(since=at(1), until=at(3)), [2, 1]),
-        (AuditSearch(part="heart"), [4, 2]),
-        (AuditSearch(part="ANA"), [3]),
-        (AuditSearch(part="did_"), [4, 2]),
-        (AuditSearch(part="%"), []),
-        (AuditSearch(part="d_d"), []),
-        (AuditSearch(part="\\"), []),
-        (AuditSearch(part="did", until=at(3)), [2]),
-        (AuditSearch(part="site:", action="was.3"), [1]),
-    ]
-
-    def read(tx: Tx) -> None:
-        for search, numbers in searches:
-            found = [each.details["n"] for each in tx.audit.list(10, search=search)]
-            assert found == numbers, search
-
-    store.read("list", read)
 
 
 def test_the_audit_trail_has_no_way_to_change_it(store: Store) -> None:

@@ -89,28 +89,6 @@ def test_everybody_lists_the_sessions_that_concern_them(place: Place) -> None:
     assert waits["ada"] == []
 
 
-def test_another_analysts_session_is_as_one_that_is_not_there(place: Place) -> None:
-    place.running("secret")
-    round_, site = "/rounds/1/close", "/sites/north/exclude"
-    ends = ("", "/live", "/definition.json", "/events", "/start", "/cancel", "/delete")
-    for end in (*ends, round_, "/deadline", site, "/invite"):
-        for who in ("ben", "east") if end in ends[:4] else ("ben",):
-            there, absent = (
-                re.sub(r"<code>[0-9a-f]{16}</code>", "", place.open(who, name + end, status=404))
-                for name in ("/secret", "/absent")
-            )
-            assert _without_csrf(there) == _without_csrf(absent), end
-    for end in (*ends[4:], round_, "/deadline", site, "/invite"):
-        assert place.post("ben", f"/secret{end}").status_code == 404, end
-        assert place.post("north", f"/secret{end}").status_code == 403, end
-        place.open("north", f"/secret{end}", status=403)
-    assert "running" in place.open("ada", "/secret")
-
-
-def _without_csrf(text: str) -> str:
-    return re.sub(r"[0-9a-f]{64}", "", text)
-
-
 def test_a_session_that_recruits_says_who_is_missing_and_starts(place: Place) -> None:
     place.api.define("ada", "spring", [*SITES, "east"], start="manual")
     page = place.open("ada", "/spring")

@@ -105,15 +105,6 @@ def test_of_exact_rows_nothing_is_said_to_be_protected(api: ApiCaller) -> None:
     assert "no person." not in page
 
 
-def test_who_may_not_see_the_session_finds_nothing(api: ApiCaller) -> None:
-    for name in ("east", "eve"):
-        outsider = reader(api, name)
-        outsider.open("/ui/sessions/heart/consent", status=404)
-        outsider.open("/ui/sessions/nothing-here/consent", status=404)
-    reader(api, "east").open("/ui/sessions/heart/receipts", status=404)
-    reader(api, "ada").open("/ui/sessions/heart/receipts", status=403)
-
-
 def test_receipts_are_those_of_the_site_alone(api: ApiCaller) -> None:
     north, south = reader(api, "north"), reader(api, "south")
     assert "Nothing has left this site" in north.open("/ui/sessions/heart/receipts")
