@@ -235,12 +235,6 @@ def test_without_anybody_to_ask_there_is_no_consent(command: Command) -> None:
     assert command.fake.joined is None
 
 
-def test_a_no_is_a_no(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(participate, "confirmed", lambda *_: False)
-    assert command.site("participate") == 4
-    assert command.fake.joined is None
-
-
 def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(

@@ -50,11 +50,11 @@ def environment(place: Path) -> dict[str, str]:
     return clean_environment({"PYTHONPATH": str(place)})
 
 
-#: The other sites, in Python: {site: token} is the second argument.
+#: The other sites, in Python: {site: token} is the second argument. And the same in one process.
 OTHERS = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
-from fedclust import Site
+from fedclust import Site, simulate
 
 def take_part(name, token):
     with Site(sys.argv[1], token=token, state_dir=name) as site:
@@ -62,6 +62,9 @@ def take_part(name, token):
 
 with ThreadPoolExecutor() as pool:
     list(pool.map(take_part, *zip(*json.loads(sys.argv[2]).items())))
+files = {name: f"{name}.csv" for name in sys.argv[3:]}
+found = simulate("damped", files, config={"n_clusters": 3}, features=["x", "y"], seed=7)
+found.save_report("a.json")
 """
 
 
@@ -86,9 +89,6 @@ def python(place: Path, *arguments: str, **env: str) -> str:
 
 def test_command_and_service_find_a_method_of_another_distribution(place: Path) -> None:
     """A session over HTTP gives what ``simulate`` does, and consent lists what leaves."""
-    sites = [f"--site={name}={place / name}.csv" for name in SITES]
-    options = ["--clusters=3", "--features=x,y", "--seed=7"]
-    command(place, "simulate", "damped", *options, *sites, "--report=a.json")
     server = ServerProcess(
         place / "server", env=environment(place), command=(sys.executable, "-c", f"{SERVICE}\n")
     )
@@ -103,7 +103,8 @@ def test_command_and_service_find_a_method_of_another_distribution(place: Path) 
         own = {"FEDCLUST_STATE_DIR": str(place / "ada"), "FEDCLUST_TOKEN": tokens.pop("ada")}
         asked = ["participate", "far", "--data=ada.csv", "--yes", "--full", "--give-up-after=20"]
         with ThreadPoolExecutor() as pool:
-            others = pool.submit(python, place, "-c", OTHERS, server.base_url, json.dumps(tokens))
+            given = (server.base_url, json.dumps(tokens), *SITES)
+            others = pool.submit(python, place, "-c", OTHERS, *given)
             try:
                 said = " ".join(command(place, *asked, **coordinator, **own).split())
             finally:

@@ -221,26 +221,6 @@ def test_a_site_leaves_when_it_says_so(shell: Shell) -> None:
     assert {each["name"]: each["state"] for each in sites}["ada"] == "left"
 
 
-def test_a_definition_that_lacks_something_says_what(shell: Shell) -> None:
-    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-    shell.run("eva", "session", "create", "heart", "--algorithm", "lloyd", code=2)
-    assert "--purpose, --features, --sites" in shell.err
-    (shell.place / "bad.json").write_text('{"algorithm": "lloyd",\n "features"}', "utf-8")
-    shell.run("eva", "session", "create", "heart", "--file", "bad.json", code=2)
-    assert "bad.json, line 2" in shell.err
-    levels = {"name": "pain", "kind": "categorical", "levels": ["a", "b", "a"]}
-    wrong = {"algorithm": "lloyd", "config": {"n_clusters": 3}, "sites": ["ada", "brno", "cadiz"]}
-    wrong["purpose"] = "Pain"
-    wrong["features"] = [levels, {"name": "crp", "transform": "log"}]
-    (shell.place / "bad.json").write_text(json.dumps(wrong), "utf-8")
-    shell.run("eva", "session", "create", "heart", "--file", "bad.json", code=2)
-    assert "purpose in bad.json (or --purpose): say in one to five sentences" in shell.err
-    assert "features[0].levels[2] in bad.json: each level is named once" in shell.err
-    assert "features[1].lower in bad.json: log needs a lower bound above 0" in shell.err
-    shell.run("eva", "session", "deadline", "heart", "tomorrow", code=2)
-    shell.run("operator", "site", "token", "nobody", code=5)
-
-
 def test_a_session_says_why_before_all_else(shell: Shell) -> None:
     shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
     for name in SITES:

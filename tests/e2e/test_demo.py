@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from fedclust_service.demo import SESSIONS, SHARES
-from support.processes import clean_environment
+from support import processes
+from support.processes import SERVICE, clean_environment
 from support.timeouts import TIMEOUT_S
 
 PROGRAM = "import sys, fedclust_service.cli as cli; sys.exit(cli.main())"
@@ -69,10 +70,11 @@ def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -
 
 def test_the_demo_does_not_touch_a_directory_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("irreplaceable", "utf-8")
-    process = start(tmp_path)
-    out, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 1
-    assert "not empty" in out
+    done = processes.run(
+        [sys.executable, "-c", SERVICE, "demo", "--dir", str(tmp_path)], env=clean_environment()
+    )
+    assert done.returncode == 1
+    assert "not empty" in done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -114,20 +113,6 @@ def test_sites_with_different_columns_get_what_simulate_gives(
         new = write(tmp_path / "new.csv", full["brno"], has)
         distances = ((full["brno"][:, None] - centres[None])[:, :, has] ** 2).sum(axis=2)
         assert np.array_equal(SiteResult.load(saved).predict(new), distances.argmin(axis=1))
-
-
-def test_a_value_missing_is_replaced_whatever_other_rows_are_labelled_with_it() -> None:
-    full = rows()
-    sites = {name: pd.DataFrame(full[name], columns=NAMES)[_names(HAS[name])] for name in HAS}
-    found = simulate("overlap", sites, config={"n_clusters": 3}, policy=POLICY, seed=7)
-    gaps = pd.DataFrame(full["brno"][:12], columns=NAMES)
-    gaps.iloc[::2, 1] = np.nan
-    gaps.iloc[1::3, 2] = np.nan
-    together = found.predict(gaps)
-    alone = [int(found.predict(gaps.iloc[i : i + 1])[0]) for i in range(len(gaps))]
-    assert together.tolist() == alone
-    filled = gaps.fillna(dict(zip(NAMES, found.result_.impute, strict=True)))
-    assert together.tolist() == found.predict(filled).tolist()
 
 
 @SQLITE_FIRST

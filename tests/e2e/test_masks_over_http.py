@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from e2e.random_kills import shared
-from fedclust import simulate
 from fedclust.client import Client
 from fedclust.errors import Invalid
-from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Consents, Participation, SessionInfo
 from support.consortium import Consortium, columns
 from support.server import running_server
@@ -87,26 +83,3 @@ def test_a_site_that_comes_late_is_served_with_the_features_that_it_has(
         assert labels is not None
         assert np.array_equal(labels, apart.argmin(axis=1))
         assert np.mean(labels == order[of]) > 0.97
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_equal_masks_and_more_local_clusters_than_clusters_are_a_defined_result(
-    consortium: Consortium, tmp_path: Path, method: str
-) -> None:
-    has = {"ada": [0, 1, 2], "brno": [0, 1, 2], "cadiz": [0, 1, 2], "dora": [2, 3]}
-    data = {site: rows(own, i)[0] for i, (site, own) in enumerate(has.items())}
-    config: dict[str, Any] = {"n_clusters": 3, "local_clusters": 6}
-    if method == "overlap_oneshot":
-        config["cannot_link"] = "on"
-    features = [{"name": name} for name in columns(4)]
-    expected = simulate(method, data, config=config, policy=POLICY, features=features, seed=7)
-    session = f"equal-{method.replace('_', '-')}"
-    consortium.create(session, 4, algorithm=method, config=config, policy=POLICY)
-    results = consortium.run(session, data, tmp_path)
-
-    assert shared(consortium.result(session).result) == shared(to_tree(expected.result_))
-    for site, found in results.items():
-        assert np.array_equal(found.labels_, expected.labels_[site])
-    assert len(expected.cluster_centers_) == 3
-    assert any("more clusters than 3" in warning for warning in expected.warnings_)
-    assert any("alone has 'x3'" in warning for warning in expected.warnings_)

@@ -161,16 +161,3 @@ def test_notify_test_knows_the_addresses_of_operators_accounts(tmp_path: Path) -
         here = load_settings({**env, "smtp_port": str(mails.port)}, None)
         (line,) = try_channels(here, None, [OPS], datetime.now(UTC))
     assert line == (True, f"e-mail to {OPS}: delivered (the mail server has accepted it)")
-
-
-def test_an_authority_that_cannot_be_read_is_named_at_the_start(tmp_path: Path) -> None:
-    env = {
-        "FEDCLUST_DATA_DIR": str(tmp_path / "data"),
-        "FEDCLUST_SMTP_HOST": "localhost",
-        "FEDCLUST_SMTP_FROM": "fedclust@hospital.example",
-        "FEDCLUST_NOTIFY_CA": str(tmp_path / "missing.pem"),
-    }
-    done = service("serve", "--port", "0", env=env)
-    assert done.returncode == 3
-    named = f"notify_ca: {tmp_path / 'missing.pem'} cannot be read"
-    assert named in done.stderr

@@ -10,20 +10,14 @@ from pathlib import Path
 import pytest
 
 from support import processes
-from support.processes import COMMAND, SERVICE, ForkedProcess, clean_environment
+from support.processes import COMMAND, ForkedProcess, clean_environment
 from support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments"),
-    [(COMMAND, ["session", "watch"]), (SERVICE, ["config", "show", "--json"])],
-)
-def test_output_and_exit_code_are_those_of_an_interpreter(
-    tmp_path: Path, program: str, arguments: list[str]
-) -> None:
-    command = [sys.executable, "-c", program, *arguments]
+def test_output_and_exit_code_are_those_of_an_interpreter(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMAND, "session", "watch"]
     env = clean_environment({"FEDCLUST_DATA_DIR": str(tmp_path), "FEDCLUST_TOKEN": "fca_x"})
 
     forked = processes.run(command, env=env)

@@ -93,6 +93,7 @@ def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
         assert same.all()
 
 
+@SQLITE_FIRST
 def test_all_state_is_lost_and_the_operator_accepts_a_further_grouping(
     database_url: str, tmp_path: Path
 ) -> None:

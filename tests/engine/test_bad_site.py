@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedclust import engine
 from fedclust.engine import preparation
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Next
 from fedclust.simulate import SimulationResult, simulate
 from support.rounds import drive, plan_for
@@ -45,6 +47,12 @@ def run(
     return simulate(method, sites, config={"n_clusters": 4}, policy=policy)
 
 
+@cache
+def undisturbed(method: str, protection: str) -> Result:
+    """Return the result of the honest sites alone."""
+    return run(honest(), method, protection).result_
+
+
 def agreement(found: SimulationResult) -> float:
     own = [found.labels_[name] for name in ("a", "b", "c", "d")]
     return float(adjusted_rand_score(np.tile(LABELS, 4), np.concatenate(own)))
@@ -62,7 +70,7 @@ def test_the_honest_clusters_stay_and_the_bad_site_is_named(
     assert "'odd'" in warning
     assert "'x0', 'x1'" in warning
     assert "000" not in warning
-    alone = run(honest(), method, protection).result_
+    alone = undisturbed(method, protection)
     np.testing.assert_allclose(found.result_.scale, alone.scale, rtol=1e-9)
     np.testing.assert_allclose(found.result_.center, alone.center, atol=1e-9)
     assert (np.abs(found.result_.centroids) <= 3.0).all()

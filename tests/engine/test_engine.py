@@ -109,20 +109,6 @@ def test_too_few_contributors_fail_the_session_in_every_phase(phase: str) -> Non
     assert caught.value.reason == "too_few_contributors"
 
 
-def test_a_clustering_is_kept_where_too_few_can_answer_its_evaluation() -> None:
-    plan = plan_for(2, {"n_clusters": 3})
-    run = drive(plan, _sites())
-    opened = next(opened for opened in run.rounds if opened.phase == "evidence")
-    answers = [Contribution(s, opened.payloads[s] if s != "b" else None, 5) for s in "abc"]
-
-    done = engine.advance(plan, opened.state, answers, "abc")
-    assert isinstance(done, Done)
-    np.testing.assert_array_equal(done.result.centroids, run.result.centroids)
-    assert done.result.sizes is None
-    assert done.result.quality is None
-    assert "min_sites" in done.result.warnings[-1]
-
-
 def test_a_site_answers_a_round_once() -> None:
     plan = plan_for(2, {"n_clusters": 3})
     opened = drive(plan, _sites()).rounds[0]

@@ -35,12 +35,23 @@ def swept():
     return run({"n_clusters": [2, 3, 4]}, policy={"protection": "none"})
 
 
+@pytest.fixture(scope="module")
+def found():
+    return run({})
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return run({"stability": 0})
+
+
 def payloads(result, phase):
     return [entry.payload for entry in result.trace_ if entry.phase == phase]
 
 
-def test_a_session_with_stability_takes_one_more_round_and_says_how_stable_clusters_are():
-    plain, found = run({"stability": 0}), run({})
+def test_a_session_with_stability_takes_one_more_round_and_says_how_stable_clusters_are(
+    found, plain
+):
     closing = [entry.phase for entry in found.history_[-2:]]
     assert closing == ["evidence", "resampling"]
     assert len(found.history_) == len(plain.history_) + 1
@@ -55,12 +66,6 @@ def test_a_session_with_stability_takes_one_more_round_and_says_how_stable_clust
     assert found.cluster_centers_.tobytes() == plain.cluster_centers_.tobytes()
     assert found.sizes_ == plain.sizes_
     assert found.inertia_ == pytest.approx(plain.inertia_, rel=1e-12)
-
-
-def test_it_is_the_same_in_any_order_of_arrival():
-    one = run({"transfer": True})
-    other = run({"transfer": True}, arrival=lambda _, sites: sites[::-1])
-    assert one.result_.model_dump_json() == other.result_.model_dump_json()
 
 
 def test_the_flow_between_numbers_of_clusters_counts_the_persons_of_both(swept):
@@ -143,8 +148,7 @@ def steps(result):
 
 
 @pytest.mark.parametrize(("phase", "lost"), [("evidence", "sizes"), ("resampling", "stability")])
-def test_a_closing_round_that_too_few_sites_answer_leaves_the_result_as_it_was(phase, lost):
-    found = run({})
+def test_a_closing_round_that_too_few_sites_answer_leaves_the_result_as_it_was(found, phase, lost):
     plan, step, answers = next(each for each in steps(found) if each[1].task.phase == phase)
     empty = [replace(each, payload=None) for each in answers[:2]] + answers[2:]
     done = engine.advance(plan, step.state, empty, SITES)
@@ -155,8 +159,7 @@ def test_a_closing_round_that_too_few_sites_answer_leaves_the_result_as_it_was(p
     assert (done.result.sizes is None) == (phase == "evidence")
 
 
-def test_a_site_that_misses_the_last_round_does_not_stop_it():
-    found = run({})
+def test_a_site_that_misses_the_last_round_does_not_stop_it(found):
     *_, (plan, step, answers) = steps(found)
     done = engine.advance(plan, step.state, answers[1:], SITES)
     assert isinstance(done, Done)
@@ -193,8 +196,7 @@ def changed(task, **update):
     return replace(task, common=task.common.model_copy(update=update))
 
 
-def test_a_site_refuses_a_task_that_the_definition_does_not_provide_for():
-    found = run({})
+def test_a_site_refuses_a_task_that_the_definition_does_not_provide_for(found, plain):
     plan, entry = site_task(found, "evidence")
     assert answer(plan, entry.task)[0] is not None
     with pytest.raises(RuleViolation, match="numbers of clusters"):
@@ -211,9 +213,8 @@ def test_a_site_refuses_a_task_that_the_definition_does_not_provide_for():
     more = part.model_copy(update={"models": np.concatenate([part.models, part.models])})
     with pytest.raises(RuleViolation, match="provides for 20 models"):
         answer(plan, changed(entry.task, parts=(more,)))
-    plain, _ = site_task(run({"stability": 0}), "evidence")
     with pytest.raises(RuleViolation, match="no phase 'resampling'"):
-        answer(plain, entry.task)
+        answer(plan_of(plain.definition_), entry.task)
 
 
 def check(result, phase, change):
@@ -226,9 +227,7 @@ def part_changed(payload, **update):
     return payload.model_copy(update={"parts": (part, *payload.parts[1:])})
 
 
-def test_an_answer_that_does_not_add_up_is_refused_at_both_ends():
-    found = run({})
-
+def test_an_answer_that_does_not_add_up_is_refused_at_both_ends(found):
     def moved(payload):
         models = np.array(payload.parts[0].models)
         models[3, 0, 0] += 5
@@ -294,10 +293,12 @@ def test_the_phases_say_what_they_disclose():
         assert all(line.meaning and line.identifies for line in phase.discloses)
 
 
-def test_consent_lists_what_this_session_sends_and_how_many_models_there_are():
+def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(found):
     def fields(config):
-        found = run(config)
-        phases = engine.possible_phases(plan_of(found.definition_))[-2:]
+        definition = found.definition_
+        asked = {**definition.config, "stability": 20, **config}
+        changed = definition.model_copy(update={"config": asked})
+        phases = engine.possible_phases(plan_of(changed))[-2:]
         return {line.field: line.shape for phase in phases for line in phase.discloses}
 
     stable, moved = fields({}), fields({"stability": 0, "transfer": True})

@@ -147,13 +147,6 @@ def test_a_session_says_which_hospital_would_have_found_its_clusters_alone(
     assert transfer.cramers_v < 0.3
 
 
-def test_the_order_of_arrival_changes_nothing(
-    found: SimulationResult, hospitals: dict[str, NDArray[np.float64]]
-) -> None:
-    other = session(hospitals, arrival=lambda _, sites: sites[::-1])
-    assert other.result_.model_dump_json() == found.result_.model_dump_json()
-
-
 def test_without_enough_other_sites_no_model_is_made_and_no_column_named() -> None:
     sites = {site: each[0] for site, each in consortium([None] * 3).items()}
     found = session(sites)

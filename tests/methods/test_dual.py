@@ -18,8 +18,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next
-from fedclust.wire import codec
+from fedclust.schema.task import Contribution, Done
 from fedclust_dual import METHOD, server
 from fedclust_dual.config import Config
 from fedclust_dual.messages import multiplier_digest
@@ -92,8 +91,9 @@ def points_of(plan: Plan, sites: Sites) -> tuple[FloatArray, Any]:
 # --- Valid bounds ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("symmetry", ["pairwise", "none"])
-@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize(
+    ("update", "symmetry"), [*((rule, "pairwise") for rule in RULES), (RULES[0], "none")]
+)
 def test_certified_bounds_enclose_the_optimum_in_every_round(update: str, symmetry: str) -> None:
     for seed in range(2):
         sites = few(seed)
@@ -116,10 +116,9 @@ def test_certified_bounds_enclose_the_optimum_in_every_round(update: str, symmet
 
 
 @pytest.mark.parametrize("update", RULES)
-@pytest.mark.parametrize("seed", range(3))
-def test_bounds_enclose_the_optimum_of_weighted_points(update: str, seed: int) -> None:
+def test_bounds_enclose_the_optimum_of_weighted_points(update: str) -> None:
     """Protection leaves few points of 3 to 9 persons, two of them equal."""
-    sites = few(seed, (15, 20, 12))
+    sites = few(0, (15, 20, 12))
     policy = {"protection": "groups", "min_group_size": 3}
     plan = plan_for(sites, policy=policy, update=update, iterations=8)
     X, sizes = points_of(plan, sites)
@@ -286,28 +285,14 @@ def test_sites_without_points_are_counted_in_the_error() -> None:
         drive(plan_for(sites, policy=policy), sites)
 
 
-def test_the_order_of_answers_and_sites_does_not_matter() -> None:
+def test_the_order_of_sites_does_not_matter() -> None:
     sites = few(6)
-    found, result = run(sites)
-    plan = plan_for(sites)
-    for opened in found.rounds:
-        for order in ("bca", "cba"):
-            answers = [Contribution(site, opened.payloads[site], 1) for site in order]
-            again = engine.advance(plan, opened.state, answers, order)
-            usual = engine.advance(plan, opened.state, sorted(answers, key=_site), "abc")
-            one, other = (
-                step.state if isinstance(step, Next) else step.result for step in (again, usual)
-            )
-            assert codec.encode_model(one) == codec.encode_model(other)
+    _, result = run(sites)
     _, back = run(dict(zip("cba", sites.values(), strict=True)))
     assert result.bounds is not None
     assert back.bounds is not None
     assert back.bounds.lower == pytest.approx(result.bounds.lower, rel=1e-4)
     assert back.bounds.upper == pytest.approx(result.bounds.upper, rel=1e-9)
-
-
-def _site(contribution: Contribution) -> str:
-    return contribution.site
 
 
 # --- Degenerate data ------------------------------------------------------------------------------

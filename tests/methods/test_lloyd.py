@@ -18,9 +18,8 @@ from fedclust.schema.model import Memory
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Next, SiteTask
-from support.points import config_of, of_rows, repeated, weighted
+from support.points import config_of, weighted
 from support.rounds import drive
-from support.site_rows import central_lloyd
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
 X = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]
@@ -184,26 +183,6 @@ def _plan(d: int, protection: str, start: Any, **policy: Any) -> Plan:
     config = config_of(None, d=d, protection=protection, max_rounds=500, **policy)
     options = lloyd.config.Config(n_clusters=len(start), start="given", centroids=start, tol=0.0)
     return Plan(lloyd.METHOD, options, config.features, config.policy, seed=0)
-
-
-@pytest.mark.parametrize("protection", ["groups", "none"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_session_equals_central_lloyd_on_all_points(protection: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    sites = {site: rng.normal(size=(n, 3)) for site, n in zip("abc", (60, 110, 240), strict=True)}
-    start = rng.normal(size=(4, 3))
-    result = drive(_plan(3, protection, start), sites).result
-    grouped = protection == "groups"
-    points = [repeated(of_rows(rows)) if grouped else rows for rows in sites.values()]
-    centroids, labels, inertia = central_lloyd(np.concatenate(points), start)
-    order = np.lexsort(centroids.T[::-1])
-
-    assert result is not None
-    assert result.quality is not None
-    np.testing.assert_allclose(result.centroids, centroids[order], rtol=1e-10)
-    assert result.sizes == tuple(np.bincount(labels)[order])
-    assert result.quality.inertia == pytest.approx(inertia, rel=1e-10)
-    assert result.stopped_because == "converged"
 
 
 def test_a_given_centroid_without_rows_keeps_its_place() -> None:

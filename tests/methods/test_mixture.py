@@ -363,15 +363,6 @@ def test_soft_labels_never_leave_a_site() -> None:
             assert entry.payload.offsets.shape == entry.payload.squares.shape == (2, 2)
 
 
-def test_the_order_of_answers_changes_nothing() -> None:
-    one = simulate("mixture", hospitals(), config={"n_clusters": 3})
-    two = simulate(
-        "mixture", hospitals(), config={"n_clusters": 3}, arrival=lambda _round, sites: sites[::-1]
-    )
-    np.testing.assert_array_equal(one.result_.centroids, two.result_.centroids)
-    assert one.result_.likelihood == two.result_.likelihood
-
-
 def test_the_lowest_bic_is_recommended() -> None:
     rng = np.random.default_rng(1)
     # The silhouette of two classes of the same mean is poor for every K.

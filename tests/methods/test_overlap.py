@@ -164,23 +164,6 @@ def test_sites_with_all_features_need_no_masks() -> None:
     assert _ari(result, truth) == 1.0
 
 
-def test_small_sites_do_not_stop_a_session() -> None:
-    sites, truth = _federation()
-    sites["d"], sites["e"] = sites["a"][:1], sites["b"][:2]
-    truth["d"], truth["e"] = truth["a"][:1], truth["b"][:2]
-    assert _ari(_run(sites, {"min_group_size": 5}), truth) == 1.0
-
-
-def test_the_order_of_arrival_does_not_matter() -> None:
-    sites, _ = _federation(seed=5)
-    config, policy = {"n_clusters": 3}, OPEN
-    one = simulate("overlap", sites, config=config, policy=policy)
-    two = simulate(
-        "overlap", sites, config=config, policy=policy, arrival=lambda _, names: names[::-1]
-    )
-    assert np.array_equal(one.result_.centroids, two.result_.centroids)
-
-
 @pytest.mark.parametrize("protection", ["none", "groups"])
 def test_clusters_are_found_from_groups_as_from_rows(protection: str) -> None:
     sites, truth = _federation(n=40)

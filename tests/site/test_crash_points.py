@@ -42,8 +42,8 @@ class World:
     """A coordinator and a site whose every durable or visible step is counted."""
 
     def __init__(self, directory: Path, dies_at: int | None = None) -> None:
-        self.directory, self.dies_at, self.step = directory, dies_at, 0
-        self._first = directory
+        self._first = self.directory = directory
+        self.dies_at, self.step = dies_at, 0
         self._copies = count()
         self._answered = 0
         #: What a death at each step of an undisturbed run would leave.

@@ -8,16 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from fedclust.data.mapping import read_options
 from fedclust.errors import DataError, StateDamaged, UsageError
 from fedclust.site import DataSource, DataSources, data_source
 from fedclust.site.state import SiteState, seal
-from support.fake_coordinator import FakeCoordinator
-from support.site_rows import blobs
 
 
 @pytest.fixture
@@ -159,16 +155,3 @@ def test_a_damaged_list_says_what_to_do(cohort: Path) -> None:
     for act in (DataSources().read, lambda: DataSources().add("other", source(cohort))):
         with pytest.raises(StateDamaged, match="fedclust restore"):
             act()
-
-
-def test_a_site_takes_part_with_a_registered_source(tmp_path: Path) -> None:
-    sites = blobs(np.array([[0.0, 0.0], [5.0, 5.0], [0.0, 9.0]]), [20, 20, 20])
-    X = sites.pop("a")
-    rows = pd.DataFrame(X, columns=["x", "y"]).assign(mrn=[f"p{i}" for i in range(60)])
-    rows.to_csv(tmp_path / "cohort.csv", index=False)
-    DataSources().add("cohort", source(tmp_path / "cohort.csv", id_column="mrn"))
-    fake = FakeCoordinator(sites)
-    cohort = data_source("cohort")
-    with fake.site(tmp_path / "journal") as site:
-        result = site.participate("heart", cohort.rows(), consent=True, **cohort.row_options)
-    assert result.ids_ == tuple(rows.mrn)

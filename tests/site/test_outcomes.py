@@ -366,30 +366,28 @@ def test_a_model_of_another_form_is_refused_before_noise_is_drawn(
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "craft"),
+    ("method", "options", "crafts"),
     [
-        ("kfed", {"refine": 0, "labels": "cells"}, {"mapping": {"me": (0,)}}),
-        ("overlap_oneshot", {}, {"mapping": {"me": (0,)}}),
-        ("mixture", {}, {"soft": None}),
-        ("mixture", {}, {"soft": {"proportions": np.zeros((1, 1))}}),
-        ("spectral", {}, {"prototypes": np.zeros((60, 5))}),
-        ("spectral", {}, {"prototype_labels": ()}),
-        ("lloyd", {}, {"center": np.zeros(5)}),
-        ("lloyd", {}, {"centroids": np.zeros((2, 3))}),
+        ("kfed", {"refine": 0, "labels": "cells"}, [{"mapping": {"me": (0,)}}]),
+        ("overlap_oneshot", {}, [{"mapping": {"me": (0,)}}]),
+        ("mixture", {}, [{"soft": None}, {"soft": {"proportions": np.zeros((1, 1))}}]),
+        ("spectral", {}, [{"prototypes": np.zeros((60, 5))}, {"prototype_labels": ()}]),
+        ("lloyd", {}, [{"center": np.zeros(5)}, {"centroids": np.zeros((2, 3))}]),
     ],
 )
 def test_a_model_that_cannot_label_rows_breaks_the_task(
-    method: str, options: dict[str, Any], craft: dict[str, Any]
+    method: str, options: dict[str, Any], crafts: list[dict[str, Any]]
 ) -> None:
     """Whatever the method's error is: a KeyError, an IndexError, or other shapes."""
     sites = {**OTHERS, "me": MINE}
     found = simulate(method, sites, config={"n_clusters": 3, **options}, features=list(FEATURES))
     plan, site = found._plan, "me"
     blocks = _blocks(plan)
-    model = found.result_.model_copy(update=craft)
-    with pytest.raises(RuleViolation) as broken:
-        label_persons(plan, model, blocks, found._memories[site], site, found._masks[site])
-    assert broken.value.rule == "task"
+    for craft in crafts:
+        model = found.result_.model_copy(update=craft)
+        with pytest.raises(RuleViolation) as broken:
+            label_persons(plan, model, blocks, found._memories[site], site, found._masks[site])
+        assert broken.value.rule == "task", craft
 
 
 def test_a_cluster_that_the_model_does_not_have_is_no_cluster() -> None:

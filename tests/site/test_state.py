@@ -40,10 +40,10 @@ for _ in range(20):
 
 def test_processes_that_begin_at_once_wait_for_each_other(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ADD, str(tmp_path / "state")]
-    started = [subprocess.Popen(command, env=clean_environment()) for _ in range(3)]
-    assert [each.wait(TIMEOUT_S) for each in started] == [0] * 3
+    started = [subprocess.Popen(command, env=clean_environment()) for _ in range(2)]
+    assert [each.wait(TIMEOUT_S) for each in started] == [0] * 2
     state = SiteState(tmp_path / "state")
-    assert StateDocument(state, "counts", Counts).read() == Counts(n=60)
+    assert StateDocument(state, "counts", Counts).read() == Counts(n=40)
     # One of them made it, and the others left nothing.
     assert {path.name for path in state.directory.iterdir()} == {"state.sqlite3", "running"}
 
