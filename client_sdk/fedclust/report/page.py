@@ -319,7 +319,8 @@ def _centroids(facts: Facts) -> str:
         numbers = html_table(
             "Places in the figure.",
             ["cluster or site", "first axis", "second axis"],
-            [[name, *map(float, place)] for name, place in places],
+            # Without rounding errors; -0.0 becomes 0.
+            [[name, *(round(float(at), 3) + 0.0 for at in place)] for name, place in places],
         )
         figure += html_folded("The places", numbers)
     labels = "A person belongs to the cluster with the nearest centroid in the scaled space."
