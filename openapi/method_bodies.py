@@ -84,7 +84,7 @@ class _Session:
         files[f"{method}/participation.json"] = _text(api.participation(SITE, name))
         for site in SITES:
             api.join(site, name)
-        while (task := self._ask(None))["status"] == "work":
+        while (task := next(api.views(SITE, name)))["status"] == "work":
             # The first round of a phase is the one that is kept.
             files = {**self._round(task), **files}
         assert task["session_state"] == "completed", task
@@ -110,7 +110,7 @@ class _Session:
                 continue  # A phase may be for some sites only.
             stored = api.put(site, name, number, api.answer(site, name))
             assert stored.status_code == 201, stored.text
-        self._ask(etag)
+        next(api.views(SITE, name, etag))
         folder = f"{self.method}/{phase}"
         return {
             f"{folder}/task.json": _text(task),
@@ -119,14 +119,6 @@ class _Session:
             f"{folder}/receipt.json": _text(receipt.json()),
             f"{folder}/problem.json": _text({**problem.json(), "request_id": "0" * 16}),
         }
-
-    def _ask(self, etag: str | None) -> dict[str, Any]:
-        """Return the task; with an ETag, once it is another."""
-        headers = {"If-None-Match": etag} if etag else {}
-        path = f"/v1/sessions/{self.name}/task?wait=25"
-        response = self.api.request("GET", path, SITE, headers=headers)
-        assert response.status_code == 200, response.text
-        return dict(response.json())
 
     def _in_binary(self, body: bytes) -> bytes:
         head = read_submission_head(body, JSON)

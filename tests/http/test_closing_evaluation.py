@@ -30,18 +30,10 @@ def begin(api: ApiCaller, session: str, **changes: Any) -> None:
 
 def until(api: ApiCaller, site: str, session: str, *reached: tuple[str, str | None]) -> str:
     """Wait until a site's status and phase are among these; return the phase, or the status."""
-    etag = None
-    while True:
-        headers = {"If-None-Match": etag} if etag else {}
-        path = f"/v1/sessions/{session}/task?wait=25"
-        response = api.request("GET", path, site, headers=headers)
-        etag = response.headers["ETag"]
-        if response.status_code == 304:
-            continue
-        view = response.json()
-        phase = view["task"]["phase"] if view["task"] else None
-        if (view["status"], phase) in reached:
-            return str(phase or view["status"])
+    views = api.views(site, session)
+    asked = ((view["status"], (view["task"] or {}).get("phase")) for view in views)
+    status, phase = next(each for each in asked if each in reached)
+    return str(phase or status)
 
 
 def answer(api: ApiCaller, site: str, session: str) -> None:

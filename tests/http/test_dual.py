@@ -46,16 +46,11 @@ def begin(api: ApiCaller, session: str, phase: str, times: int = 1) -> int:
 
 def waited(api: ApiCaller, session: str, number: int) -> dict[str, Any]:
     """Return the first site's view once a later round asks it, or the session has ended."""
-    etag = None
-    while True:
-        headers = {"If-None-Match": etag} if etag else {}
-        path = f"/v1/sessions/{session}/task?wait=25"
-        response = api.request("GET", path, "north", headers=headers)
-        etag = response.headers["ETag"]
-        if response.status_code == 200:
-            view = dict(response.json())
-            if view["status"] == "ended" or (view["status"] == "work" and view["round"] > number):
-                return view
+    return next(
+        view
+        for view in api.views("north", session)
+        if view["status"] == "ended" or (view["status"] == "work" and view["round"] > number)
+    )
 
 
 def result_of(api: ApiCaller, session: str) -> dict[str, Any]:

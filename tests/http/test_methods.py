@@ -66,15 +66,7 @@ def put(api: ApiCaller, site: str, session: str, number: int, body: bytes) -> No
 
 def round_open(api: ApiCaller, site: str, session: str, number: int) -> Any:
     """Return a site's view once round ``number`` has been opened."""
-    etag = None
-    while True:
-        headers = {"If-None-Match": etag} if etag else {}
-        path = f"/v1/sessions/{session}/task?wait=25"
-        response = api.request("GET", path, site, headers=headers)
-        assert response.status_code == 200, response.text
-        etag = response.headers["ETag"]
-        if (response.json()["round"] or 0) >= number:
-            return response.json()
+    return next(view for view in api.views(site, session) if (view["round"] or 0) >= number)
 
 
 def result_of(api: ApiCaller, session: str, reader: str = "ada") -> dict[str, Any]:

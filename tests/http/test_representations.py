@@ -20,7 +20,7 @@ from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import CSV, negotiate
-from support.api_caller import FEATURES, ApiCaller
+from support.api_caller import FEATURES
 from support.clock import ManualClock
 from support.local_coordinator import local_coordinator
 
@@ -79,7 +79,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         api = populate(local)
         etag = ""
         while True:
-            task = ask(api, etag)
+            # Once all have answered, the last site's task is not what it was.
+            task = next(api.views(SITES[-1], "heart", etag))
             if task["status"] != "work":
                 break
             for site in SITES:
@@ -90,15 +91,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         # From now on two reads of the result name the same entry of the audit trail.
         local.coordinator.sealer.run_once()
         yield Running(local, api, clock)
-
-
-def ask(api: ApiCaller, etag: str) -> Any:
-    # The last site's ETag: once all have answered, nobody's task is what it was.
-    headers = {"If-None-Match": etag} if etag else {}
-    path = "/v1/sessions/heart/task?wait=25"
-    response = api.request("GET", path, SITES[-1], headers=headers)
-    assert response.status_code == 200
-    return response.json()
 
 
 def read(finished: Running, reader: str, accept: str) -> Any:

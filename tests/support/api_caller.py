@@ -14,7 +14,7 @@ import json
 import secrets
 import ssl
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -137,6 +137,20 @@ class ApiCaller:
         response = self.request("GET", f"/v1/sessions/{session}/task", site, headers=headers)
         assert response.status_code == 200, response.text
         return codec.decode(response.content) if media == BINARY else response.json()
+
+    def views(self, site: str, session: str, etag: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield what a site should do, and again after each change, however long it takes.
+
+        With an ``etag`` the first view is the next one that differs from it.
+        """
+        while True:
+            headers = {"If-None-Match": etag} if etag else {}
+            path = f"/v1/sessions/{session}/task?wait=25"
+            response = self.request("GET", path, site, headers=headers)
+            etag = response.headers.get("ETag")
+            if response.status_code != 304:
+                assert response.status_code == 200, response.text
+                yield dict(response.json())
 
     def answer(self, site: str, session: str, media: str = JSON) -> bytes:
         """Return the honest answer of a site to its open task; both in ``media``."""
