@@ -21,7 +21,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, confusion_matrix
 
 from _data import Data, FloatArray, IntArray
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 
 #: Rows as they are: what the papers' own programs see.
 BARE: dict[str, Any] = {"protection": "none", "scaling": "none", "missing": "drop"}
@@ -38,7 +38,7 @@ def central(X: FloatArray, k: int, n_init: int, seed: int) -> tuple[IntArray, Fl
     return kmeans.labels_.astype(np.int64), kmeans.cluster_centers_, float(kmeans.inertia_)
 
 
-def naive(data: Data, k: int, seed: int, max_rounds: int = 300) -> SimulationResult:
+def naive(data: Data, k: int, seed: int, max_rounds: int = 300) -> SessionResult:
     """Return distributed Lloyd from ``k`` random rows."""
     rng = np.random.default_rng([seed, k])
     start = data.X[rng.choice(data.held, k, replace=False)]
@@ -119,7 +119,7 @@ def simplified_silhouette(X: FloatArray, centroids: FloatArray) -> float:
     return float(((second - nearest) / np.maximum(second, 1e-300)).mean())
 
 
-def steps_of(result: SimulationResult) -> list[NDArray[np.float64]]:
+def steps_of(result: SessionResult) -> list[NDArray[np.float64]]:
     """Return, for every round, the centroids (K, d) that it sent to the sites, where it did."""
     site = min(result.labels_)
     return [

@@ -100,7 +100,7 @@ def measure(case: str, method: str, protection: str, seed: int) -> Record:
             seed=seed,
         )
     labels = np.concatenate([found.labels_[f"site-{i}"] for i in range(5)])
-    named = [line for line in found.result_.warnings if "stands apart" in line]
+    named = [line for line in found.result.warnings if "stands apart" in line]
     return {
         "ari": float(adjusted_rand_score(truth, labels)),
         "named": any(repr(BAD) in line for line in named),
@@ -189,7 +189,7 @@ def compare(name: str, method: str, protection: str, seed: int) -> Record:
                 policy={"protection": protection},
                 seed=seed,
             )
-        named |= any("stands apart" in line for line in found.result_.warnings)
+        named |= any("stands apart" in line for line in found.result.warnings)
         apart = (X[:, None] - found.cluster_centers_[None]) / np.where(scale > 0, scale, 1.0)
         costs.append(float((apart**2).sum(axis=2).min(axis=1).sum()))
     return {"cost": costs[0] / costs[1], "named": named}

@@ -34,7 +34,7 @@ from _data import Data, FloatArray, iid, structured
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from _shapes import shape
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 
 warnings.simplefilter("ignore")
 
@@ -175,16 +175,16 @@ def measure(case: str, method: str, protection: str, seed: int) -> Record:
     result = session(chosen, method, protection, data, seed)
     cpu = time.process_time() - before
     found = {"ARI": pooled_ari(data, result.labels_), "CPU, s": cpu, **_traffic(result)}
-    found["warned"] = any(MASKED not in warning for warning in result.result_.warnings)
+    found["warned"] = any(MASKED not in warning for warning in result.result.warnings)
     if method != "spectral" and not chosen.common:
         centroids = (result.cluster_centers_ - center) / scale
         found["cost"] = centroid_cost(rows, centroids) / least
-    if result.result_.bounds is not None:
-        found["gap"] = result.result_.bounds.gap
+    if result.result.bounds is not None:
+        found["gap"] = result.result.bounds.gap
     return found
 
 
-def session(case: Case, method: str, protection: str, data: Data, seed: int) -> SimulationResult:
+def session(case: Case, method: str, protection: str, data: Data, seed: int) -> SessionResult:
     """Run a method on the rows of the sites; without masks it has only the common features."""
     method, _, own_cells = method.partition(", ")
     policy: dict[str, Any] = {"protection": protection}
@@ -211,7 +211,7 @@ def session(case: Case, method: str, protection: str, data: Data, seed: int) -> 
     return simulate(method, sites, config=config, policy=policy, features=features, seed=seed)
 
 
-def _traffic(result: SimulationResult) -> Record:
+def _traffic(result: SessionResult) -> Record:
     sent = sum(entry.size for entry in result.trace_) / len(result.labels_)
     return {"rounds": result.trace_[-1].round, "kB a site": sent / 1000}
 

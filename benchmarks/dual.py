@@ -120,7 +120,7 @@ def ascent(
     if splits:
         config |= {"splits": splits, "iterations": 5_000}
     found, timing = timed(sites, config, room, protection)
-    bounds = found.result_.bounds
+    bounds = found.result.bounds
     assert bounds is not None
     X = np.concatenate([sites[name] for name in sorted(sites)])
     return {
@@ -485,14 +485,14 @@ def clinical_row(name: str, sites: Rows, p: int, node_limit: int, splits: int) -
         seed=0,
     )
     seconds = time.perf_counter() - began
-    bounds = found.result_.bounds
+    bounds = found.result.bounds
     assert bounds is not None
-    scaled = (X - found.result_.center) / found.result_.scale
+    scaled = (X - found.result.center) / found.result.scale
     other = simulate(
         "fkm", sites, config={"n_clusters": 3}, features=declared, policy=policy, seed=0
     )
     costs = {
-        "fkm": _inertia(X, other.cluster_centers_, found.result_.scale),
+        "fkm": _inertia(X, other.cluster_centers_, found.result.scale),
         "pooled": float(KMeans(3, n_init=50, random_state=0).fit(scaled).inertia_),
     }
     row: dict[str, Any] = {
@@ -509,7 +509,7 @@ def clinical_row(name: str, sites: Rows, p: int, node_limit: int, splits: int) -
         "stopped": found.stopped_because_,
         "seconds": seconds,
     }
-    own = _inertia(X, found.cluster_centers_, found.result_.scale)
+    own = _inertia(X, found.cluster_centers_, found.result.scale)
     row["cost on the rows"] = own / costs["pooled"]
     for how, cost in costs.items():
         if p:

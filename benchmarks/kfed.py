@@ -45,7 +45,8 @@ from _data import (
 )
 from _report import write
 from _runs import Job, Record, Spread, fingerprint, run, spread
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
+from fedclust.simulate import measure_separation
 
 warnings.simplefilter("ignore")
 
@@ -386,7 +387,7 @@ def conditions(source: str, setting: float, seed: int) -> Record:
     config = {"n_clusters": k, "evaluate": False}
     result = simulate("kfed", data.sites(), config=config, policy=BARE, seed=seed)
     target = {site: data.y[rows] for site, rows in data.split.items()}
-    found = result.separation(data.sites(), target)
+    found = measure_separation(result, data.sites(), target)
     return {
         "m0": found.m0,
         "k'": found.k_prime,
@@ -538,7 +539,7 @@ def _ifca_test(models: list[fed.Weights], devices: list[tuple[Any, Any]]) -> flo
 
 def _kfed_test(
     models: list[fed.Weights],
-    result: SimulationResult,
+    result: SessionResult,
     devices: list[tuple[Any, Any]],
     per_device: int,
     rng: np.random.Generator,

@@ -23,7 +23,7 @@ from sklearn.mixture import GaussianMixture
 from _data import SHARED
 from _report import write
 from fedclust import simulate
-from fedclust.simulate import SimulationResult
+from fedclust.simulate import SessionResult
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -280,8 +280,8 @@ def frame(X: FloatArray, features: list[dict[str, Any]]) -> Any:
     return pd.DataFrame(columns)
 
 
-def log_likelihood(result: SimulationResult) -> float:
-    fit = result.result_.likelihood
+def log_likelihood(result: SessionResult) -> float:
+    fit = result.result.likelihood
     return -np.inf if fit is None else fit.log_likelihood
 
 

@@ -35,7 +35,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_
 from _data import FloatArray, iid
 from _report import write
 from _runs import Job, Record, fingerprint, run
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 
 warnings.simplefilter("ignore")
 
@@ -166,7 +166,7 @@ def measure(data: str, protection: str, seed: int) -> Record:
     }
 
 
-def _outside(result: SimulationResult, rows: FloatArray) -> float:
+def _outside(result: SessionResult, rows: FloatArray) -> float:
     return 100.0 * float((result.predict_details(rows).outside > 0).mean())
 
 

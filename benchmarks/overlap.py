@@ -27,7 +27,7 @@ from _baselines import accuracy, central
 from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 from fedclust.methods.common.partial_features import LocalCentroids
 from fedclust.methods.overlap.meta_clustering import Meta, group_centroids
 
@@ -153,9 +153,9 @@ def table_1(runs: int, code: str) -> None:
 # --- tables 2 and 3 -------------------------------------------------------------------------------
 
 
-def aggregated(data: Masked, result: SimulationResult, n_clusters: int) -> float:
+def aggregated(data: Masked, result: SessionResult, n_clusters: int) -> float:
     """Return E1: the share of the local clusters in their majority class's group."""
-    config = result.definition_.config
+    config = result.definition.config
     sent = [entry for entry in result.trace_ if entry.phase == "cells" and entry.payload]
     values, masks, counts, sites, classes = [], [], [], [], []
     for number, entry in enumerate(sent):
@@ -175,10 +175,10 @@ def aggregated(data: Masked, result: SimulationResult, n_clusters: int) -> float
     return accuracy(np.array(classes), grouping.groups)
 
 
-def centroids_found(data: Masked, result: SimulationResult, labels: Any) -> tuple[float, float]:
+def centroids_found(data: Masked, result: SessionResult, labels: Any) -> tuple[float, float]:
     """Return E3: mean cosine and relative distance of matched centroids."""
     truth = data.true_centroids()
-    found = result.result_.centroids
+    found = result.result.centroids
     counts = confusion_matrix(
         data.y[data.held], labels[data.held], labels=np.arange(max(len(truth), len(found)))
     )

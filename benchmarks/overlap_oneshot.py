@@ -28,7 +28,7 @@ from _data import FloatArray
 from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 from fedclust.methods.overlap_oneshot.agglomeration import build_merge_tree, cluster_forces
 from overlap import LOADERS, N_CLUSTERS, OPEN, PROTECTED, centroids_found
 
@@ -63,7 +63,7 @@ def variants(source: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 # --- tables 4 and 5 -------------------------------------------------------------------------------
 
 
-def aggregated(data: Masked, result: SimulationResult) -> float:
+def aggregated(data: Masked, result: SessionResult) -> float:
     """Return E4: the share of the local clusters in their majority class's group."""
     classes, groups = [], []
     for entry in result.trace_:
@@ -73,7 +73,7 @@ def aggregated(data: Masked, result: SimulationResult) -> float:
         means, mask = entry.payload.means[filled], data.masks[entry.site]
         rows = data.split[entry.site]
         gaps = ((data.X[rows][:, None, mask] - means[:, mask]) ** 2).sum(axis=2)
-        own, mapped = gaps.argmin(axis=1), result.result_.mapping[entry.site]
+        own, mapped = gaps.argmin(axis=1), result.result.mapping[entry.site]
         for k in range(len(filled)):
             classes.append(np.bincount(data.y[rows[own == k]], minlength=1).argmax())
             groups.append(mapped[filled[k]])

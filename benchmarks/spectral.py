@@ -54,8 +54,8 @@ def one(name: str, per_cluster: int, alpha: float | None, alignment: str, seed: 
         "accuracy": accuracy(data.y, data.pooled(result.labels_)),
         "seconds": time.process_time() - began,
         "warned": bool(result.warnings_),
-        "gap": result.result_.extra.get("eigengap"),
-        "agreement": result.result_.extra.get("agreement"),
+        "gap": result.result.extra.get("eigengap"),
+        "agreement": result.result.extra.get("agreement"),
     }
 
 

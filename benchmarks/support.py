@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from study import Study
 
 from _report import write
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import form_once
 from fedclust.definition import plan_of
@@ -189,7 +189,7 @@ def layouts(study: Study, seed: int) -> dict[str, Sites]:
 
 def session(
     study: Study, sites: Sites, policy: Any, *, more: bool = False, k: Any = None
-) -> SimulationResult:
+) -> SessionResult:
     """Run the study's session, at its K unless ``k`` says otherwise."""
     columns = study.columns(more=more)
     return simulate(
@@ -222,9 +222,9 @@ def printed(outcomes: Outcomes) -> dict[Key, tuple[float, float, float]]:
     return found
 
 
-def not_released(result: SimulationResult, sites: Sites) -> float:
+def not_released(result: SessionResult, sites: Sites) -> float:
     """Return the share of known values of features that the persons' groups do not release."""
-    plan, hidden, all_known = plan_of(result.definition_), 0, 0
+    plan, hidden, all_known = plan_of(result.definition), 0, 0
     for rows in sites.values():
         persons = read_persons(rows, plan.features, outcomes=plan.outcomes)
         table, groups = form_once(persons, plan.policy.min_group_size)
@@ -245,7 +245,7 @@ def verdicts(study: Study, splits: int) -> list[dict[str, Any]]:
         sites = study.split(seed)
         row: dict[str, Any] = {"split": seed}
         for name, policy in PROTECTIONS.items():
-            result = session(study, sites, policy, k=study.said["SEVERAL_K"]).result_
+            result = session(study, sites, policy, k=study.said["SEVERAL_K"]).result
             clouds = [entry.result.one_cloud for entry in result.sweep or ()]
             shown = " ".join("-" if x is None or x.p is None else f"{x.p:.2g}" for x in clouds)
             row |= {name: f"{result.choice}, K = {result.n_clusters}", f"p_K, {name}": shown}
@@ -260,7 +260,7 @@ class Compared(NamedTuple):
     the session's model and those of the rows, matched. ``centres`` (K, d) are scaled.
     """
 
-    result: SimulationResult
+    result: SessionResult
     rows: pd.DataFrame
     site: Any
     label: Any
@@ -374,8 +374,8 @@ def noise(study: Study, draws: int, models: int) -> list[dict[str, Any]]:
             one = compare(study, sites, PROTECTIONS[name], models)
             truth = one.numbers_of(study, one.label)
             exact = {x: _exact_tables(one.result, x, rows) for x, rows in sites.items()}
-            persons = {x: np.array(one.result.result_.site_sizes[x]) for x in sites}
-            outcomes, rng = plan_of(one.result.definition_).outcomes, np.random.default_rng(0)
+            persons = {x: np.array(one.result.result.site_sizes[x]) for x in sites}
+            outcomes, rng = plan_of(one.result.definition).outcomes, np.random.default_rng(0)
             held, silent = [], []
             for _ in range(draws):
                 tables = {
@@ -398,9 +398,9 @@ def _noise(table: Any, outcome: Any, rng: Any) -> Any:
     return discrete_gaussian(float(outcome.variance) ** 0.5, table.shape, rng).astype(np.int64)
 
 
-def _exact_tables(result: SimulationResult, site: str, rows: pd.DataFrame) -> tuple[Any, ...]:
+def _exact_tables(result: SessionResult, site: str, rows: pd.DataFrame) -> tuple[Any, ...]:
     """Return a site's counts (K + 1, J) of each outcome, without noise."""
-    plan, k = plan_of(result.definition_), len(result.cluster_centers_)
+    plan, k = plan_of(result.definition), len(result.cluster_centers_)
     persons = read_persons(rows, plan.features, outcomes=plan.outcomes)
     cells = np.concatenate([block.cells for block in persons.blocks()])
     return tuple(

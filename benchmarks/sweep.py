@@ -174,7 +174,7 @@ def recommendations() -> list[dict[str, Any]]:
     rows = []
     for name, (X, y) in data.items():
         sites = deal(X, y, "even", 0)
-        result = simulate("fkm", sites, config={"n_clusters": KS}, seed=7).result_
+        result = simulate("fkm", sites, config={"n_clusters": KS}, seed=7).result
         rows.append({"data": name, "K": result.n_clusters, "why": result.recommendation})
     return rows
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagrams import INK, save
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 from fedclust.methods.kfed.server import farthest_first
 from fedclust.methods.overlap_oneshot.agglomeration import build_merge_tree, cluster_forces
 from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
@@ -39,14 +39,14 @@ def blobs(centres: FloatArray, size: int, spread: float, rng: np.random.Generato
     return np.concatenate([rng.normal(centre, spread, (size, len(centre))) for centre in centres])
 
 
-def payloads(result: SimulationResult, phase: str, round_number: int = 0) -> dict[str, Any]:
+def payloads(result: SessionResult, phase: str, round_number: int = 0) -> dict[str, Any]:
     """Return what each site sent in the first round of a phase, or in one with a number."""
     sent = [entry for entry in result.trace_ if entry.phase == phase]
     chosen = round_number or sent[0].round
     return {entry.site: entry.payload for entry in sent if entry.round == chosen}
 
 
-def tasks(result: SimulationResult, phase: str) -> dict[int, Any]:
+def tasks(result: SessionResult, phase: str) -> dict[int, Any]:
     """Return what every task of a phase had in common, by the round's number."""
     return {entry.round: entry.task.common for entry in result.trace_ if entry.phase == phase}
 
@@ -307,7 +307,7 @@ def draw_spectral() -> Figure:
         simulate(name, sites, config={"n_clusters": 2}, policy=POLICY, seed=SEED)
         for name in ("spectral", "fkm")
     )
-    points = np.asarray(by_graph.result_.prototypes)
+    points = np.asarray(by_graph.result.prototypes)
     sheet = Sheet((-1.3, -0.85), (2.3, 1.35), ratio=2.2 / 3.6)
     sent = sheet.panel(
         "Landmarks",
@@ -315,7 +315,7 @@ def draw_spectral() -> Figure:
     )
     for site, own in payloads(by_graph, "landmarks").items():
         sent.sent(site, own.means)
-    graph, _ = self_tuning_graph(points, int(by_graph.result_.extra["neighbours"]))
+    graph, _ = self_tuning_graph(points, int(by_graph.result.extra["neighbours"]))
     ends = np.argwhere(np.triu(graph.toarray()) > 0)
     net = sheet.panel(
         "Graph",
@@ -399,7 +399,7 @@ def draw_dual() -> Figure:
     )
 
 
-def best_bounds(result: SimulationResult) -> tuple[list[float], list[float]]:
+def best_bounds(result: SessionResult) -> tuple[list[float], list[float]]:
     """Return the best lower and upper bound so far, for each round from the first with both."""
     lower, upper = -np.inf, np.inf
     both = []
@@ -418,7 +418,7 @@ CENTRES = np.array([(2, 2.5, 7.5), (5, 8, 3), (8, 4, 5.5)])
 HELD = {"berlin": [0, 1], "oslo": [1, 2], "porto": [0, 2]}
 
 
-def overlap_session(method: str) -> tuple[Sites, SimulationResult]:
+def overlap_session(method: str) -> tuple[Sites, SessionResult]:
     """Return three sites, each with two of three features, and the session of a method."""
     rng = np.random.default_rng(3)
     sites = {site: blobs(CENTRES[:, own], 30, 0.7, rng) for site, own in HELD.items()}
@@ -518,7 +518,7 @@ def draw_overlap_oneshot() -> Figure:
         (0, 0),
         (1, 1),
     )
-    clusters = [cluster for site in HELD for cluster in result.result_.mapping[site]]
+    clusters = [cluster for site in HELD for cluster in result.result.mapping[site]]
     draw_tree(merged, tree.merges[: tree.n_leaves - 3], names, clusters)
     return sheet.figure(
         "overlap_oneshot on a small example",

@@ -30,7 +30,7 @@ from diagrams import (
     paragraph,
     save,
 )
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 from fedclust.numeric.microaggregation import form_groups
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.parts import embed_persons
@@ -199,7 +199,7 @@ def hospitals() -> dict[str, FloatArray]:
 
 
 @cache
-def clustered(p: int) -> SimulationResult:
+def clustered(p: int) -> SessionResult:
     """Return the clusters that a session finds with the least group size p; 1: from rows."""
     policy = {"protection": "none"} if p == 1 else {"min_group_size": p}
     config = {"n_clusters": len(KINDS)}

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from diagrams import save
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 from fedclust.report.drawing import Figure
 
 #: Means of age, systolic blood pressure, lactate and platelets, and share with fever, by phenotype.
@@ -74,7 +74,7 @@ def patients(site: str, count: int = 150) -> pd.DataFrame:
 
 
 @functools.cache
-def session() -> SimulationResult:
+def session() -> SessionResult:
     """Return the result of a session with two to five clusters, evidence and two outcomes."""
     return simulate(
         "fkm",

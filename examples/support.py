@@ -81,7 +81,7 @@ def tell(study: Study, out: Path) -> None:
     same_as_in_one_process(study, sites, result)
     title("4. How many clusters?")
     print(result.to_frame("k").to_string())
-    print(result.result_.recommendation)
+    print(result.result.recommendation)
     result = result.at(study.said["K"])
     title("5. The clusters that the protocol asked for")
     print(result)

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 # At once, unlike the rest: a function that is called like its module has to take the module's
 # place here after the module was imported, whoever imports it first.
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import simulate
 
 if TYPE_CHECKING:
     from fedclust import errors as errors
     from fedclust.client import Client as Client
-    from fedclust.cluster_model import load_model
     from fedclust.errors import FedclustError as FedclustError
     from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
     from fedclust.schema.errors import MethodFailure, RuleViolation
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from fedclust.schema.policy import Policy
     from fedclust.session_result import SessionResult
     from fedclust.site import Site as Site
-    from fedclust.site.result import SiteResult
 
     __version__: str
 
@@ -53,8 +51,6 @@ _LAZY = {
     "RuleViolation": "fedclust.schema.errors",
     "SessionResult": "fedclust.session_result",
     "Site": "fedclust.site",
-    "SiteResult": "fedclust.site.result",
-    "load_model": "fedclust.cluster_model",
 }
 
 __all__ = [
@@ -67,12 +63,9 @@ __all__ = [
     "Policy",
     "RuleViolation",
     "SessionResult",
-    "SimulationResult",
     "Site",
-    "SiteResult",
     "__version__",
     "errors",
-    "load_model",
     "simulate",
 ]
 

@@ -9,7 +9,7 @@ with ``clone``. ``import fedclust`` does not load this module, because it import
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self, TypeAlias
 from warnings import warn
 
@@ -46,12 +46,10 @@ from fedclust.live_line import SlowWork
 from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.predictions import Predictions
-from fedclust.schema.feature import clustered
 from fedclust.session_result import SessionResult
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import simulate
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.result import SiteResult
 from fedclust.wire.models import Definition
 
 __all__ = ["FederatedKMeans", "FederatedSpectralClustering"]
@@ -165,15 +163,17 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         for name, where in at.items():
             labels[where] = result.labels_[name]
         self._keep(result, labels)
+        for text in result.warnings_:
+            warn(text, UserWarning, stacklevel=2)
         return self
 
     @classmethod
-    def from_result(cls, result: SimulationResult | SessionResult, **params: Any) -> Self:
+    def from_result(cls, result: SessionResult, **params: Any) -> Self:
         """Return a fitted estimator from the result of a session or from a loaded result.
 
         Parameters
         ----------
-        result : SimulationResult, SessionResult or SiteResult
+        result : SessionResult
             Only that of a site that took part gives ``labels_``: those of its own rows.
         params
             Parameters that the session's definition does not fix.
@@ -183,10 +183,9 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             The session's method belongs to another estimator.
         """
-        definition = _definition_of(result)
-        estimator = cls(**cls._defined(definition), **params)
-        estimator._take_names(definition.features)
-        estimator._keep(result, result.labels_ if isinstance(result, SiteResult) else None)
+        estimator = cls(**cls._defined(result.definition), **params)
+        estimator._take_names(result.definition.features)
+        estimator._keep(result, result.labels_ if result.site else None)
         return estimator
 
     @classmethod
@@ -259,8 +258,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 )
         result = coordinator.participate(session, X, consent=consent, **given)
         self._take_names(definition.features)
-        # Fitted estimators are pickled and passed on, so this one keeps no rows.
-        self._keep(replace(result, table=None), result.labels_)
+        self._keep(result, result.labels_)
         return self
 
     def _take_names(self, features: Iterable[Any]) -> None:
@@ -268,16 +266,12 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
 
-    def _keep(
-        self, result: SimulationResult | SessionResult, labels: NDArray[np.int64] | None
-    ) -> None:
-        self.result_ = result
+    def _keep(self, result: SessionResult, labels: NDArray[np.int64] | None) -> None:
+        # Fitted estimators are pickled and passed on, so they keep no rows.
+        self.result_ = result.without_rows()
         if labels is not None:
             self.labels_ = labels
         self.n_iter_, self.inertia_ = result.n_rounds_, result.inertia_
-        if isinstance(result, SimulationResult):
-            for text in result.warnings_:
-                warn(text, UserWarning, stacklevel=3)
 
     def _policy(self) -> dict[str, Any]:
         return {
@@ -324,8 +318,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fitted_features(self) -> Any:
         """Return the declared features; None where the columns were taken as they came."""
-        live = isinstance(self.result_, SessionResult)
-        return clustered(_definition_of(self.result_).features) if live else self.features
+        return self.features if self.result_.provenance is None else self.result_.features
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -347,7 +340,7 @@ class FederatedKMeans(
         K; where the method can try several, also a list of them.
     method : str
         Any installed method whose clusters have centroids, such as ``"kfed"``. Some need
-        ``features`` with bounds, and tell in ``result_.result_.bounds`` what they have proved.
+        ``features`` with bounds, and tell in ``result_.result.bounds`` what they have proved.
     scaling : {"standard", "bounds", "none"}
         Unlike scikit-learn's k-means, sessions scale by default.
     missing : {"drop", "impute", "mask"}
@@ -378,7 +371,7 @@ class FederatedKMeans(
     n_features_in_ : int
     feature_names_in_ : (d,) ndarray of str
         Where X has column names.
-    result_ : SimulationResult, SiteResult or SessionResult
+    result_ : SessionResult
         Everything else.
 
     Examples
@@ -407,7 +400,7 @@ class FederatedKMeans(
         (n, K) float64
             NaN where missing values forbid one.
         """
-        return as_distances(self.result_.result_, self._dissimilarities(X))
+        return as_distances(self.result_.result, self._dissimilarities(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return minus the sum of the rows' dissimilarities from the nearest centroid.
@@ -424,12 +417,12 @@ class FederatedKMeans(
 
     def _dissimilarities(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        rows, definition = self._checked(X, reset=False), _definition_of(self.result_)
-        lacking = definition.policy.missing == "mask"
+        rows, result = self._checked(X, reset=False), self.result_
+        lacking = result.definition.policy.missing == "mask"
         with value_errors(), SlowWork("measuring distances") as work:
             given = watch_reading(rows, work.read)
-            table = load(given, clustered(definition.features), lacking=lacking, new=True)
-            return dissimilarities_to_centroids(self.result_.result_, table.X)
+            table = load(given, result.features, lacking=lacking, new=True)
+            return dissimilarities_to_centroids(result.result, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
         if not has_centroids(self.method):
@@ -446,9 +439,7 @@ class FederatedKMeans(
             )
         return {**super()._defined(definition), "method": definition.algorithm}
 
-    def _keep(
-        self, result: SimulationResult | SessionResult, labels: NDArray[np.int64] | None
-    ) -> None:
+    def _keep(self, result: SessionResult, labels: NDArray[np.int64] | None) -> None:
         super()._keep(result, labels)
         self.cluster_centers_ = result.cluster_centers_
         self._n_features_out = len(self.cluster_centers_)
@@ -496,7 +487,3 @@ class FederatedSpectralClustering(_Federated):
             )
         params = super()._defined(definition)
         return {**params, "alignment": params["options"].pop("alignment")}
-
-
-def _definition_of(result: Any) -> Definition:
-    return result.definition_ if isinstance(result, SimulationResult) else result.definition

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data import LabelRows
 from fedclust.engine import Placement
 from fedclust.errors import UsageError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["CLOSE", "DETAILS", "Predictions", "predictions_of_blocks", "probability_names"]
+__all__ = ["CLOSE", "DETAILS", "Predictions", "probability_names"]
 
 #: Below this margin a row is close to the next cluster: on a straight line between two centroids
 #: these are the places from .47 of the way on.
@@ -25,8 +24,6 @@ CLOSE: Final = 0.1
 DETAILS: Final = ("cluster", "second", "margin", "distance", "outside", "why")
 #: At most this many features say why a row lies outside.
 _MOST_WHY: Final = 3
-#: Places the rows of a block, whose features are named.
-PlaceBlock = Callable[[NDArray[np.float64], Sequence[str]], Placement]
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,13 +147,3 @@ class Predictions:
 def probability_names(n_clusters: int) -> list[str]:
     """Return the names of the columns with the clusters' probabilities."""
     return [f"p{k}" for k in range(n_clusters)]
-
-
-def predictions_of_blocks(rows: LabelRows, place: PlaceBlock) -> Predictions:
-    """Place rows a block at a time; DataError where they do not fit."""
-    held = rows.features
-    parts, ids = [], []
-    for X, names in rows.blocks():
-        ids += names or []
-        parts.append(place(X, held))
-    return Predictions.of(parts, tuple(ids) if rows.id_column is not None else None)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Literal
@@ -20,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
 from fedclust import engine
-from fedclust.cluster_model import HasModel
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file
 from fedclust.data.outcome_rows import (
@@ -47,11 +45,7 @@ from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.separation import Separation, separation
-from fedclust.predictions import Predictions
 from fedclust.protection.outcome_counts import count_outcomes
-from fedclust.report import Facts
-from fedclust.report.result_attributes import ResultAttributes
-from fedclust.schema.display import short_repr
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import clustered, outcomes_of
@@ -66,210 +60,15 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.session_result import ResultFile, require_soft, simulated_document
+from fedclust.schema.task import Contribution, Done, Next
+from fedclust.session_result import KnownSite, SessionResult, TraceEntry
 from fedclust.wire import codec
-from fedclust.wire.models import Definition, ResultDocument, SessionCreate
+from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
 
-__all__ = ["SimulationResult", "TraceEntry", "simulate"]
+__all__ = ["measure_separation", "simulate"]
 
 _SESSION = "simulation"
-
-
-@dataclass(frozen=True, repr=False)
-class TraceEntry:
-    """One answer of one site: exactly what left the site.
-
-    Attributes
-    ----------
-    round : int
-    phase : str
-    site : str
-    task : SiteTask
-        The task that it answers.
-    payload : Model or None
-        None: the site answered empty.
-    size : int
-        Bytes of the payload in binary form.
-    """
-
-    round: int
-    phase: str
-    site: str
-    task: SiteTask
-    payload: Any
-    size: int
-
-    def __repr__(self) -> str:
-        return short_repr("TraceEntry", vars(self).items())
-
-
-@dataclass(frozen=True, repr=False)
-class SimulationResult(HasModel, ResultAttributes):
-    """A finished session. Names end in an underscore as scikit-learn's fitted attributes do.
-
-    Attributes
-    ----------
-    result_ : Result
-        What the service would release.
-    labels_ : dict of site to (n,) int64
-        Labels of each site's rows, -1 where missing values forbid one.
-    trace_ : tuple of TraceEntry
-        All answers, in the order of rounds and sites.
-    definition_ : Definition
-
-    Examples
-    --------
-    >>> rows = np.array([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
-    >>> sites = {name: np.repeat(rows, 5, axis=0) for name in ("berlin", "oslo", "porto")}
-    >>> result = simulate("lloyd", sites, config={"n_clusters": 2})
-    >>> result.sizes_
-    (45, 45)
-    >>> result.labels_["oslo"][[0, -1]]
-    array([0, 1])
-    """
-
-    result_: Result
-    labels_: dict[str, NDArray[np.int64]]
-    trace_: tuple[TraceEntry, ...]
-    definition_: Definition
-    _plan: Plan
-    _memories: dict[str, Memory]
-    _masks: dict[str, NDArray[np.bool_]]
-    #: By K, in a sweep.
-    _labels: dict[int, dict[str, NDArray[np.int64]]]
-
-    def _facts(self) -> Facts:
-        return Facts(self.result_, self.definition_)
-
-    def at(self, n_clusters: int) -> SimulationResult:
-        """Return the clustering for one K of a sweep.
-
-        Parameters
-        ----------
-        n_clusters : int
-
-        Raises
-        ------
-        ValueError
-            The sweep has no such K; the message names every K there is.
-        """
-        result = self.result_.at(n_clusters)
-        return replace(self, result_=result, labels_=self._labels[n_clusters])
-
-    def predict(self, rows: Source, site: str | None = None) -> NDArray[np.int64]:
-        """Label new rows.
-
-        Parameters
-        ----------
-        rows : array (n, d), DataFrame or path
-            In own units. Missing values are imputed.
-        site : str, optional
-            The site that labels, for methods that need what a site remembers; without it their
-            labels are -1. With ``missing: mask`` the features of that site count; without a site
-            those for which the rows have a column.
-
-        Returns
-        -------
-        (n,) int64
-            -1 where missing values forbid a label.
-        """
-        with SlowWork("labelling rows") as work:
-            given = self._new_rows(rows, site, work)
-            return engine.label(self._plan, self.result_, *given, new=True)
-
-    def predict_details(self, rows: Source, site: str | None = None) -> Predictions:
-        """Label new rows, and say how clear each label is and which rows lie outside.
-
-        Parameters
-        ----------
-        rows, site
-            As in :meth:`predict`.
-
-        Returns
-        -------
-        Predictions
-        """
-        with SlowWork("labelling rows") as work:
-            given = self._new_rows(rows, site, work)
-            return Predictions.of([engine.place(self._plan, self.result_, *given)])
-
-    def _new_rows(
-        self, rows: Source, site: str | None, work: SlowWork
-    ) -> tuple[NDArray[np.float64], Memory | None, str | None, NDArray[np.bool_]]:
-        """Return new rows, and what labels them: the memory of a site, the site, its columns."""
-        table = _read_table(watch_reading(rows, work.read), self.definition_, None, new=True)
-        work.say(f"labelling {len(table.X):,} rows")
-        mask = engine.has_features(self._plan, table.columns)
-        if site is None:
-            return table.X, None, None, mask
-        return table.X, self._memories[site], site, mask & self._masks[site]
-
-    def probabilities(self, rows: Source, site: str | None = None) -> NDArray[np.float64]:
-        """Return how probable each cluster is of new rows.
-
-        Parameters
-        ----------
-        rows : array (n, d), DataFrame or path
-            As in :meth:`predict`.
-        site : str, optional
-            The site whose own proportions of the classes count, where it has any.
-
-        Returns
-        -------
-        (n, K) float64, NaN where missing values forbid a label
-        """
-        with SlowWork("weighing rows") as work:
-            X, memory, *_ = self._new_rows(rows, site, work)
-            return require_soft(self._plan, self.result_, X, memory)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result without labels; ``SessionResult.load`` and ``fedclust predict`` read it.
-
-        The file contains no rows. A loaded result labels new rows as ``predict`` without a site.
-
-        Parameters
-        ----------
-        path : path
-        """
-        document, definition = self._document()
-        ResultFile(definition=definition, document=document).write(path)
-
-    def _document(self) -> tuple[ResultDocument, Definition]:
-        return simulated_document(self.result_, self.definition_), self.definition_
-
-    def separation(
-        self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
-    ) -> Separation:
-        """Measure how well clusters are separated and how few of them each site holds.
-
-        It needs all rows in one place, so only a simulation has it.
-
-        Parameters
-        ----------
-        sites : mapping of site name to rows
-            As given to :func:`simulate`; they are measured in the scaled space.
-        target : mapping of site name to (n,) int array, optional
-            The true cluster of each row, -1 for none. By default the labels that were found.
-
-        Returns
-        -------
-        Separation
-        """
-        space = self.result_.space
-        rows, labels = {}, {}
-        for site, found in self.labels_.items():
-            own = _read_table(sites[site], self.definition_, None).X
-            if self.result_.impute is not None:
-                own = np.where(np.isnan(own), self.result_.impute, own)
-            known = np.asarray(found if target is None else target[site], dtype=np.int64)
-            if known.shape != own.shape[:1]:
-                raise ValueError(f"site {site!r}: one label is needed for each row")
-            complete = ~np.isnan(own).any(axis=1)
-            rows[site] = space.to_scaled(own[complete])
-            labels[site] = known[complete]
-        return separation(rows, labels)
 
 
 # What a session's definition says, and three options of the run itself.
@@ -286,7 +85,7 @@ def simulate(
     arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
     progress: bool = True,
     **others: object,
-) -> SimulationResult:
+) -> SessionResult:
     """Cluster the rows of several sites without a network.
 
     Parameters
@@ -327,7 +126,7 @@ def simulate(
 
     Returns
     -------
-    SimulationResult
+    SessionResult
 
     Raises
     ------
@@ -383,11 +182,43 @@ def simulate(
         engine.check_roster(plan, list(parts), masks)
         result, trace = _run_rounds(plan, parts, arrival, work)
         work.say(f"simulate {method}: labelling rows")
-        entries, k = result.sweep or (), result.n_clusters
-        by_k = {each.n_clusters: _label_rows(plan, each.result, parts) for each in entries}
-        labels = _label_rows(plan, result, parts) if k is None else by_k[k]
-    memories = {name: part.memory for name, part in parts.items()}
-    return SimulationResult(result, labels, trace, definition, plan, memories, masks, by_k)
+        rows = {name: KnownSite(part.table, part.held, part.memory) for name, part in parts.items()}
+        return SessionResult(result, definition, trace_=trace).with_rows(rows)
+
+
+def measure_separation(
+    result: SessionResult, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
+) -> Separation:
+    """Measure how well clusters are separated and how few of them each site holds.
+
+    It needs all rows in one place, so only a simulation has it.
+
+    Parameters
+    ----------
+    result : SessionResult
+        What :func:`simulate` returned.
+    sites : mapping of site name to rows
+        As given to :func:`simulate`; they are measured in the scaled space.
+    target : mapping of site name to (n,) int array, optional
+        The true cluster of each row, -1 for none. By default the labels that were found.
+
+    Returns
+    -------
+    Separation
+    """
+    space = result.result.space
+    rows, labels = {}, {}
+    for site, found in result.labels_.items():
+        own = _read_table(sites[site], result.definition, None).X
+        if space.impute is not None:
+            own = np.where(np.isnan(own), space.impute, own)
+        known = np.asarray(found if target is None else target[site], dtype=np.int64)
+        if known.shape != own.shape[:1]:
+            raise ValueError(f"site {site!r}: one label is needed for each row")
+        complete = ~np.isnan(own).any(axis=1)
+        rows[site] = space.to_scaled(own[complete])
+        labels[site] = known[complete]
+    return separation(rows, labels)
 
 
 @dataclass
@@ -448,15 +279,6 @@ def _run_rounds(
         answers = [Contribution(name, entries[name].payload, p=p) for name in order]
         step = engine.advance(plan, state, answers, names, masks, silent)
     return codec.decode_model(Result, codec.encode_model(step.result)), tuple(trace)
-
-
-def _label_rows(
-    plan: Plan, result: Result, sites: Mapping[str, _Site]
-) -> dict[str, NDArray[np.int64]]:
-    return {
-        name: engine.label(plan, result, site.table.X, site.memory, name, site.mask)
-        for name, site in sites.items()
-    }
 
 
 def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntry:
@@ -575,27 +397,21 @@ def _define(
 
 
 def _read_table(
-    source: Source,
-    definition: Definition,
-    persons: Any,
-    site: str | None = None,
-    *,
-    new: bool = False,
+    source: Source, definition: Definition, persons: Any, site: str | None = None
 ) -> Table:
     """Read rows with the same checks as a site; but here a site may have no rows."""
     at = "" if site is None else f"site {site!r}: "
     try:
         lacking = definition.policy.missing == "mask"
         # For a protected table, reading the persons has already warned.
-        tell = new or definition.policy.protection == "none"
+        tell = definition.policy.protection == "none"
         return load(
             source,
             clustered(definition.features),
             person=persons,
             lacking=lacking,
-            new=new,
             tell_unknown=tell,
-            outcomes=() if new else outcomes_of(definition.features),
+            outcomes=outcomes_of(definition.features),
         )
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):

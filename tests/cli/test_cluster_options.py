@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ import pytest
 from fedclust import errors, simulate
 from fedclust.cli import main as cli
 from fedclust.cli.cluster_options import read_clusters
-from fedclust.session_result import document_at
-from fedclust.site.result import SiteResult
-from fedclust.wire.codec import to_tree
-from fedclust.wire.models import Provenance, ResultDocument
+from fedclust.session_result import SessionResult
 
 SITES = {name: np.random.default_rng(i).normal(size=(40, 2)) for i, name in enumerate("abc")}
 
@@ -46,31 +42,13 @@ def test_clusters_that_are_none(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def swept() -> SiteResult:
+def swept() -> SessionResult:
     """Return a sweep's result as a site has it."""
     found = simulate("lloyd", SITES, config={"n_clusters": [2, 3]}, seed=1)
-    definition = found.definition_
-    document = ResultDocument(
-        session=definition.name,
-        completed_at=datetime(2026, 1, 1, tzinfo=UTC),
-        features=definition.features,
-        result=to_tree(found.result_),
-        provenance=Provenance(
-            definition_sha256="0" * 64,
-            algorithm=definition.algorithm,
-            method_version=definition.method_version,
-            engine_version=1,
-            seed=1,
-            sites=tuple(SITES),
-            server_version="1",
-            platform={},
-            submissions=(),
-        ),
-    )
-    return SiteResult(document, found.definition_, "a", labels_=found.labels_["a"])
+    return SessionResult(found.result, found.definition, site="a", labels_=found.labels_["a"])
 
 
-def test_a_result_at_each_k(swept: SiteResult) -> None:
+def test_a_result_at_each_k(swept: SessionResult) -> None:
     assert [entry.n_clusters for entry in swept.sweep_ or ()] == [2, 3]
     other = swept.at(3)
     assert (len(other.cluster_centers_), other.sweep_, other.labels_) == (3, None, None)
@@ -78,11 +56,11 @@ def test_a_result_at_each_k(swept: SiteResult) -> None:
     with pytest.raises(errors.UsageError, match=r": 2, 3$"):
         swept.at(4)
     with pytest.raises(errors.UsageError, match="compared no numbers"):
-        document_at(other.document, 3)
+        other.at(3)
 
 
 def test_new_rows_are_labelled_with_the_k_that_is_asked_for(
-    swept: SiteResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept: SessionResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved, data, labels = tmp_path / "r.fedclust", tmp_path / "new.csv", tmp_path / "labels.csv"
     swept.save(saved)

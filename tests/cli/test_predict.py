@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust import load_model, simulate
+from fedclust import SessionResult, simulate
 from fedclust.cli import main as cli
 
 FEATURES = [
@@ -44,8 +44,7 @@ def write_models(folder: Path) -> None:
             policy={"missing": missing},
             features=FEATURES,
         ).at(2)
-        found.save_model(folder / f"{missing}.json")
-        found.save(folder / f"{missing}.fedclust")
+        found.save(folder / f"{missing}.fc")
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +72,8 @@ def typed(*values: str) -> list[str]:
     return [word for value in values for word in ("--value", value)]
 
 
-@pytest.mark.parametrize("name", ["impute.json", "impute.fedclust"])
-def test_one_patient_gets_a_plain_answer(run: Run, name: str) -> None:
-    code, out, _ = run(name, *typed(*PATIENT))
+def test_one_patient_gets_a_plain_answer(run: Run) -> None:
+    code, out, _ = run("impute.fc", *typed(*PATIENT))
     assert code == 0
     lines = {line[:16].strip(): line[17:] for line in out.splitlines()}
     assert lines["cluster"] == "0 of 0 to 1 (180 persons over all sites)"
@@ -89,15 +87,27 @@ def test_one_patient_gets_a_plain_answer(run: Run, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("impute.json", ["age=41", "crp=3"], "male: counts as 5"),
-        ("impute.json", ["age=41", "crp=3"], "pain: counts as the shares of its levels"),
-        ("impute.json", ["crp=3"], "age: counts as 5"),
-        ("impute.json", ["age=130", *PATIENT[1:]], "yes: age 130 years is above the bound of 120"),
-        ("impute.json", ["age=-1", "crp=3"], "yes: age -1 years is below the bound of 0"),
-        ("impute.json", ["age=80", "crp=3", *PATIENT[2:]], "yes: age 80 years, usual in this clu"),
-        ("impute.json", [*PATIENT[:3], "pain=other"], "yes: pain other, which hardly anybody had"),
-        ("impute.json", ["age=54", "crp=7", "male=0"], "close to cluster"),
-        ("drop.json", ["age=41", "crp=", *PATIENT[2:]], "crp: this model gives no cluster"),
+        ("impute.fc", ["age=41", "crp=3"], "male: counts as 5"),
+        ("impute.fc", ["age=41", "crp=3"], "pain: counts as the shares of its levels"),
+        ("impute.fc", ["crp=3"], "age: counts as 5"),
+        (
+            "impute.fc",
+            ["age=130", *PATIENT[1:]],
+            "yes: age 130 years is above the bound of 120",
+        ),
+        ("impute.fc", ["age=-1", "crp=3"], "yes: age -1 years is below the bound of 0"),
+        (
+            "impute.fc",
+            ["age=80", "crp=3", *PATIENT[2:]],
+            "yes: age 80 years, usual in this clu",
+        ),
+        (
+            "impute.fc",
+            [*PATIENT[:3], "pain=other"],
+            "yes: pain other, which hardly anybody had",
+        ),
+        ("impute.fc", ["age=54", "crp=7", "male=0"], "close to cluster"),
+        ("drop.fc", ["age=41", "crp=", *PATIENT[2:]], "crp: this model gives no cluster"),
     ],
 )
 def test_one_patient_who_is_not_simple(run: Run, name: str, values: list[str], said: str) -> None:
@@ -107,7 +117,7 @@ def test_one_patient_who_is_not_simple(run: Run, name: str, values: list[str], s
 
 
 def test_one_patient_as_json(run: Run) -> None:
-    _, out, _ = run("impute.json", *typed("age=130", "crp=20", "male=0"), "--json")
+    _, out, _ = run("impute.fc", *typed("age=130", "crp=20", "male=0"), "--json")
     found = json.loads(out)
     assert (found["cluster"], found["second"], found["outside"]) == (1, 0, True)
     assert (found["why"], found["missing"]) == (["age"], ["pain"])
@@ -124,11 +134,11 @@ def test_one_patient_as_json(run: Run) -> None:
         (typed("pain=bad"), "pain is one of typical, none, other"),
         ([*typed("age=4"), "--out", "x.csv"], "leave out --data, --out, --id-column"),
         (["--data", "new.csv"], "give --data and --out for a table"),
-        ([*typed("age=4"), "--k", "2"], "a model file holds one number of clusters"),
+        ([*typed("age=4"), "--k", "9"], "this session compared no numbers of clusters"),
     ],
 )
 def test_what_cannot_be_done_is_said(run: Run, words: list[str], said: str) -> None:
-    code, out, err = run("impute.json", *words)
+    code, out, err = run("impute.fc", *words)
     assert code == 2
     assert out == ""
     assert said in err
@@ -140,7 +150,7 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
         "mrn,age,crp,male,pain\na,41,3,1,typical\nb,130,20,0,none\nc,,3,1,typical\n", "utf-8"
     )
     given = ("--data", "new.csv", "--id-column", "mrn", "--out", "labels.csv")
-    code, _, err = run("drop.json", *given)
+    code, _, err = run("drop.fc", *given)
     assert code == 0, err
     assert "1 row lies outside what the model saw, most often in age (1)" in err
     assert "1 of its 2 values lies outside the session's bounds" in err
@@ -151,12 +161,12 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
     assert [rows[name]["outside"] for name in "abc"] == ["no", "yes", ""]
     assert (rows["b"]["second"], rows["b"]["why"]) == ("0", "age")
     margin = float(rows["a"]["margin"])
-    found = load_model(folder / "drop.json").predict_details("new.csv", "mrn")
+    found = SessionResult.load(folder / "drop.fc").predict_details("new.csv", "mrn")
     assert margin == pytest.approx(found.margin[0], rel=1e-3)
     # The same file again, but no other file.
-    assert run("drop.json", *given)[0] == 0
-    assert "holds something else" in run("drop.json", *given[:-1], "impute.json")[2]
-    _, out, _ = run("drop.fedclust", *given, "--json")
+    assert run("drop.fc", *given)[0] == 0
+    assert "holds something else" in run("drop.fc", *given[:-1], "impute.fc")[2]
+    _, out, _ = run("drop.fc", *given, "--json")
     assert {k: json.loads(out)[k] for k in ("rows", "labelled", "close", "outside")} == {
         "rows": 3,
         "labelled": 2,
@@ -191,12 +201,14 @@ def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) ->
     np.testing.assert_array_equal(details[["p0", "p1"]], expected)
 
 
-@pytest.mark.parametrize("name", ["impute.json", "impute.fedclust"])
-def test_other_methods_have_no_probabilities(run: Run, folder: Path, name: str) -> None:
+def test_other_methods_have_no_probabilities(run: Run, folder: Path) -> None:
     (folder / "some.csv").write_text("age,crp,male,pain\n41,3,1,typical\n", "utf-8")
     given = ("--data", "some.csv", "--out", "none.csv", "--probabilities")
-    code, _, err = run(name, *given)
+    code, _, err = run("impute.fc", *given)
     assert code == 2
     assert "fkm assigns each row to one cluster" in err
     assert not (folder / "none.csv").exists()
-    assert "--id-column and --probabilities" in run(name, *typed("age=41"), "--probabilities")[2]
+    assert (
+        "--id-column and --probabilities"
+        in run("impute.fc", *typed("age=41"), "--probabilities")[2]
+    )

@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ from fedclust.data import Dataset, DataWarning, load
 from fedclust.data import table as tables
 from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
-from fedclust.site.result import SiteResult
-from fedclust.wire.codec import to_tree
-from fedclust.wire.models import Provenance, ResultDocument
+from fedclust.session_result import SessionResult
 
 FEATURES = [
     {"name": "x", "lower": 0, "upper": 12},
@@ -39,7 +36,7 @@ def _rows(seed: int, n: int = 60) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def result() -> SiteResult:
+def result() -> SessionResult:
     """Return a session's result as a site has it."""
     sites = {name: _rows(seed) for seed, name in enumerate("abc")}
     found = simulate(
@@ -49,25 +46,7 @@ def result() -> SiteResult:
         features=FEATURES,
         policy={"missing": "drop"},
     )
-    definition = found.definition_
-    document = ResultDocument(
-        session=definition.name,
-        completed_at=datetime(2026, 1, 1, tzinfo=UTC),
-        features=definition.features,
-        result=to_tree(found.result_),
-        provenance=Provenance(
-            definition_sha256="0" * 64,
-            algorithm=definition.algorithm,
-            method_version=definition.method_version,
-            engine_version=1,
-            seed=1,
-            sites=tuple(sites),
-            server_version="1",
-            platform={},
-            submissions=(),
-        ),
-    )
-    return SiteResult(document, definition, "a")
+    return SessionResult(found.result, found.definition, site="a")
 
 
 @pytest.fixture
@@ -87,7 +66,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["frame", "csv", "parquet"])
 def test_labels_and_identifiers_by_blocks(
-    result: SiteResult, kind: str, tmp_path: Path, small_blocks: list[int]
+    result: SessionResult, kind: str, tmp_path: Path, small_blocks: list[int]
 ) -> None:
     rows = _rows(7)
     sources = {"frame": rows, "csv": tmp_path / "rows.csv", "parquet": tmp_path / "rows.parquet"}
@@ -105,7 +84,7 @@ def test_labels_and_identifiers_by_blocks(
 
 
 def test_values_outside_the_bounds_are_used_and_unknown_ones_give_no_label(
-    result: SiteResult,
+    result: SessionResult,
 ) -> None:
     rows = pd.DataFrame({"x": [-50.0, 500.0, 1.0, None], "s": ["a", "b", "other", "a"]})
     low = int(result.cluster_centers_[:, 0].argmin())
@@ -119,7 +98,7 @@ def test_values_outside_the_bounds_are_used_and_unknown_ones_give_no_label(
 
 @pytest.mark.parametrize("n_outside", [0, 2, 4])
 def test_predict_warns_of_values_outside_the_bounds(
-    result: SiteResult,
+    result: SessionResult,
     n_outside: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -187,7 +166,7 @@ def test_unknown_levels_that_count_as_missing_are_told(
 
 
 def test_a_cell_that_cannot_be_read_is_named_after_all_rows_were(
-    result: SiteResult, small_blocks: list[int]
+    result: SessionResult, small_blocks: list[int]
 ) -> None:
     rows = _rows(7).astype({"x": object})
     rows.loc[[8, 30], "x"] = "SECRET"

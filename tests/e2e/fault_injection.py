@@ -163,7 +163,7 @@ class _Scene:
             "features": declared(D, -20.0, 30.0),
         }
         reference = simulate("lloyd", data, seed=7, **definition)
-        self._expected_result = shared(codec.to_tree(reference.result_))
+        self._expected_result = shared(codec.to_tree(reference.result))
         self._expected_answers = {
             (entry.round, entry.site): _digest(entry.payload) for entry in reference.trace_
         }

@@ -129,7 +129,7 @@ def run_with_kills(
     reference = simulate(
         method, files, config=config, policy=policy, features=features, seed=7, **asked
     )
-    long = reference.result_.stopped_because == "max_rounds"
+    long = reference.result.stopped_because == "max_rounds"
     assert long or TRIED[method].few or options is not None, "the run is to be long"
     report = KillReport()
     # A killed worker's lease on PostgreSQL is waited for.
@@ -164,7 +164,7 @@ def run_with_kills(
                 site.kill()
         document = consortium.result(SESSION)
         ledgers: dict[str, dict[int, str]] = {}
-        assert shared(document.result) == shared(to_tree(reference.result_))
+        assert shared(document.result) == shared(to_tree(reference.result))
         for name in data:
             labels = read_labels(directory / name / "labels.csv")
             assert np.array_equal(labels, reference.labels_[name])

@@ -15,7 +15,7 @@ import pytest
 from e2e.random_kills import POLICY, SESSION, D, K, rows, shared
 from fedclust import errors, simulate
 from fedclust.client import Client
-from fedclust.site import Site, SiteResult
+from fedclust.site import SessionResult, Site
 from fedclust.wire.codec import sha256, to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, columns
@@ -75,7 +75,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
                 restored.wait(TIMEOUT_S)
 
         tap.on_request = pace
-        results: dict[str, SiteResult] = {}
+        results: dict[str, SessionResult] = {}
 
         def take_part(name: str) -> None:
             journal = tmp_path / name
@@ -120,7 +120,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         assert acknowledged[round_of(path), names[token]][0] == digest
     # ... with its receipts, and the restored service went on to the same bytes.
     assert {key: kept[key] for key in acknowledged} == acknowledged
-    assert shared(final.result) == shared(to_tree(reference.result_))
+    assert shared(final.result) == shared(to_tree(reference.result))
     for name in data:
         assert np.array_equal(results[name].labels_, reference.labels_[name])
     # Rounds that came after the backup were answered twice, each with the same bytes.

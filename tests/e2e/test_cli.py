@@ -20,7 +20,7 @@ from fedclust import Site, simulate
 from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.client import Client
-from fedclust.site.result import SiteResult
+from fedclust.session_result import SessionResult
 from fedclust.site.state import SiteState
 from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import processes
@@ -184,7 +184,7 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
             table = list(csv.reader(file))
         assert table[0] == ["mrn", "cluster"]
         assert [int(line[1]) for line in table[1:]] == expected.labels_[name].tolist()
-        assert SiteResult.load(place / f"{name}.fedclust").site == name
+        assert SessionResult.load(place / f"{name}.fedclust").site == name
         assert [e["state"] for e in json.loads(shell.run(name, "agent", "list", "--json"))] == [
             "done"
         ]

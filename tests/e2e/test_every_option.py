@@ -81,7 +81,7 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
         except errors.SessionFailed as failed:
             if "raise max_rounds" not in str(failed):
                 raise
-    result = found["north"].result_
+    result = found["north"].result
     assert len(result.history) == engine.most_rounds(plan_of(info.definition))
     every_k = [each.result for each in result.sweep or ()] or [result]
     counted = [each.outcomes for each in every_k if each.outcomes is not None]

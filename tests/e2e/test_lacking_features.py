@@ -17,7 +17,7 @@ from fedclust import Site, simulate
 from fedclust.client import Client
 from fedclust.engine.preparation import SiteMoments
 from fedclust.errors import Invalid, SitesUnsuitable
-from fedclust.site.result import SiteResult
+from fedclust.session_result import SessionResult
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
@@ -66,8 +66,8 @@ def write(path: Path, X: NDArray[np.float64], has: Sequence[int]) -> Path:
     return path
 
 
-def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SiteResult]:
-    results: dict[str, SiteResult] = {}
+def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SessionResult]:
+    results: dict[str, SessionResult] = {}
 
     def work(name: str) -> None:
         token, journal = consortium.site_tokens[name], files[name].parent / f"journal-{name}"
@@ -101,18 +101,18 @@ def test_sites_with_different_columns_get_what_simulate_gives(
     for name, found in results.items():
         assert np.array_equal(found.labels_, expected.labels_[name])
         assert (found.labels_ >= 0).all()
-    assert shared(consortium.result("lacking").result) == shared(to_tree(expected.result_))
+    assert shared(consortium.result("lacking").result) == shared(to_tree(expected.result))
 
     # The clusters are far apart: whatever columns a file has, its rows find them.
     saved = tmp_path / "result.fedclust"
     results["ada"].save(saved)
     centres = results["ada"].cluster_centers_
-    assert results["ada"].result_.mask is not None
-    assert results["ada"].result_.mask.all()
+    assert results["ada"].result.mask is not None
+    assert results["ada"].result.mask.all()
     for has in ([2, 3], [0, 1, 2, 3], [1]):
         new = write(tmp_path / "new.csv", full["brno"], has)
         distances = ((full["brno"][:, None] - centres[None])[:, :, has] ** 2).sum(axis=2)
-        assert np.array_equal(SiteResult.load(saved).predict(new), distances.argmin(axis=1))
+        assert np.array_equal(SessionResult.load(saved).predict(new), distances.argmin(axis=1))
 
 
 @SQLITE_FIRST

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.site.result import SiteResult
+from fedclust.session_result import SessionResult
 from support.consortium import Consortium, declared
 from support.method_variants import ALL, IDS, TRIED
 from support.server import running_server
@@ -63,8 +63,8 @@ def test_what_a_site_remembers_is_never_saved_with_its_result(tmp_path: Path) ->
     assert (found.predict(new) >= 0).all()
 
     found.save(tmp_path / "saved")
-    assert (SiteResult.load(tmp_path / "saved").predict(new) == -1).all()
+    assert (SessionResult.load(tmp_path / "saved").predict(new) == -1).all()
     held = (tmp_path / "saved").read_bytes()
-    scaled = (data["ada"] - found.result_.center) / found.result_.scale
+    scaled = (data["ada"] - found.result.center) / found.result.scale
     for row in (*scaled, *data["ada"]):
         assert row.tobytes() not in held

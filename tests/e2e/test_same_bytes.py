@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from e2e.random_kills import shared
 from fedclust import simulate
 from fedclust.report.tables import centroid_table
-from fedclust.site.result import SiteResult
+from fedclust.session_result import SessionResult
 from fedclust.wire.codec import to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, declared
@@ -82,20 +82,20 @@ def test_the_sdk_in_binary_and_plain_http_in_json_give_what_simulate_gives(
         found = results[name]
         assert np.array_equal(found.labels_, expected.labels_[name])
         assert np.array_equal(found.cluster_centers_, expected.cluster_centers_)
-        own = {site: cells for site, cells in expected.result_.mapping.items() if site == name}
-        assert found.result_.mapping == own
+        own = {site: cells for site, cells in expected.result.mapping.items() if site == name}
+        assert found.result.mapping == own
         for entry in expected.sweep_ or ():
             assert np.array_equal(
                 found.at(entry.n_clusters).labels_, expected.at(entry.n_clusters).labels_[name]
             )
-    assert shared(consortium.result(binary).result) == shared(to_tree(expected.result_))
+    assert shared(consortium.result(binary).result) == shared(to_tree(expected.result))
 
     consortium.create(as_json, 3, **session)
     api = ApiCaller(consortium.url, "", tokens=dict(consortium.site_tokens), data=data)
     for name in data:
         api.join(name, as_json, table_id=None, heads=None)
     assert api.finish(as_json, list(data), rng=rng) == "completed"
-    assert shared(consortium.result(as_json).result) == shared(to_tree(expected.result_))
+    assert shared(consortium.result(as_json).result) == shared(to_tree(expected.result))
 
 
 def cohort(n: int, seed: int) -> str:
@@ -156,14 +156,14 @@ def test_with_every_kind_of_feature_the_service_gives_what_simulate_gives(
     consortium.create("kinds", 0, algorithm="fkm", **definition)
     results = consortium.run("kinds", paths, tmp_path / "journals")
     document = consortium.result("kinds")
-    assert shared(document.result) == shared(to_tree(expected.result_))
+    assert shared(document.result) == shared(to_tree(expected.result))
     names = ["age", *(f"pain={level}" for level in LEVELS), "crp", "sex", "stay"]
     assert centroid_table(document).decode().splitlines()[0].split(",")[2:] == names
     for name, found in results.items():
         assert np.array_equal(found.labels_, expected.labels_[name])
         assert list(found.columns_) == names
         found.save(tmp_path / "saved.fedclust")
-        again = SiteResult.load(tmp_path / "saved.fedclust")
+        again = SessionResult.load(tmp_path / "saved.fedclust")
         assert np.array_equal(again.predict(paths[name]), found.predict(paths[name]))
 
 

@@ -171,4 +171,4 @@ def test_in_the_middle_of_everything(
         features=FEATURES,
         seed=7,
     )
-    assert result["centroids"] == to_tree(alone.result_)["centroids"].tolist()
+    assert result["centroids"] == to_tree(alone.result)["centroids"].tolist()

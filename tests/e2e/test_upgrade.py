@@ -96,7 +96,7 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(tmp_path: Pat
                 assert each.wait() == 0, each.log.read_text("utf-8")
         result = people.result(SESSION).result
     alone = simulate("lloyd", data, config=CONFIG, policy=SHORT, features=columns(D), seed=7)
-    assert shared(result) == shared(to_tree(alone.result_))
+    assert shared(result) == shared(to_tree(alone.result))
 
 
 def as_before(stored: bytes) -> bytes:

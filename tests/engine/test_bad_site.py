@@ -16,7 +16,7 @@ from fedclust.engine import preparation
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Next
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import SessionResult, simulate
 from support.rounds import drive, plan_for
 
 FloatArray = NDArray[np.float64]
@@ -42,7 +42,7 @@ BAD = {
 
 def run(
     sites: dict[str, FloatArray], method: str = "lloyd", protection: str = "none", **options: Any
-) -> SimulationResult:
+) -> SessionResult:
     policy = {"protection": protection, **options}
     return simulate(method, sites, config={"n_clusters": 4}, policy=policy)
 
@@ -50,10 +50,10 @@ def run(
 @cache
 def undisturbed(method: str, protection: str) -> Result:
     """Return the result of the honest sites alone."""
-    return run(honest(), method, protection).result_
+    return run(honest(), method, protection).result
 
 
-def agreement(found: SimulationResult) -> float:
+def agreement(found: SessionResult) -> float:
     own = [found.labels_[name] for name in ("a", "b", "c", "d")]
     return float(adjusted_rand_score(np.tile(LABELS, 4), np.concatenate(own)))
 
@@ -66,14 +66,14 @@ def test_the_honest_clusters_stay_and_the_bad_site_is_named(
 ) -> None:
     found = run({**honest(), "odd": BAD[case]}, method, protection)
     assert agreement(found) >= 0.95
-    (warning,) = [line for line in found.result_.warnings if "stands apart" in line]
+    (warning,) = [line for line in found.result.warnings if "stands apart" in line]
     assert "'odd'" in warning
     assert "'x0', 'x1'" in warning
     assert "000" not in warning
     alone = undisturbed(method, protection)
-    np.testing.assert_allclose(found.result_.scale, alone.scale, rtol=1e-9)
-    np.testing.assert_allclose(found.result_.center, alone.center, atol=1e-9)
-    assert (np.abs(found.result_.centroids) <= 3.0).all()
+    np.testing.assert_allclose(found.result.scale, alone.scale, rtol=1e-9)
+    np.testing.assert_allclose(found.result.center, alone.center, atol=1e-9)
+    assert (np.abs(found.result.centroids) <= 3.0).all()
 
 
 def test_where_sites_agree_the_scale_is_that_of_the_merged_moments() -> None:
@@ -83,7 +83,7 @@ def test_where_sites_agree_the_scale_is_that_of_the_merged_moments() -> None:
         name: centre + rng.normal(size=(n, 2))
         for name, centre, n in zip("abcd", CENTRES, (5, 300, 20, 40), strict=True)
     }
-    found = run(sites).result_
+    found = run(sites).result
     rows = np.concatenate(list(sites.values()))
     np.testing.assert_allclose(found.center, rows.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.scale, rows.std(axis=0), rtol=1e-12)
@@ -95,12 +95,12 @@ def test_where_sites_agree_the_scale_is_that_of_the_merged_moments() -> None:
 def test_most_sites_with_one_value_make_no_other_stand_apart() -> None:
     sites = {name: np.column_stack([rows[:, 0], rows[:, 1] * 0]) for name, rows in honest().items()}
     sites["d"][:, 1] = 7.0
-    assert not any("stands apart" in line for line in run(sites).result_.warnings)
+    assert not any("stands apart" in line for line in run(sites).result.warnings)
 
 
 def test_two_sites_cannot_tell_which_of_them_is_wrong() -> None:
     sites = {"a": honest()["a"], "odd": BAD["3 % at 1e6"]}
-    assert not any("stands apart" in line for line in run(sites).result_.warnings)
+    assert not any("stands apart" in line for line in run(sites).result.warnings)
 
 
 def test_shares_keep_their_bounds_and_weights_widen_the_limit() -> None:
@@ -112,7 +112,7 @@ def test_shares_keep_their_bounds_and_weights_widen_the_limit() -> None:
     features = [{"name": "x", "weight": 4.0}, {"name": "rare", "kind": "binary"}]
     policy = {"protection": "none"}
     found = simulate("lloyd", sites, config={"n_clusters": 2}, features=features, policy=policy)
-    result = found.result_
+    result = found.result
     assert result.limit is not None
     assert result.limit[0] == 200.0
     ones = (1.0 - result.center[1]) / result.scale[1]

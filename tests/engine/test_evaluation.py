@@ -248,7 +248,7 @@ def test_unprotected_the_profile_is_what_pandas_finds() -> None:
         "lloyd", sites, config={"n_clusters": 3}, features=FEATURES, policy=policy, seed=2
     )
     rows = pd.concat(list(sites.values()))
-    groups, profile = rows.groupby(result.predict(rows)), result.result_.profile
+    groups, profile = rows.groupby(result.predict(rows)), result.result.profile
 
     assert profile is not None
     np.testing.assert_allclose(profile.means, groups.mean(), rtol=1e-12)
@@ -262,7 +262,7 @@ def test_protected_the_profile_is_near_what_pandas_finds() -> None:
     sites = _mixed(900)
     result = simulate("lloyd", sites, config={"n_clusters": 3}, features=FEATURES, seed=2)
     rows = pd.concat(list(sites.values()))
-    groups, profile = rows.groupby(result.predict(rows)), result.result_.profile
+    groups, profile = rows.groupby(result.predict(rows)), result.result.profile
 
     assert profile is not None
     unit = rows.std(ddof=0).to_numpy()
@@ -275,7 +275,7 @@ def test_inertia_and_the_share_beside_it_give_the_inertia_of_persons() -> None:
     rng = np.random.default_rng(7)
     sites = {site: rng.normal(size=(200, 4)) for site in "abc"}
     result = simulate("lloyd", sites, config={"n_clusters": 4}, seed=1)
-    quality, space = result.result_.quality, result.result_
+    quality, space = result.result.quality, result.result
     scaled = (pooled(sites) - space.center) / space.scale
     gaps = ((scaled[:, None] - space.centroids) ** 2).sum(axis=2).min(axis=1)
 

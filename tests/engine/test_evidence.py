@@ -88,7 +88,7 @@ def test_every_number_of_clusters_has_its_own_stability_and_the_same_axes(swept)
     assert jaccard[3].min() > 0.99 > jaccard[4].min()
     shares = {entry.result.axes.shares.tobytes() for entry in swept.sweep_}
     assert len(shares) == 1
-    assert swept.result_.stability is not None
+    assert swept.result.stability is not None
 
 
 def test_the_axes_are_those_of_the_cells_of_all_sites(swept):
@@ -96,7 +96,7 @@ def test_the_axes_are_those_of_the_cells_of_all_sites(swept):
     means = np.concatenate([each.means for each in cells])
     weights = np.concatenate([each.counts for each in cells])
     values, vectors = np.linalg.eigh(np.cov(means.T, fweights=weights, ddof=0))
-    axes = swept.result_.axes
+    axes = swept.result.axes
     assert np.allclose(axes.shares, values[::-1][:2] / values.sum())
     assert np.allclose(np.abs(axes.axes.T @ vectors[:, ::-1][:, :2]), np.eye(2), atol=1e-9)
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_measured_is_refused_with_what_to_change(method, config, 
 
 def steps(result):
     """Yield each round of a session as the coordinator sees it: its state, task and answers."""
-    plan = plan_of(result.definition_)
+    plan = plan_of(result.definition)
     step = engine.start(plan, SITES)
     by_round = {}
     for entry in result.trace_:
@@ -153,7 +153,7 @@ def test_a_closing_round_that_too_few_sites_answer_leaves_the_result_as_it_was(f
     empty = [replace(each, payload=None) for each in answers[:2]] + answers[2:]
     done = engine.advance(plan, step.state, empty, SITES)
     assert isinstance(done, Done)
-    assert np.array_equal(done.result.centroids, found.result_.centroids)
+    assert np.array_equal(done.result.centroids, found.result.centroids)
     assert done.result.stability is None
     assert any(lost in warning for warning in done.result.warnings)
     assert (done.result.sizes is None) == (phase == "evidence")
@@ -168,7 +168,7 @@ def test_a_site_that_misses_the_last_round_does_not_stop_it(found):
 
 def site_task(result, phase):
     entry = next(each for each in result.trace_ if each.phase == phase)
-    return plan_of(result.definition_), entry
+    return plan_of(result.definition), entry
 
 
 def answer(plan, task, memory=None):
@@ -214,7 +214,7 @@ def test_a_site_refuses_a_task_that_the_definition_does_not_provide_for(found, p
     with pytest.raises(RuleViolation, match="provides for 20 models"):
         answer(plan, changed(entry.task, parts=(more,)))
     with pytest.raises(RuleViolation, match="no phase 'resampling'"):
-        answer(plan_of(plain.definition_), entry.task)
+        answer(plan_of(plain.definition), entry.task)
 
 
 def check(result, phase, change):
@@ -295,7 +295,7 @@ def test_the_phases_say_what_they_disclose():
 
 def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(found):
     def fields(config):
-        definition = found.definition_
+        definition = found.definition
         asked = {**definition.config, "stability": 20, **config}
         changed = definition.model_copy(update={"config": asked})
         phases = engine.possible_phases(plan_of(changed))[-2:]

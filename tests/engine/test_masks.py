@@ -66,7 +66,7 @@ def test_masked_distances_are_means_over_the_shared_features(seed: int) -> None:
 def test_the_evaluation_measures_what_labels_and_centroids_say() -> None:
     sites = rows()
     found = simulate("overlap", sites, config={"n_clusters": 3}, policy=EXACT, features=HAS)
-    result = found.result_
+    result = found.result
     assert result.mask is not None
     quality = result.quality
     assert quality is not None
@@ -176,9 +176,7 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
 def test_a_feature_is_scaled_by_the_sites_that_have_it() -> None:
     sites = rows()
     sites["a"][3, 1] = np.nan
-    result = simulate(
-        "overlap", sites, config={"n_clusters": 3}, policy=EXACT, features=HAS
-    ).result_
+    result = simulate("overlap", sites, config={"n_clusters": 3}, policy=EXACT, features=HAS).result
     for j in range(4):
         held = [sites[site][:, has.index(j)] for site, has in HAS.items() if j in has]
         values = np.concatenate(held)
@@ -273,7 +271,7 @@ def test_a_row_is_labelled_alike_whatever_rows_come_with_it() -> None:
         for site, has in HAS.items()
     }
     found = simulate("overlap", sites, config={"n_clusters": 4}, policy=POLICY, seed=7)
-    result = found.result_
+    result = found.result
     assert result.impute is not None
     assert result.mask is not None
     assert result.mask.all()

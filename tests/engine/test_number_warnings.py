@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedclust.report.page import html
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import SessionResult, simulate
 
 
-def run(method: str, n_clusters: Any, rows: dict[str, Any], **policy: Any) -> SimulationResult:
+def run(method: str, n_clusters: Any, rows: dict[str, Any], **policy: Any) -> SessionResult:
     config = {"n_clusters": n_clusters}
     return simulate(method, rows, config=config, policy=policy, progress=False)
 
@@ -27,14 +27,14 @@ def test_more_clusters_than_groups_are_said(method: str) -> None:
 
     assert any("have 9 groups of persons in all, and 20" in text for text in found.warnings_)
     assert "have 9 groups of persons in all" in html(found._facts())
-    empty = sum(size == 0 for size in found.result_.sizes or ())
-    said = f"{empty} of the {len(found.result_.sizes or ())} clusters hold no persons"
+    empty = sum(size == 0 for size in found.result.sizes or ())
+    said = f"{empty} of the {len(found.result.sizes or ())} clusters hold no persons"
     assert any(said in text for text in found.warnings_) == (empty > 0)
     assert (empty > 0) == (method == "mixture")
 
 
 def test_each_number_of_clusters_has_its_own_warning() -> None:
-    found = run("lloyd", [2, 20], sites(20)).result_
+    found = run("lloyd", [2, 20], sites(20)).result
 
     said = ["groups of persons in all" in " ".join(found.at(k).warnings) for k in (2, 20)]
     assert said == [False, True]
@@ -43,7 +43,7 @@ def test_each_number_of_clusters_has_its_own_warning() -> None:
 def test_a_site_below_p_is_said_to_be_not_in_the_result() -> None:
     found = run("lloyd", 2, {**sites(40), "few": sites(4)["a"]})
 
-    assert "few" not in found.result_.site_sizes
+    assert "few" not in found.result.site_sizes
     assert any(text.startswith("1 of 4 sites sent no numbers") for text in found.warnings_)
 
 
@@ -66,7 +66,7 @@ def test_persons_of_groups_that_lack_a_value_are_said_to_be_left_out() -> None:
 
     found = run("lloyd", 2, rows, missing="drop")
 
-    quality = found.result_.quality
+    quality = found.result.quality
     assert quality is not None
     assert (quality.n_rows, quality.n_left_out) == (120, 60)
     said = "60 of 180 persons are not in the result"

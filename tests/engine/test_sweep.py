@@ -24,7 +24,7 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done
-from fedclust.simulate import SimulationResult
+from fedclust.simulate import SessionResult
 from fedclust.wire.codec import encode_model
 from support import rounds
 from support.method_variants import KS, SWEEPS
@@ -40,7 +40,7 @@ def sites(k: int = 4, n: int = 50, d: int = 3, seed: int = 1) -> dict[str, NDArr
     return dict(zip(("ada", "brno", "cadiz", "delft"), np.array_split(X, 4), strict=True))
 
 
-def run(method: str, n_clusters: Any, policy: Any = None, **options: Any) -> SimulationResult:
+def run(method: str, n_clusters: Any, policy: Any = None, **options: Any) -> SessionResult:
     config = {"n_clusters": n_clusters, **options}
     return simulate(method, sites(), config=config, policy=policy, seed=3)
 
@@ -68,8 +68,8 @@ def test_every_k_is_what_a_run_of_its_own_gives(method: str, protection: str) ->
             "one_cloud": None,
             "axes": None,
         }
-        of_sweep = swept.result_.model_copy(update=update)
-        assert encode_model(of_sweep) == encode_model(alone.result_)
+        of_sweep = swept.result.model_copy(update=update)
+        assert encode_model(of_sweep) == encode_model(alone.result)
 
 
 def test_rounds_are_shared_and_end_for_each_k_by_itself() -> None:
@@ -126,7 +126,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
         each.model_copy(update={**unjudged, "result": each.result.model_copy(update=bare)})
         for each in together.sweep_ or ()
     )
-    raw = together.result_.model_copy(update={"sweep": entries})
+    raw = together.result.model_copy(update={"sweep": entries})
     evaluated = [entry for entry in together.trace_ if entry.phase == "evidence"]
     contributions = []
     for number, each in enumerate(evaluated):
@@ -192,11 +192,11 @@ def drive(method: Any, options: Any) -> Result:
 
 
 def test_the_frozen_form_is_in_order_and_one_k_is_that_k() -> None:
-    config = run("lloyd", [3, 2], {"max_rounds": 1}).definition_.config
+    config = run("lloyd", [3, 2], {"max_rounds": 1}).definition.config
     assert config["n_clusters"] == [2, 3]
     alone = run("lloyd", [4], {"max_rounds": 1})
-    assert alone.definition_.config["n_clusters"] == 4
-    assert alone.result_.sweep is None
+    assert alone.definition.config["n_clusters"] == 4
+    assert alone.result.sweep is None
     with pytest.raises(ValueError, match="compared no numbers"):
         alone.at(4)
 
@@ -284,12 +284,12 @@ def _with(cells: Any, count: int) -> Any:
 @pytest.mark.parametrize("method", ["lloyd", "mixture"])
 def test_four_clear_clusters_are_recommended(method: str) -> None:
     result = run(method, [3, 4, 5])
-    assert result.result_.n_clusters == 4
+    assert result.result.n_clusters == 4
     assert len(result.cluster_centers_) == 4
-    why = result.result_.recommendation or ""
+    why = result.result.recommendation or ""
     if method.startswith("mixture"):
         assert "K = 4 has the lowest BIC" in why
         return
-    assert result.result_.choice == "apart"
+    assert result.result.choice == "apart"
     assert "Every cluster stands apart" in why
     assert "The Davies-Bouldin index agrees" in why

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import SimulationResult, engine, simulate
+from fedclust import SessionResult, engine, simulate
 from fedclust.definition import plan_of
 from fedclust.engine import resampling
 from fedclust.engine.column_differences import differing_columns
@@ -110,7 +110,7 @@ def test_models_without_a_site_rest_on_enough_others() -> None:
 # --- in a session ---------------------------------------------------------------------------------
 
 
-def session(sites: dict[str, NDArray[np.float64]], **more: Any) -> SimulationResult:
+def session(sites: dict[str, NDArray[np.float64]], **more: Any) -> SessionResult:
     config = {"n_clusters": 3, "transfer": True, **more.pop("config", {})}
     return simulate("lloyd", sites, config=config, **more)
 
@@ -124,22 +124,22 @@ def hospitals() -> dict[str, NDArray[np.float64]]:
 
 
 @pytest.fixture(scope="module")
-def found(hospitals: dict[str, NDArray[np.float64]]) -> SimulationResult:
+def found(hospitals: dict[str, NDArray[np.float64]]) -> SessionResult:
     return session(hospitals)
 
 
 def test_a_session_says_which_hospital_would_have_found_its_clusters_alone(
-    found: SimulationResult, hospitals: dict[str, NDArray[np.float64]]
+    found: SessionResult, hospitals: dict[str, NDArray[np.float64]]
 ) -> None:
-    transfer = found.result_.transfer
+    transfer = found.result.transfer
     assert transfer is not None
     assert transfer.compared
     # A site with fewer persons than a group needs answers empty.
     assert sorted(transfer.sites) == sorted(set(hospitals) - {"tiny"})
     for site, own in transfer.sites.items():
         assert own.n_rows == len(hospitals[site])
-        assert np.array_equal(own.own_table.sum(axis=0), found.result_.site_sizes[site])
-        assert np.array_equal(own.left_out_table.sum(axis=0), found.result_.site_sizes[site])
+        assert np.array_equal(own.own_table.sum(axis=0), found.result.site_sizes[site])
+        assert np.array_equal(own.left_out_table.sum(axis=0), found.result.site_sizes[site])
         assert own.differing_columns == (("x2",) if site == "site-3" else ())
     others = [own for site, own in transfer.sites.items() if site != "site-3"]
     assert {own.found_alone for own in others} == {"yes"}
@@ -151,7 +151,7 @@ def test_without_enough_other_sites_no_model_is_made_and_no_column_named() -> No
     sites = {site: each[0] for site, each in consortium([None] * 3).items()}
     found = session(sites)
     assert found.history_[-1].phase == "evidence"
-    transfer = found.result_.transfer
+    transfer = found.result.transfer
     assert transfer is not None
     assert not transfer.compared
     assert {own.left_out_ari for own in transfer.sites.values()} == {None}
@@ -161,14 +161,14 @@ def test_without_enough_other_sites_no_model_is_made_and_no_column_named() -> No
 def test_a_site_with_fewer_points_than_clusters_has_clusters_it_does_not_find() -> None:
     sites = {site: each[0] for site, each in consortium([None] * 3).items()}
     found = session({**sites, "small": np.repeat(CENTRES[:2], 6, axis=0)})
-    own = found.result_.transfer.sites["small"]
+    own = found.result.transfer.sites["small"]
     assert np.count_nonzero(own.own_table.sum(axis=1)) == 2
     assert own.own_ari == 1.0
 
 
-def rounds(result: SimulationResult) -> Iterator[tuple[engine.Plan, Next, list[Contribution]]]:
+def rounds(result: SessionResult) -> Iterator[tuple[engine.Plan, Next, list[Contribution]]]:
     """Yield each round as the coordinator sees it."""
-    plan = plan_of(result.definition_)
+    plan = plan_of(result.definition)
     sites = sorted({entry.site for entry in result.trace_})
     step: Next | Done = engine.start(plan, sites)
     while isinstance(step, Next):
@@ -180,7 +180,7 @@ def rounds(result: SimulationResult) -> Iterator[tuple[engine.Plan, Next, list[C
 
 
 def test_a_site_that_misses_the_second_round_keeps_its_own_clusters(
-    found: SimulationResult,
+    found: SessionResult,
 ) -> None:
     *_, (plan, step, answers) = rounds(found)
     done = engine.advance(plan, step.state, answers[1:], [each.site for each in answers])
@@ -216,12 +216,12 @@ def test_every_number_of_clusters_has_its_own_transfer() -> None:
     ],
 )
 def test_an_impossible_table_is_refused(
-    found: SimulationResult, phase: str, change: Any, rule: str
+    found: SessionResult, phase: str, change: Any, rule: str
 ) -> None:
     entry = next(each for each in found.trace_ if each.phase == phase)
     part = entry.payload.parts[0]
     broken = entry.payload.model_copy(update={"parts": (part.model_copy(update=change(part)),)})
-    plan = plan_of(found.definition_)
+    plan = plan_of(found.definition)
     engine.check(plan, entry.task, entry.payload, p=5, size_band=None)
     with pytest.raises(RuleViolation) as refused:
         engine.check(plan, entry.task, broken, p=5, size_band=None)
@@ -229,13 +229,13 @@ def test_an_impossible_table_is_refused(
 
 
 def test_a_site_refuses_models_that_the_definition_does_not_provide_for(
-    found: SimulationResult,
+    found: SessionResult,
 ) -> None:
     entry = next(each for each in found.trace_ if each.phase == "resampling")
     config = RunConfig(
-        options=plan_of(found.definition_).options,
-        features=found.definition_.features,
-        policy=found.definition_.policy,
+        options=plan_of(found.definition).options,
+        features=found.definition.features,
+        policy=found.definition.policy,
         roster=(),
         p=5,
     )

@@ -110,7 +110,7 @@ def test_it_equals_kmodes_on_the_pooled_rows_from_the_same_start(
     central = KPrototypes(3, init=init, n_init=1, gamma=gamma, random_state=0)
     labels = central.fit_predict(scaled, categorical=[2, 3])
 
-    result = found.result_
+    result = found.result
     assert result.quality.inertia == pytest.approx(central.cost_, rel=1e-9)
     assert gamma_of(COLUMNS, result.scale) == pytest.approx(central.gamma)
     together = labels[:, None] == labels
@@ -136,14 +136,14 @@ def test_the_order_of_sites_rows_and_levels_changes_no_cluster(protection: str) 
         together = labels[:, None] == labels
         own = first.labels_[site][order]
         assert ((own[:, None] == own) == together).all()
-    assert again.result_.quality.inertia == pytest.approx(first.result_.quality.inertia, rel=1e-9)
+    assert again.result.quality.inertia == pytest.approx(first.result.quality.inertia, rel=1e-9)
 
 
 @pytest.mark.parametrize("method", ["fkm", "kfed", "lloyd"])
 def test_the_methods_that_take_it_find_the_kinds_of_patients(method: str) -> None:
     rows = patients()
     found = cluster(rows, method, policy={"dissimilarity": "k-prototypes"})
-    assert found.result_.dissimilarity == "k-prototypes"
+    assert found.result.dissimilarity == "k-prototypes"
     own = pooled(found.labels_, len(rows))
     assert (own.reshape(-1, 3) == own[:3]).mean() > 0.9
     assert len(set(own[:3].tolist())) == 3
@@ -152,7 +152,7 @@ def test_the_methods_that_take_it_find_the_kinds_of_patients(method: str) -> Non
 
 def test_without_numbers_gamma_is_1_and_clusters_are_those_of_k_modes() -> None:
     rows = patients()[["sex", "pain"]]
-    result = cluster(rows).result_
+    result = cluster(rows).result
     assert set(result.centroids_original.ravel().tolist()) == {0.0, 1.0}
     codes = np.column_stack([rows["sex"], *(rows["pain"] == level for level in LEVELS)])
     apart = np.abs(codes[:, None] - result.centroids_original)
@@ -162,10 +162,10 @@ def test_without_numbers_gamma_is_1_and_clusters_are_those_of_k_modes() -> None:
 
 def test_a_known_gamma_without_scaling_or_imputing_needs_no_preparation() -> None:
     policy = {**K_PROTOTYPES, "gamma": 1.0, "scaling": "none", "missing": "drop"}
-    phases = [entry.phase for entry in cluster(patients(), policy=policy).result_.history]
+    phases = [entry.phase for entry in cluster(patients(), policy=policy).result.history]
     assert "prepare" not in phases
     policy["gamma"] = None
-    assert cluster(patients(), policy=policy).result_.history[0].phase == "prepare"
+    assert cluster(patients(), policy=policy).result.history[0].phase == "prepare"
 
 
 def test_of_equally_common_levels_the_first_is_the_mode_and_no_before_yes() -> None:
@@ -224,11 +224,11 @@ def test_the_report_names_the_dissimilarity_and_shows_each_mode_with_its_share(
         ({"scaling": "none"}, "numbers in their own units. A yes/no feature"),
     ):
         found = cluster(rows, "fkm", policy=policy)
-        assert says in found.dissimilarity_
+        assert says in found.dissimilarity
         found.save_report(tmp_path / "report.html")
         page = (tmp_path / "report.html").read_text()
-        assert escape(found.dissimilarity_) in page
-        shares = found.result_.profile.means[:, 3:]
+        assert escape(found.dissimilarity) in page
+        shares = found.result.profile.means[:, 3:]
         for k, level in enumerate(shares.argmax(axis=1)):
             assert f"{LEVELS[level]} ({100 * shares[k, level]:.0f} %)" in page
     bare = cluster(rows, evaluate=False)
@@ -276,7 +276,7 @@ def test_gower_assigns_to_the_least_dissimilar_centre_and_centres_are_medians_an
     found = simulate(
         method, by_site(rows), config=config, policy=policy, features=BOUNDED, progress=False
     )
-    result = found.result_
+    result = found.result
     apart = gower(rows, centres(result))
     own = pooled(found.labels_, len(rows))
     assert (own == apart.argmin(axis=1)).all()
@@ -291,7 +291,7 @@ def test_gower_assigns_to_the_least_dissimilar_centre_and_centres_are_medians_an
     terms = (between[:, 1] - between[:, 0]) / between[:, 1]
     assert result.quality.simplified_silhouette == pytest.approx(terms.mean())
     assert (found.predict(by_site(rows)["s1"]) == found.labels_["s1"]).all()
-    assert "Gower's (1971)" in found.dissimilarity_
+    assert "Gower's (1971)" in found.dissimilarity
 
 
 def test_gower_runs_on_protected_tables_and_finds_the_kinds_of_patients() -> None:
@@ -380,9 +380,9 @@ def test_models_of_resampled_data_and_of_fewer_sites_have_modes_too() -> None:
     # Otherwise each site has one kind of patients.
     rows = patients(300).sample(frac=1.0, random_state=0)
     policy = {"dissimilarity": "k-prototypes"}
-    found = cluster(rows, "fkm", policy=policy, stability=20).result_.stability
+    found = cluster(rows, "fkm", policy=policy, stability=20).result.stability
     assert found.jaccard.min() > 0.75
     compared = cluster(rows, "fkm", policy={**policy, "min_sites": 1}, transfer=True)
-    for site in compared.result_.transfer.sites.values():
+    for site in compared.result.transfer.sites.values():
         assert site.own_ari > 0.6
         assert site.left_out_ari > 0.7

@@ -330,7 +330,7 @@ def test_options_without_a_variant_are_those_of_the_default() -> None:
         simulate("fkm", sites, config={"n_clusters": 2, "rounds": 3})
     with pytest.raises(ValueError, match="variant is one of: default, paper"):
         simulate("fkm", sites, config={"n_clusters": 2, "variant": "new"})
-    frozen = simulate("fkm", sites, config={"n_clusters": 2}).definition_.config
+    frozen = simulate("fkm", sites, config={"n_clusters": 2}).definition.config
     assert frozen == DefaultConfig(n_clusters=2, variant="default").model_dump(mode="json")
 
 

@@ -22,7 +22,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import SessionResult, simulate
 from support.rounds import drive
 from support.site_rows import blobs, breast_cancer, pooled
 
@@ -333,7 +333,7 @@ def test_the_papers_variant_starts_from_no_more_cells_than_clusters() -> None:
 # --- sessions -------------------------------------------------------------------------------------
 
 
-def _pooled_ari(result: SimulationResult, truth: dict[str, Any]) -> float:
+def _pooled_ari(result: SessionResult, truth: dict[str, Any]) -> float:
     return float(adjusted_rand_score(pooled(truth), pooled(result.labels_)))
 
 
@@ -347,7 +347,7 @@ def test_one_round_finds_clusters_although_no_site_has_all(variant: str) -> None
     assert result.stopped_because_ == "finished"
     assert len(result.trace_) == 4
     assert _pooled_ari(result, truth) > 0.99
-    mapping = result.result_.mapping
+    mapping = result.result.mapping
     assert set(mapping) == (set(sites) if variant == "paper" else set())
     for site, own in mapping.items():
         assert set(own) == set(result.labels_[site].tolist())
@@ -361,7 +361,7 @@ def test_own_rows_follow_their_cell_and_new_rows_the_nearest_centroid() -> None:
 
     assert len(set(result.labels_["a"])) <= 2
     assert len(set(result.predict(sites["a"]))) == 4
-    centroids = result.result_.centroids
+    centroids = result.result.centroids
     gaps = ((sites["a"][:, None] - centroids) ** 2).sum(axis=2)
     assert result.predict(sites["a"]).tolist() == gaps.argmin(axis=1).tolist()
 
@@ -385,15 +385,15 @@ def test_refinement_is_that_many_exact_lloyd_rounds(rounds: int) -> None:
     start = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
     refined = simulate("kfed", sites, config={**config, "refine": rounds}, policy=OPEN, seed=2)
     X = pooled(sites)
-    centroids = start.result_.centroids.copy()
+    centroids = start.result.centroids.copy()
     for _ in range(rounds):
         labels = ((X[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
         centroids = np.array([X[labels == k].mean(axis=0) for k in range(4)])
 
     order = np.lexsort(centroids.T[::-1])
-    np.testing.assert_allclose(refined.result_.centroids, centroids[order], rtol=1e-10)
+    np.testing.assert_allclose(refined.result.centroids, centroids[order], rtol=1e-10)
     assert refined.n_rounds_ == 1 + rounds
-    assert refined.result_.mapping == {}
+    assert refined.result.mapping == {}
     assert pooled(refined.labels_).tolist() == refined.predict(X).tolist()
     inertias = [entry.inertia for entry in refined.history_ if entry.phase == "refine"]
     assert len(inertias) == rounds
@@ -407,7 +407,7 @@ def test_rounds_used_up_before_refinement_still_label_by_local_cluster() -> None
     result = simulate("kfed", sites, config=config, policy={**OPEN, "max_rounds": 1}, seed=2)
 
     assert result.stopped_because_ == "max_rounds"
-    assert set(result.result_.mapping) == {"a", "b", "c"}
+    assert set(result.result.mapping) == {"a", "b", "c"}
     assert _pooled_ari(result, truth) > 0.98
 
 
@@ -500,7 +500,7 @@ def test_no_vector_sent_is_a_real_record(config: dict[str, Any]) -> None:
     """Cells hold whole groups; a site may send a group's record, never a person's."""
     sites = breast_cancer()
     result = simulate("kfed", sites, config={"n_clusters": 4, **config}, seed=4)
-    space = Space(result.result_.center, result.result_.scale)
+    space = Space(result.result.center, result.result.scale)
     n_vectors = 0
     for entry in result.trace_:
         if entry.phase != "cells":

@@ -54,7 +54,7 @@ def test_rows_give_what_scikit_learn_gives(scaling: str) -> None:
         sites,
         config={"n_clusters": 3, "start": "given", "centroids": start.tolist(), "tol": 0.0},
         policy={**OPEN, "scaling": scaling, "max_rounds": steps + 2},
-    ).result_
+    ).result
     X, first = result.space.to_scaled(IRIS), result.space.to_scaled(start)
     nearest = ((X[:, None] - first) ** 2).sum(axis=2).argmin(axis=1)
     parts = [X[nearest == k] for k in range(3)]
@@ -373,8 +373,8 @@ def test_the_lowest_bic_is_recommended() -> None:
     result = simulate(
         "mixture", sites, config={"n_clusters": [2, 3, 4]}, policy={"protection": "none"}
     )
-    assert result.result_.n_clusters == 2
-    assert "BIC" in (result.result_.recommendation or "")
+    assert result.result.n_clusters == 2
+    assert "BIC" in (result.result.recommendation or "")
 
 
 def test_weights_of_features_are_said_to_have_no_effect() -> None:

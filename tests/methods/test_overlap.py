@@ -24,7 +24,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import SessionResult, simulate
 
 OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
 CENTRES = np.array([[0.0, 0.0, 0.0, 9.0], [9.0, 0.0, 9.0, 0.0], [0.0, 9.0, 9.0, 9.0]])
@@ -44,12 +44,12 @@ def _federation(
     return rows, truth
 
 
-def _run(sites: Any, policy: Any = None, **config: Any) -> SimulationResult:
+def _run(sites: Any, policy: Any = None, **config: Any) -> SessionResult:
     config = {"n_clusters": 3, **config}
     return simulate("overlap", sites, config=config, policy={**OPEN, **(policy or {})}, seed=3)
 
 
-def _ari(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
+def _ari(result: SessionResult, truth: dict[str, NDArray[np.int64]]) -> float:
     return float(
         adjusted_rand_score(
             np.concatenate([truth[site] for site in sorted(truth)]),
@@ -129,13 +129,13 @@ def test_a_feature_unseen_in_a_cluster_is_masked_in_its_centroid() -> None:
     sites, truth = _federation(held={"a": [0, 1, 2], "b": [0, 1], "c": [0, 1]})
     result = _run(sites, local_clusters="silhouette")
     assert _ari(result, truth) == 1.0
-    mask = result.result_.mask
+    mask = result.result.mask
     assert mask is not None
     only = int(result.labels_["a"][truth["a"] == 2][0])
     expected = np.ones((3, 4), dtype=bool)
     expected[only, 3] = False
     assert np.array_equal(mask, expected)
-    assert result.result_.centroids[only, 3] == 0.0
+    assert result.result.centroids[only, 3] == 0.0
 
 
 def test_more_local_clusters_than_clusters_warn() -> None:
@@ -176,8 +176,8 @@ def test_values_that_groups_do_not_release_are_imputed() -> None:
         rows[::7, 2] = np.nan
     result = _run(sites, {"protection": "groups", "scaling": "standard"})
     assert _ari(result, truth) > 0.95
-    assert result.result_.mask is not None
-    assert result.result_.mask.all()
+    assert result.result.mask is not None
+    assert result.result.mask.all()
 
 
 def test_a_site_with_fewer_points_than_clusters_sends_them_as_they_are() -> None:
@@ -218,8 +218,8 @@ def test_any_masked_session_completes_or_fails_with_a_reason(seed: int) -> None:
     assert reason in {None, "overlap", "too_few_contributors", "feature_without_values"}
 
 
-def _check_masked(result: SimulationResult, sites: dict[str, NDArray[np.float64]]) -> None:
-    mask = result.result_.mask
+def _check_masked(result: SessionResult, sites: dict[str, NDArray[np.float64]]) -> None:
+    mask = result.result.mask
     assert mask is not None
     assert np.isfinite(result.cluster_centers_).all()
     assert not result.cluster_centers_[~mask].any()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import SimulationResult, engine, simulate
+from fedclust import SessionResult, engine, simulate
 from fedclust.engine import Plan, evaluation, evidence
 from fedclust.methods import overlap_oneshot
 from fedclust.methods.common.partial_features import LocalCentroids, connected_components
@@ -568,12 +568,12 @@ def _hospitals(
     return X, y
 
 
-def _run(X: dict[str, FloatArray], protection: str = "groups", **config: Any) -> SimulationResult:
+def _run(X: dict[str, FloatArray], protection: str = "groups", **config: Any) -> SessionResult:
     policy = {"missing": "mask", "protection": protection}
     return simulate("overlap_oneshot", X, config=config, policy=policy, seed=3)
 
 
-def _agrees(result: SimulationResult, y: dict[str, NDArray[np.int64]], k: int) -> bool:
+def _agrees(result: SessionResult, y: dict[str, NDArray[np.int64]], k: int) -> bool:
     """Whether labels and clusters are the same up to their names."""
     pairs = {
         (int(a), int(b)) for site in y for a, b in zip(result.labels_[site], y[site], strict=True)
@@ -592,7 +592,7 @@ def test_a_session_finds_the_clusters(n_clusters: int | None, protection: str, f
 
     assert len(result.cluster_centers_) == 3
     assert _agrees(result, y, 3)
-    assert result.result_.warnings == ()
+    assert result.result.warnings == ()
     # New rows of a site take the nearest centroid over what it has.
     for site, rows in X.items():
         assert (result.predict(rows, site=site) == result.labels_[site]).mean() > 0.97
@@ -617,7 +617,7 @@ def test_forced_merges_of_one_sites_clusters_warn() -> None:
     result = _run(X, n_clusters=2, local_clusters=4, cannot_link="on")
 
     assert len(result.cluster_centers_) == 2
-    assert any("cannot_link" in warning for warning in result.result_.warnings)
+    assert any("cannot_link" in warning for warning in result.result.warnings)
 
 
 def test_a_session_of_sites_that_share_no_feature_is_refused() -> None:
@@ -642,9 +642,9 @@ def test_own_rows_follow_the_nearest_mean_of_their_own_site() -> None:
     for entry in result.trace_:
         if entry.phase == "gaussians":
             has = list(WINDOWS[entry.site])
-            scaled = (X[entry.site] - result.result_.center) / result.result_.scale
+            scaled = (X[entry.site] - result.result.center) / result.result.scale
             apart = (scaled[:, None] - entry.payload.means)[:, :, has] ** 2
-            groups = np.array(result.result_.mapping[entry.site])
+            groups = np.array(result.result.mapping[entry.site])
             expected = groups[apart.sum(axis=2).argmin(axis=1)]
             assert np.array_equal(result.labels_[entry.site], expected)
 

@@ -24,7 +24,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import SessionResult, simulate
 from support.rounds import data_of
 from support.site_rows import breast_cancer
 
@@ -51,7 +51,7 @@ def _moons(
     return sites, truth
 
 
-def _share_correct(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
+def _share_correct(result: SessionResult, truth: dict[str, NDArray[np.int64]]) -> float:
     found = np.concatenate([result.labels_[site] for site in truth])
     return matched_share(found, np.concatenate(list(truth.values())))
 
@@ -366,7 +366,7 @@ def test_no_vector_sent_is_a_real_record(options: dict[str, Any], protection: st
     config = {"n_clusters": 3, **options}
     policy = {"protection": protection}
     result = simulate("spectral", sites, config=config, policy=policy, seed=4)
-    space = Space(result.result_.center, result.result_.scale)
+    space = Space(result.result.center, result.result.scale)
     n_vectors = 0
     for entry in result.trace_:
         means = getattr(entry.payload, "means", None)
@@ -382,7 +382,7 @@ def test_no_vector_sent_is_a_real_record(options: dict[str, Any], protection: st
 
 def test_the_result_does_not_reveal_the_sites_of_landmarks() -> None:
     sites, _ = _moons(300, 3, 0)
-    result = simulate("spectral", sites, config={"n_clusters": 2}, policy=POLICY).result_
+    result = simulate("spectral", sites, config={"n_clusters": 2}, policy=POLICY).result
     assert result.prototypes is not None
     order = np.lexsort(result.prototypes.T[::-1])
     np.testing.assert_array_equal(order, np.arange(len(order)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedclust.numeric.separation import separation
-from fedclust.simulate import simulate
+from fedclust.simulate import measure_separation, simulate
 
 
 def _line(*values: float) -> np.ndarray:
@@ -103,10 +103,10 @@ def test_a_simulation_measures_its_own_labels_or_a_target(method: str) -> None:
     drop = {"missing": "drop"}
     result = simulate(method, sites, config={"n_clusters": 3}, policy=drop)
 
-    found, target = result.separation(sites), result.separation(sites, truth)
+    found, target = measure_separation(result, sites), measure_separation(result, sites, truth)
     assert found.rows == {"a": 29, "b": 30, "c": 15}
     assert (found.m0, found.k_prime) == (target.m0, target.k_prime) == (2.0, 2)
     np.testing.assert_allclose(found.spread, target.spread)
     assert target.inactive.tolist() == [[0, 2]]
     with pytest.raises(ValueError, match="one label"):
-        result.separation(sites, {**truth, "c": np.zeros(4, dtype=int)})
+        measure_separation(result, sites, {**truth, "c": np.zeros(4, dtype=int)})

@@ -88,7 +88,7 @@ def test_no_section_of_any_method_has_a_style_an_id_or_a_script(method: str) -> 
     if method == "dual":  # A search as short as can be.
         config["node_limit"] = 2
     found = simulate(method, sites, config=config, features=bounded, seed=0, progress=False)
-    shown = sections(Facts(found.result_, found.definition_))
+    shown = sections(Facts(found.result, found.definition))
     text = "".join(section.html for section in shown)
 
     assert not re.search(r"<style|<script|<h\d|\s(style|id|class=\"?[^\"]*:|on\w+)=", text)

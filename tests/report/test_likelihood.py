@@ -26,18 +26,18 @@ def swept() -> Any:
 
 
 def html_of(result: Any) -> dict[str, str]:
-    return {each.key: each.html for each in sections(Facts(result.result_, result.definition_))}
+    return {each.key: each.html for each in sections(Facts(result.result, result.definition))}
 
 
 def test_a_mixture_says_how_well_it_fits(swept: Any) -> None:
-    fit = swept.result_.likelihood
+    fit = swept.result.likelihood
     soft = np.concatenate([swept.probabilities(rows) for rows in rows_of_sites()])
     entropy = -np.mean(np.sum(soft * np.log(np.maximum(soft, 1e-300)), axis=1))
     assert fit.entropy_per_person == pytest.approx(entropy, abs=1e-6)
     assert fit.log_likelihood_per_person == fit.log_likelihood / 210
     section = html_of(swept)["likelihood"]
     assert f"<td>{fit.n_parameters}</td><td>{fit.bic:.1f}</td>" in section
-    stored = json.loads(json_text(Facts(swept.result_, swept.definition_)))
+    stored = json.loads(json_text(Facts(swept.result, swept.definition)))
     assert stored["likelihood"]["bic"] == fit.bic
     assert stored["likelihood"]["entropy_per_person"] == fit.entropy_per_person
     assert f"9 free parameters, BIC {fit.bic:.1f}, relative entropy" in repr(swept)
@@ -45,9 +45,9 @@ def test_a_mixture_says_how_well_it_fits(swept: Any) -> None:
 
 def test_every_number_of_classes_has_its_bic(swept: Any) -> None:
     by_k = swept.to_frame("k")
-    stored = json.loads(json_text(Facts(swept.result_, swept.definition_)))["sweep"]
+    stored = json.loads(json_text(Facts(swept.result, swept.definition)))["sweep"]
     for k, entry in zip((2, 3), stored, strict=True):
-        bic = swept.at(k).result_.likelihood.bic
+        bic = swept.at(k).result.likelihood.bic
         assert by_k.loc[k, "bic"] == bic == entry["likelihood"]["bic"]
         assert f"<td>{bic:.1f}</td>" in html_of(swept)["number"]
         assert f"<td>{bic:.1f}</td>" in swept._repr_html_()
@@ -60,4 +60,4 @@ def test_another_method_has_no_likelihood() -> None:
     assert "likelihood" not in found
     assert "BIC" not in found["number"] + result._repr_html_()
     assert "bic" not in result.to_frame("k")
-    assert json.loads(json_text(Facts(result.result_, result.definition_)))["likelihood"] is None
+    assert json.loads(json_text(Facts(result.result, result.definition)))["likelihood"] is None

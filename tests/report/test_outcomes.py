@@ -195,10 +195,10 @@ def test_programs_get_tables_and_sigma(facts: Facts) -> None:
 
 
 def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
-    shown = html_overview("SessionResult", facts)
+    shown = html_overview(facts)
     assert "died: yes" in shown
     assert "22.3 % (10.0 to 30.0)" in shown
-    assert "outcomes: died, ward, stay, relapse; counted in rows" in text_overview("R", facts)
+    assert "outcomes: died, ward, stay, relapse; counted in rows" in text_overview(facts)
 
 
 def test_the_summary_has_a_sentence_for_each_outcome(facts: Facts) -> None:

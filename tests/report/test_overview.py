@@ -25,13 +25,10 @@ from fedclust.schema.result import (
 from fedclust.session_result import SessionResult
 from fedclust.site import SessionStatus
 from fedclust.site.progress import Preview
-from fedclust.site.result import SiteResult
-from fedclust.wire import codec
 from fedclust.wire.models import (
     Definition,
     Provenance,
     ProvenanceEntry,
-    ResultDocument,
     SessionEntry,
     SitePresence,
 )
@@ -128,7 +125,7 @@ def wordy(n_clusters: int, d: int) -> Result:
     )
 
 
-def site_result(found: Result, declared: Definition) -> SiteResult:
+def site_result(found: Result, declared: Definition) -> SessionResult:
     provenance = Provenance(
         definition_sha256="0" * 64,
         algorithm="fkm",
@@ -142,17 +139,12 @@ def site_result(found: Result, declared: Definition) -> SiteResult:
             ProvenanceEntry(round=number, site="site-0", sha256="0" * 64) for number in range(90)
         ),
     )
-    document = ResultDocument(
-        session=declared.name,
-        completed_at=NOW,
-        features=declared.features,
-        result=codec.to_tree(found),
-        provenance=provenance,
-    )
-    return SiteResult(
-        document,
+    return SessionResult(
+        found,
         declared,
-        "site-0",
+        provenance,
+        NOW,
+        site="site-0",
         labels_=np.zeros(100_000, dtype=np.int64),
         ids_=tuple(f"patient {number}" for number in range(1000)),
     )
@@ -176,9 +168,9 @@ def entry() -> SessionEntry:
 BIG = site_result(wordy(64, 50), definition(50, n_sites=30))
 SHOWN = {
     "site": BIG,
-    "analyst": SessionResult(BIG.document, BIG.definition),
+    "analyst": SessionResult.of(BIG.document, BIG.definition),
     "document": BIG.document,
-    "result": BIG.result_,
+    "result": BIG.result,
     "one K": wordy(64, 50).sweep[0],  # type: ignore[index]
     "definition": BIG.definition,
     "long names": site_result(wordy(64, 50), definition(50, "ü" * 100)),
@@ -191,8 +183,8 @@ SHOWN = {
         fields={f"{HOSTILE} {k}": "(3, 4)" for k in range(99)},
         note="-" * 300,
     ),
-    "profile": BIG.result_.profile,
-    "task": BIG.result_.quality,
+    "profile": BIG.result.profile,
+    "task": BIG.result.quality,
 }
 
 
@@ -231,7 +223,7 @@ def swept() -> Any:
 
 def test_a_result_says_what_was_found(swept: Any) -> None:
     first, *lines = repr(swept).splitlines()
-    assert first.startswith("SimulationResult: 3 clusters by lloyd, 2 columns, 3 sites")
+    assert first.startswith("SessionResult: 3 clusters by lloyd, 2 columns, 3 sites")
     head = next(
         i for i, line in enumerate(lines) if line.split() == ["cluster", "persons", "u", "size"]
     )
@@ -287,7 +279,7 @@ def test_frames_hold_what_the_result_does(swept: Any) -> None:
     assert by_k["inertia"].tolist() == [each.inertia for each in swept.sweep_]
     assert by_k["start_agreement"].dtype == float
     sites = swept.to_frame("sites")
-    assert {name: tuple(sites[name]) for name in sites} == swept.result_.site_sizes
+    assert {name: tuple(sites[name]) for name in sites} == swept.result.site_sizes
     history = swept.to_frame("history")
     assert history.index.tolist() == [each.round for each in swept.history_]
     assert history["lower_bound"].isna().all()

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from fedclust import simulate
 from fedclust.cli import main as cli
@@ -29,8 +30,8 @@ from fedclust.report import Facts, Plots, csv_text, html, json_text, sections
 from fedclust.report.drawing import line_chart, ticks
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
+from fedclust.session_result import SessionResult
 from fedclust.site.ledger import Ledger
-from fedclust.site.result import SiteResult
 from fedclust.site.state import SiteState
 from fedclust.wire.models import Definition, Provenance
 from support.consortium import Consortium
@@ -140,7 +141,7 @@ def cohort() -> tuple[Any, pd.DataFrame, Any]:
 
 def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
     result, rows, labels = cohort
-    document = json.loads(json_text(Facts(result.result_, result.definition_)))
+    document = json.loads(json_text(Facts(result.result, result.definition)))
     for cluster in document["clusters"]:
         own = rows[labels == cluster["cluster"]]
         assert cluster["size"] == len(own)
@@ -165,7 +166,7 @@ def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
 
 def test_csv_holds_what_json_does(cohort: Any) -> None:
     result, _, _ = cohort
-    found = Facts(result.result_, result.definition_)
+    found = Facts(result.result, result.definition)
     lines = list(csv.DictReader(io.StringIO(csv_text(found))))
     flat = [
         (cluster["cluster"], entry)
@@ -237,7 +238,7 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     )
     assert "yes/no columns and levels the share of groups" in page["centroids"]
     assert not re.search("[Mm]eans? of|prevalence", page["profile"] + page["clusters"])
-    show_result(facts.result, facts.definition.features)
+    show_result(facts)
     assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in capsys.readouterr().out
 
 
@@ -264,7 +265,7 @@ def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
         seed=0,
     )
     labels = np.concatenate([result.labels_[name] for name in "abc"])
-    for cluster in Facts(result.result_, result.definition_).clusters:
+    for cluster in Facts(result.result, result.definition).clusters:
         own = rows[labels == cluster.number]
         columns = {entry.column.name: entry for entry in cluster.entries}
         for level in levels:
@@ -277,7 +278,7 @@ def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
 
 def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
     result, _, _ = cohort
-    text = html(Facts(result.result_, result.definition_))
+    text = html(Facts(result.result, result.definition))
     page = _Page(text)
     names = {tag for tag, _ in page.tags}
 
@@ -295,7 +296,7 @@ def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
 
 def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any) -> None:
     result, _, _ = cohort
-    text = html(Facts(result.result_, result.definition_))
+    text = html(Facts(result.result, result.definition))
     images = re.findall(r"<svg.*?</svg>", text, re.S)
     drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
@@ -534,7 +535,7 @@ def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
 
 def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path) -> None:
     result, _, _ = cohort
-    page = html(Facts(result.result_, result.definition_))
+    page = html(Facts(result.result, result.definition))
     plots = result.plot
     names = ("profile", "sizes", "mix", "convergence")
     for draw in (getattr(plots, name) for name in names):
@@ -675,17 +676,15 @@ def test_each_reader_gets_a_report_of_what_it_may_see(
     # At a site that took no part: the saved result alone, no coordinator.
     results["a"].save(tmp_path / "heart.fedclust")
     new = blobs(np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]]), [8], spread=0.5, seed=9)["a"]
-    elsewhere = SiteResult.load(tmp_path / "heart.fedclust")
+    elsewhere = SessionResult.load(tmp_path / "heart.fedclust")
     found = elsewhere.predict(new)
     centres = elsewhere.cluster_centers_
-    expected = ((new[:, None] - centres) ** 2 / results["a"].result_.scale ** 2).sum(axis=2)
+    expected = ((new[:, None] - centres) ** 2 / results["a"].result.scale ** 2).sum(axis=2)
     np.testing.assert_array_equal(found, expected.argmin(axis=1))
     for odd in ({"sizes": (9,)}, {"centroids": np.zeros((3, 1))}, {"site_sizes": {"a": (9,)}}):
-        document = elsewhere.document
-        document = document.model_copy(update={"result": {**document.result, **odd}})
-        replace(elsewhere, document=document).save(tmp_path / "odd.fedclust")
-        with pytest.raises(UsageError, match="not a result that this version of fedclust reads"):
-            SiteResult.load(tmp_path / "odd.fedclust")
+        wrong = elsewhere.result.model_copy(update=odd)
+        with pytest.raises(ValidationError, match="its parts do not fit each other"):
+            replace(elsewhere, result=wrong).save(tmp_path / "odd.fedclust")
     elsewhere.save_report(tmp_path / "again.html")
     results["a"].save_report(tmp_path / "first.html")
     digests = [
@@ -717,11 +716,11 @@ def test_a_report_begins_with_why(cohort: Any) -> None:
         "approval": "Ethics committee, 2026-01",
         "expires": datetime(2030, 1, 1, tzinfo=UTC),
     }
-    page = html(Facts(result.result_, result.definition_.model_copy(update=changed)))
+    page = html(Facts(result.result, result.definition.model_copy(update=changed)))
     opening = page[page.index("<h1>") : page.index("clusters over")]
     assert "Smokers &lt;at&gt; three sites" in opening
     for name in ("purpose", "contact", "approval"):
         assert str(changed[name]) in opening
     assert "2030-01-01 00:00 UTC" in opening
-    document = json.loads(json_text(Facts(result.result_, result.definition_)))
+    document = json.loads(json_text(Facts(result.result, result.definition)))
     assert document["definition"]["purpose"] == ""

@@ -18,7 +18,8 @@ from fedclust import SessionResult, simulate
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
 from fedclust.report.ro_crate import NO_LICENSE, crate_bytes
-from fedclust.wire.models import AuditHead, ProvenanceEntry
+from fedclust.wire.codec import sha256
+from fedclust.wire.models import AuditHead, Provenance, ProvenanceEntry
 
 HOSTILE = '<script>alert("x")</script>&'
 HEAD = AuditHead(number=17, hash="b" * 64)
@@ -35,29 +36,31 @@ PLATFORM = {
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> SessionResult:
+def result() -> SessionResult:
     """What an analyst has of a session of three sites that tried two numbers of clusters."""
     rng = np.random.default_rng(0)
     rows = {
         site: rng.normal(size=(60, 2)) + 20.0 * (np.arange(60) % 2)[:, None]
         for site in ("basel", "lyon", "turku")
     }
-    path = tmp_path_factory.mktemp("crate") / "result.fedclust"
-    simulate(
+    found = simulate(
         "fkm", rows, config={"n_clusters": [2, 3]}, features=[HOSTILE, {"name": "bp"}], seed=0
-    ).save(path)
-    found = SessionResult.load(path)
-    provenance = found.document.provenance.model_copy(
-        update={
-            "server_version": "0.1.0",
-            "platform": PLATFORM,
-            "submissions": (ProvenanceEntry(round=1, site="lyon", sha256="a" * 64),),
-            "audit_head": HEAD,
-        }
+    )
+    definition = found.definition
+    provenance = Provenance(
+        definition_sha256=sha256(canonical(definition)),
+        algorithm=definition.algorithm,
+        method_version=definition.method_version,
+        engine_version=definition.engine_version,
+        seed=definition.seed,
+        sites=definition.sites,
+        server_version="0.1.0",
+        platform=PLATFORM,
+        submissions=(ProvenanceEntry(round=1, site="lyon", sha256="a" * 64),),
+        audit_head=HEAD,
     )
     ended = datetime(2026, 1, 5, 8, 30, 59, 123456, tzinfo=UTC)
-    document = found.document.model_copy(update={"provenance": provenance, "completed_at": ended})
-    return replace(found, document=document)
+    return replace(found, provenance=provenance, completed_at=ended)
 
 
 def unpacked(result: SessionResult, place: Path, **options: Any) -> ROCrate:
@@ -134,7 +137,7 @@ def test_the_files_hold_what_the_result_holds(result: SessionResult, tmp_path: P
     assert provenance["audit_head"] == HEAD.model_dump()
     assert len(provenance["rounds"]) == len(result.history_)
     centroids = json.loads((place / "result.json").read_text("utf-8"))["result"]["centroids"]
-    np.testing.assert_array_equal(centroids, result.result_.centroids)
+    np.testing.assert_array_equal(centroids, result.result.centroids)
     for name in ("report.html", "ro-crate-preview.html"):
         page = (place / name).read_text("utf-8")
         assert HEAD.noted in page
@@ -195,13 +198,14 @@ def test_what_cannot_be_written_is_refused(result: SessionResult, tmp_path: Path
     other = result.definition.model_copy(update={"title": "Another"})
     with pytest.raises(UsageError, match="the version that the coordinator runs"):
         replace(result, definition=other).save_ro_crate(tmp_path / "crate.zip")
+    with pytest.raises(UsageError, match="a simulation's result has no provenance to publish"):
+        replace(result, provenance=None).save_ro_crate(tmp_path / "crate.zip")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_the_audit_entry_it_says_so(result: SessionResult, tmp_path: Path) -> None:
     provenance = result.document.provenance.model_copy(update={"audit_head": None})
-    document = result.document.model_copy(update={"provenance": provenance})
-    crate = unpacked(replace(result, document=document), tmp_path)
+    crate = unpacked(replace(result, provenance=provenance), tmp_path)
     assert crate.root_dataset["mentions"].get("identifier") is None
     page = (tmp_path / "crate" / "ro-crate-preview.html").read_text("utf-8")
     assert "It is not known here" in page

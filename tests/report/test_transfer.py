@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedclust import SimulationResult, simulate
+from fedclust import SessionResult, simulate
 from fedclust.errors import UsageError
 from fedclust.report import Facts, html, json_text, methods_text, sections
 from fedclust.report.transfer import transfer_sentences
@@ -20,7 +20,7 @@ FEATURES = ["age", "heart rate", "<crp>", "lactate"]
 
 
 @pytest.fixture(scope="module")
-def found() -> SimulationResult:
+def found() -> SessionResult:
     """Five hospitals, of which Riga reverses a column."""
     rng = np.random.default_rng(5)
     sites = {
@@ -32,15 +32,15 @@ def found() -> SimulationResult:
     return simulate("lloyd", sites, config=config, features=FEATURES)
 
 
-def facts_of(found: SimulationResult) -> Facts:
-    return Facts(found.result_, found.definition_)
+def facts_of(found: SessionResult) -> Facts:
+    return Facts(found.result, found.definition)
 
 
 def section(facts: Facts) -> str:
     return {each.key: each.html for each in sections(facts)}.get("transfer", "")
 
 
-def test_the_table_names_the_hospital_and_the_column(found: SimulationResult) -> None:
+def test_the_table_names_the_hospital_and_the_column(found: SessionResult) -> None:
     shown = section(facts_of(found))
     rows = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', shown)[:5]
     cells = {site: re.findall(r"<td[^>]*>(.*?)</td>", row) for site, row in rows}
@@ -54,8 +54,8 @@ def test_the_table_names_the_hospital_and_the_column(found: SimulationResult) ->
     assert "Would each hospital have found this alone?" in html(facts_of(found))
 
 
-def test_a_site_reads_only_of_itself(found: SimulationResult) -> None:
-    result, names = found.result_, frozenset({"oslo"})
+def test_a_site_reads_only_of_itself(found: SessionResult) -> None:
+    result, names = found.result, frozenset({"oslo"})
     assert result.transfer is not None
     sizes = {site: result.site_sizes[site] for site in names}
     own = {"transfer": result.transfer.of_sites(names), "site_sizes": sizes}
@@ -65,12 +65,12 @@ def test_a_site_reads_only_of_itself(found: SimulationResult) -> None:
         method_version=1,
         engine_version=1,
         seed=0,
-        sites=found.definition_.sites,
+        sites=found.definition.sites,
         server_version="1",
         platform={},
         submissions=(),
     )
-    facts = Facts(result.model_copy(update=own), found.definition_, provenance)
+    facts = Facts(result.model_copy(update=own), found.definition, provenance)
     shown = section(facts)
     assert "your site" in shown
     assert "Your site does not seem to code a column otherwise" in shown
@@ -79,7 +79,7 @@ def test_a_site_reads_only_of_itself(found: SimulationResult) -> None:
     assert "code a column otherwise" not in methods_text(facts)
 
 
-def test_the_same_is_in_json_in_the_methods_section_and_in_a_frame(found: SimulationResult) -> None:
+def test_the_same_is_in_json_in_the_methods_section_and_in_a_frame(found: SessionResult) -> None:
     facts = facts_of(found)
     stored = json.loads(json_text(facts))["transfer"]["sites"]["riga"]
     assert stored["differing_columns"] == ["<crp>"]
@@ -87,12 +87,12 @@ def test_the_same_is_in_json_in_the_methods_section_and_in_a_frame(found: Simula
     frame = found.to_frame("transfer")
     assert list(frame.index) == ["berlin", "madrid", "oslo", "porto", "riga"]
     assert frame.loc["riga", "differing_columns"] == ("<crp>",)
-    assert found.transfer_ is found.result_.transfer
+    assert found.transfer_ is found.result.transfer
     assert frame.loc["oslo", "own_ari"] == found.transfer_.sites["oslo"].own_ari
 
 
-def test_without_transfer_there_is_no_section_and_no_table(found: SimulationResult) -> None:
-    none = replace(found, result_=found.result_.model_copy(update={"transfer": None}))
+def test_without_transfer_there_is_no_section_and_no_table(found: SessionResult) -> None:
+    none = replace(found, result=found.result.model_copy(update={"transfer": None}))
     assert section(facts_of(none)) == ""
     assert transfer_sentences(facts_of(none)) == ()
     with pytest.raises(UsageError, match="option transfer"):

@@ -15,9 +15,7 @@ from fedclust import (
     Feature,
     Policy,
     SessionResult,
-    SimulationResult,
     Site,
-    SiteResult,
     simulate,
 )
 from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
@@ -45,7 +43,6 @@ def run_examples(item: Any, **names: Any) -> None:
     "item",
     [
         simulate,
-        SimulationResult,
         FederatedKMeans,
         FederatedSpectralClustering,
         Feature,
@@ -59,7 +56,7 @@ def test_an_example_without_a_coordinator_runs_as_it_stands(item: Any) -> None:
 @pytest.fixture(scope="module")
 def finished(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Consortium, dict[str, SiteResult], Path]]:
+) -> Iterator[tuple[Consortium, dict[str, SessionResult], Path]]:
     """A coordinator at which the session ``heart-2026`` has ended, and what its sites got."""
     folder = tmp_path_factory.mktemp("examples")
     with pytest.MonkeyPatch.context() as patch, running_server(folder / "server") as server:
@@ -77,7 +74,7 @@ def finished(
 
 
 def test_the_example_of_a_site_takes_part_in_a_session(
-    finished: tuple[Consortium, dict[str, SiteResult], Path], monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Consortium, dict[str, SessionResult], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It resumes from the journal a session that has ended."""
     consortium, _, folder = finished
@@ -87,35 +84,28 @@ def test_the_example_of_a_site_takes_part_in_a_session(
 
 
 def test_the_example_of_a_study_creates_one_with_a_session(
-    finished: tuple[Consortium, dict[str, SiteResult], Path],
+    finished: tuple[Consortium, dict[str, SessionResult], Path],
 ) -> None:
     consortium, _, _ = finished
     names = {"url": consortium.url, "token": consortium.analyst_token}
     run_examples(Client.create_study, **names)
 
 
-def test_the_example_of_a_result_saves_it_and_labels_rows(
-    finished: tuple[Consortium, dict[str, SiteResult], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_examples(SiteResult, result=finished[1]["oslo"], rows=ROWS["oslo"])
-
-
 def test_the_example_of_the_client_reads_the_result(
-    finished: tuple[Consortium, dict[str, SiteResult], Path],
+    finished: tuple[Consortium, dict[str, SessionResult], Path],
 ) -> None:
     consortium, _, _ = finished
     run_examples(Client, url=consortium.url, token=consortium.analyst_token)
 
 
-def test_the_example_of_an_analysts_result_saves_it(
-    finished: tuple[Consortium, dict[str, SiteResult], Path],
+def test_the_example_of_a_result_saves_it_and_labels_rows(
+    finished: tuple[Consortium, dict[str, SessionResult], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    consortium, _, _ = finished
+    consortium, at_sites, _ = finished
     with Client(consortium.url, consortium.analyst_token) as client:
-        run_examples(SessionResult, result=client.result("heart-2026"))
+        of_analyst = client.result("heart-2026")
+    for result in (of_analyst, at_sites["oslo"]):
+        run_examples(SessionResult, result=result, rows=ROWS["oslo"])

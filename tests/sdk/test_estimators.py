@@ -21,8 +21,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from fedclust import simulate
 from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
+from fedclust.session_result import SessionResult
 from fedclust.site import Site
-from fedclust.site.result import SiteResult
 from support.consortium import Consortium, columns
 from support.local_coordinator import local_coordinator
 from support.site_rows import blobs, breast_cancer
@@ -113,7 +113,7 @@ def test_with_declared_bounds_dual_has_its_certificate() -> None:
     model = FederatedKMeans(2, method="dual", features=declared, **plain).fit(
         rows, sites=["a", "b"] * 12
     )
-    bounds = model.result_.result_.bounds
+    bounds = model.result_.result.bounds
     assert bounds is not None
     assert bounds.certified
     best = KMeans(2, n_init=20, random_state=0).fit(rows).inertia_
@@ -199,7 +199,7 @@ def test_of_several_numbers_of_clusters_the_recommended_is_kept() -> None:
 
     assert len(model.cluster_centers_) == 3
     assert model.transform(rows).shape == (len(rows), 3)
-    assert {entry.n_clusters for entry in model.result_.result_.sweep} == {2, 3, 4}
+    assert {entry.n_clusters for entry in model.result_.result.sweep} == {2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -267,9 +267,9 @@ def test_a_result_of_another_kind_of_method_is_refused() -> None:
     found = FederatedKMeans(3, random_state=0).fit(rows).result_
     with pytest.raises(ValueError, match="take FederatedKMeans"):
         FederatedSpectralClustering.from_result(found)
-    other = found.definition_.model_copy(update={"algorithm": "spectral"})
+    other = found.definition.model_copy(update={"algorithm": "spectral"})
     with pytest.raises(ValueError, match="take FederatedSpectralClustering"):
-        FederatedKMeans.from_result(replace(found, definition_=other))
+        FederatedKMeans.from_result(replace(found, definition=other))
 
 
 def test_a_method_without_centroids_is_refused() -> None:
@@ -321,9 +321,9 @@ def test_in_a_live_session_it_is_one_site(tmp_path: Path) -> None:
         np.testing.assert_array_equal(model.cluster_centers_, expected.cluster_centers_)
         np.testing.assert_array_equal(model.labels_, expected.labels_[names == name])
     result = models["a"].result_
-    assert isinstance(result, SiteResult)
+    assert isinstance(result, SessionResult)
     result.save(tmp_path / "saved")
-    loaded = FederatedKMeans.from_result(SiteResult.load(tmp_path / "saved"))
+    loaded = FederatedKMeans.from_result(SessionResult.load(tmp_path / "saved"))
     np.testing.assert_array_equal(loaded.predict(rows), expected.predict(rows))
     np.testing.assert_array_equal(loaded.transform(rows), expected.transform(rows))
     assert loaded.get_params()["n_clusters"] == 3
@@ -375,7 +375,6 @@ def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path
     np.testing.assert_array_equal(found.argmin(axis=1), models["b"].labels_)
     assert (model.predict(frames["b"].assign(pain="worse")) == -1).all()
     # Whoever gets the pickle gets no rows with it.
-    assert kept.result_.table is None
     assert frames["a"]["u"].to_numpy()[:1].tobytes() not in pickle.dumps(model)
 
 

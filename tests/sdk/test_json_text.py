@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedclust import load_model
+from fedclust import SessionResult
 from fedclust.errors import UsageError
 from fedclust.json_text import read_json
 
@@ -26,7 +26,7 @@ FAULTS = {
 def test_a_fault_is_named_with_the_file(tmp_path: Path, text: str, fault: str) -> None:
     path = tmp_path / "model.json"
     path.write_text(text, "utf-8")
-    for read in (lambda: read_json(text, path), lambda: load_model(path)):
+    for read in (lambda: read_json(text, path), lambda: SessionResult.load(path)):
         with pytest.raises(UsageError, match=fault) as error:
             read()
         assert str(path) in str(error.value)

@@ -20,7 +20,6 @@ from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.overview import overviews
 from fedclust.session_result import SessionResult
 from fedclust.site.progress import SessionStatus
-from fedclust.site.result import SiteResult
 from fedclust.wire import codec
 from fedclust.wire.submissions import JSON
 from support.fake_coordinator import FakeCoordinator, answer
@@ -132,7 +131,7 @@ def test_the_sdk_joins_computes_and_reads_the_result(
     asked["outcomes_k"] = 2
     assert analyst.create_session(asked).state == "held"
 
-    def take_part(name: str) -> tuple[SiteResult, SessionStatus]:
+    def take_part(name: str) -> tuple[SessionResult, SessionStatus]:
         place = tmp_path / name
         with Site(http=http(local, tokens[name]), state_dir=place, progress=False) as site:
             result = site.participate("heart", rows[name], consent=True)
@@ -150,7 +149,7 @@ def test_the_sdk_joins_computes_and_reads_the_result(
     np.testing.assert_array_equal(found.cluster_centers_, expected.cluster_centers_)
     found.save(tmp_path / "heart.fedclust")
     again = SessionResult.load(tmp_path / "heart.fedclust")
-    assert codec.encode(codec.to_tree(again.result_)) == codec.encode(codec.to_tree(found.result_))
+    assert codec.encode(codec.to_tree(again.result)) == codec.encode(codec.to_tree(found.result))
     assert {each.state for each in analyst.rounds("heart")} == {"sealed"}
     assert {each.state for each in analyst.sessions()[0].sites} == {"refused"}
     assert [each.name for each in analyst.studies()] == ["hearts"]

@@ -211,8 +211,8 @@ def test_simulate_can_be_silent(monkeypatch: pytest.MonkeyPatch, timers: list[Ti
 @pytest.mark.parametrize(
     ("who", "what", "said"),
     [
-        ("simulated", "predict", "labelling 60 rows"),
-        ("fitted", "predict", "labelling 60 rows"),
+        ("simulated", "predict", "the array: 60 rows read"),
+        ("fitted", "predict", "the array: 60 rows read"),
         ("fitted", "score", "the array: 60 rows read"),
         ("fitted", "transform", "the array: 60 rows read"),
     ],

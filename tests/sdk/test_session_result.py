@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust import FederatedKMeans, SessionResult, SiteResult, simulate
+from fedclust import FederatedKMeans, SessionResult, simulate
 from fedclust.cli import main as cli
 from fedclust.client import Client
 from fedclust.errors import UsageError
@@ -25,7 +25,9 @@ ROWS = {
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Consortium, SiteResult]]:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Consortium, SessionResult]]:
     """A coordinator with a session of two numbers of clusters, and what oslo has of it."""
     folder = tmp_path_factory.mktemp("result")
     with pytest.MonkeyPatch.context() as patch, running_server(folder / "server") as server:
@@ -42,7 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Consort
 
 
 def test_an_analyst_labels_rows_as_the_site_does(
-    finished: tuple[Consortium, SiteResult], tmp_path: Path
+    finished: tuple[Consortium, SessionResult], tmp_path: Path
 ) -> None:
     consortium, at_site = finished
     with Client(consortium.url, consortium.analyst_token) as client:
@@ -54,18 +56,16 @@ def test_an_analyst_labels_rows_as_the_site_does(
     assert (model.predict(ROWS["oslo"]) == three.predict(ROWS["oslo"])).all()
     assert not hasattr(model, "labels_")
     result.save(tmp_path / "heart.fedclust")
-    for loaded in (
-        SessionResult.load(tmp_path / "heart.fedclust"),
-        SiteResult.load(tmp_path / "heart.fedclust"),
-    ):
-        assert (loaded.predict(ROWS["oslo"]) == result.predict(ROWS["oslo"])).all()
+    loaded = SessionResult.load(tmp_path / "heart.fedclust")
+    assert (loaded.predict(ROWS["oslo"]) == result.predict(ROWS["oslo"])).all()
     at_site.save(tmp_path / "site.fedclust")
     other = SessionResult.load(tmp_path / "site.fedclust")
-    assert other.document.provenance == at_site.document.provenance
+    assert (other.provenance, other.site) == (at_site.provenance, "oslo")
+    assert other.own_sizes_ == at_site.own_sizes_ == (30, 30)
 
 
 def test_the_command_writes_what_predict_reads(
-    finished: tuple[Consortium, SiteResult],
+    finished: tuple[Consortium, SessionResult],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -97,7 +97,7 @@ def test_the_command_writes_what_predict_reads(
 
 
 def test_the_command_writes_an_ro_crate(
-    finished: tuple[Consortium, SiteResult],
+    finished: tuple[Consortium, SessionResult],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -118,12 +118,12 @@ def test_the_command_writes_an_ro_crate(
         return shown.out + shown.err
 
     def head() -> AuditHead | None:
-        return client.result("heart").document.provenance.audit_head
+        return client.result("heart").provenance.audit_head
 
     with Client(consortium.url, consortium.analyst_token) as client:
         eventually(lambda: head() is not None, head)
         result = client.result("heart")
-        known = result.document.provenance.audit_head
+        known = result.provenance.audit_head
         assert known is not None
         assert client.audit_head_at(known.number) == known
     result.save_ro_crate("python.zip", "CC-BY-4.0")
@@ -157,6 +157,6 @@ def test_a_simulations_result_is_saved(tmp_path: Path) -> None:
     result.save(tmp_path / "heart.fedclust")
     loaded = SessionResult.load(tmp_path / "heart.fedclust")
     assert (loaded.predict(ROWS["oslo"]) == result.predict(ROWS["oslo"])).all()
-    assert loaded.result_.stopped_because == result.stopped_because_
+    assert loaded.result.stopped_because == result.stopped_because_
     with pytest.raises(UsageError, match="cannot be written"):
         result.save(tmp_path / "nowhere" / "heart.fedclust")

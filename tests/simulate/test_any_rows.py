@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedclust import SessionResult, simulate
 from fedclust.methods.common.options import select_variant_model
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
-from fedclust.simulate import SimulationResult, simulate
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 
 pytestmark = pytest.mark.usefixtures("few_clouds")
@@ -97,14 +97,14 @@ def _persons(rows: Any, session: dict[str, Any]) -> int:
     return len(rows) if declared or not len(rows) or (rows != rows[0]).any() else 1
 
 
-def _check(result: SimulationResult, session: dict[str, Any], *, own_only: bool) -> None:
+def _check(result: SessionResult, session: dict[str, Any], *, own_only: bool) -> None:
     centroids = result.cluster_centers_
     n_rows = sum(len(rows) for rows in session["sites"].values())
     p = session["policy"].get("min_group_size", 1)
 
     assert 1 <= len(centroids) <= session["config"]["n_clusters"]
     assert np.isfinite(centroids).all()
-    assert len(np.unique(result.result_.centroids, axis=0)) == len(centroids)
+    assert len(np.unique(result.result.centroids, axis=0)) == len(centroids)
     if result.sizes_ is None:
         assert any("could answer the closing" in warning for warning in result.warnings_)
     sizes = result.sizes_ or ()
@@ -168,7 +168,7 @@ def test_more_clusters_than_any_site_has_rows(method: str, options: dict[str, An
     policy = {"max_rounds": 10}
     found = simulate(
         *(method, sites), config=config, features=BOUNDED, policy=policy, seed=7
-    ).result_
+    ).result
     assert 1 <= len(found.centroids) < wanted
     assert any(str(wanted) in warning for warning in found.warnings), found.warnings
     assert len(np.unique(found.centroids, axis=0)) == len(found.centroids)
@@ -178,7 +178,7 @@ def test_more_clusters_than_any_site_has_rows(method: str, options: dict[str, An
 def test_one_cluster_is_the_mean(method: str, options: dict[str, Any]) -> None:
     sites = sites_of_two_clusters()
     config = {**options, "n_clusters": 1}
-    result = simulate(method, sites, config=config, features=BOUNDED, seed=7).result_
+    result = simulate(method, sites, config=config, features=BOUNDED, seed=7).result
     mean = np.vstack(list(sites.values())).mean(axis=0)
     # Of groups' middle values, or of artificial persons around them.
     assert np.allclose(result.centroids_original, [mean], rtol=1e-2)

@@ -155,7 +155,7 @@ def test_a_group_that_lacks_a_column_is_in_no_cluster_where_rows_are_dropped() -
         # 60 incomplete persons, and complete ones who are in a group with some of them.
         assert 58 <= table[-1].sum() <= 80
         assert abs(table.sum() - 240) <= 4
-        assert abs(table[:-1].sum() - sum(dropped.result_.site_sizes[name])) <= 4
+        assert abs(table[:-1].sum() - sum(dropped.result.site_sizes[name])) <= 4
         (table,) = tables(imputed)[name]
         assert abs(table[-1]).sum() <= 3
         assert abs(table.sum() - 240) <= 4
@@ -205,7 +205,7 @@ def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
     assert set(tables(found)) == set(SITES)
     few = run("overlap", {**SITES, "riga": without, "oslo": without}, policy=policy)
     assert tables(few) == {}
-    assert any("fewer sites than min_sites" in text for text in few.result_.warnings)
+    assert any("fewer sites than min_sites" in text for text in few.result.warnings)
 
 
 def test_a_site_with_fewer_than_p_persons_answers_empty() -> None:

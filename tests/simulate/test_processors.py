@@ -138,7 +138,7 @@ def sessions(tried: Sequence[str]) -> dict[str, dict[str, Any]]:
                     [entry.phase, entry.site, entry.payload and codec.to_tree(entry.payload)]
                     for entry in found.trace_
                 ],
-                "result": codec.to_tree(found.result_),
+                "result": codec.to_tree(found.result),
                 "labels": found.labels_,
             }
     return done

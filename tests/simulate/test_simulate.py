@@ -11,7 +11,7 @@ import pytest
 from fedclust.data import DataWarning
 from fedclust.definition import DefinitionError
 from fedclust.schema.errors import MethodFailure, RuleViolation
-from fedclust.simulate import SimulationResult, simulate
+from fedclust.simulate import SessionResult, simulate
 from fedclust.wire.codec import encode_model
 from support.points import of_rows, repeated
 from support.site_rows import blobs, breast_cancer, central_lloyd, pooled
@@ -20,7 +20,7 @@ CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
 EXACT = {"protection": "none"}
 
 
-def _pooled_labels(result: SimulationResult) -> np.ndarray:
+def _pooled_labels(result: SessionResult) -> np.ndarray:
     return np.concatenate([result.labels_[site] for site in sorted(result.labels_)])
 
 
@@ -48,7 +48,7 @@ def test_unprotected_it_equals_central_lloyd_on_the_rows(
     assert result.stopped_because_ == "converged"
     assert result.quality_ is not None
     assert result.quality_.n_rows == len(X)
-    np.testing.assert_allclose(result.result_.centroids, centroids[order], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(result.result.centroids, centroids[order], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(
         result.cluster_centers_, centroids[order] * scale + center, rtol=1e-10
     )
@@ -84,7 +84,7 @@ def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
 
     np.testing.assert_allclose(there.cluster_centers_ - 1e8, here.cluster_centers_, atol=1e-6)
     np.testing.assert_array_equal(_pooled_labels(there), _pooled_labels(here))
-    np.testing.assert_allclose(there.result_.scale, here.result_.scale, rtol=1e-7)
+    np.testing.assert_allclose(there.result.scale, here.result.scale, rtol=1e-7)
 
 
 def test_cells_find_separated_clusters_from_nothing() -> None:
@@ -115,16 +115,16 @@ def test_the_order_of_arrival_changes_no_byte() -> None:
         seed=5,
         arrival=lambda _, names: names[::-1],
     )
-    assert encode_model(reordered.result_) == encode_model(reference.result_)
+    assert encode_model(reordered.result) == encode_model(reference.result)
 
 
 def test_results_are_in_lexicographic_order_and_labels_and_sizes_follow() -> None:
     result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
-    centroids = result.result_.centroids
+    centroids = result.result.centroids
 
     assert centroids.tolist() == sorted(centroids.tolist())
     for site, labels in result.labels_.items():
-        assert result.result_.site_sizes[site] == tuple(np.bincount(labels, minlength=4))
+        assert result.result.site_sizes[site] == tuple(np.bincount(labels, minlength=4))
 
 
 # --- defined for every awkward case ---------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_constant_columns_and_one_cluster() -> None:
     }
     result = simulate("lloyd", sites, config={"n_clusters": 1}, policy=EXACT)
 
-    assert result.result_.scale[0] == 1.0
+    assert result.result.scale[0] == 1.0
     assert result.cluster_centers_[0, 0] == 7.25
     assert result.inertia_ == pytest.approx(90.0)
     assert result.quality_ is not None
@@ -251,7 +251,7 @@ def test_columns_of_data_frames_are_matched_by_name() -> None:
         "lloyd", sites, config={"n_clusters": 4}, features=[{"name": "dose"}, {"name": "age"}]
     )
 
-    assert encode_model(result.result_) == encode_model(plain.result_)
+    assert encode_model(result.result) == encode_model(plain.result)
     with pytest.raises(RuleViolation, match="weight"):
         simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "weight"])
 
@@ -401,7 +401,7 @@ def test_what_is_masked_or_missing_is_missing_whatever_holds_it() -> None:
     plain = simulate("lloyd", sites, config={"n_clusters": 2})
     for rows in (np.ma.masked_greater(ROWS, 1), frame):
         result = simulate("lloyd", {**sites, "b": rows}, config={"n_clusters": 2})
-        assert encode_model(result.result_) == encode_model(plain.result_)
+        assert encode_model(result.result) == encode_model(plain.result)
         np.testing.assert_array_equal(result.labels_["b"], plain.labels_["b"])
 
 

@@ -384,7 +384,7 @@ def test_a_model_that_cannot_label_rows_breaks_the_task(
     plan, site = found._plan, "me"
     blocks = _blocks(plan)
     for craft in crafts:
-        model = found.result_.model_copy(update=craft)
+        model = found.result.model_copy(update=craft)
         with pytest.raises(RuleViolation) as broken:
             label_persons(plan, model, blocks, found._memories[site], site, found._masks[site])
         assert broken.value.rule == "task", craft
@@ -395,8 +395,8 @@ def test_a_cluster_that_the_model_does_not_have_is_no_cluster() -> None:
     found = simulate(
         "spectral", {**OTHERS, "me": MINE}, config={"n_clusters": 3}, features=list(FEATURES)
     )
-    labels = [99 if label == 1 else label for label in found.result_.prototype_labels or ()]
-    model = found.result_.model_copy(update={"prototype_labels": tuple(labels)})
+    labels = [99 if label == 1 else label for label in found.result.prototype_labels or ()]
+    model = found.result.model_copy(update={"prototype_labels": tuple(labels)})
     memory, mask = found._memories["me"], found._masks["me"]
     clusters, _ = label_persons(found._plan, model, _blocks(found._plan), memory, "me", mask)
     assert set(clusters.tolist()) == {0, -1, 2}

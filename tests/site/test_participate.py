@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from fedclust import engine, errors, simulate
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
+from fedclust.session_result import SessionResult
 from fedclust.site import Preview, Progress, Site
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, recorded_answers
 from fedclust.site.ledger import Ledger
-from fedclust.site.result import SiteResult
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
 from fedclust.wire import codec
@@ -134,7 +134,7 @@ def test_rows_without_a_value_get_no_label_and_a_result_can_be_saved(tmp_path: P
     assert result.labels_[5] == -1
     assert (np.delete(result.labels_, 5) >= 0).all()
     result.save(tmp_path / "r.fedclust")
-    loaded = SiteResult.load(tmp_path / "r.fedclust")
+    loaded = SessionResult.load(tmp_path / "r.fedclust")
     assert loaded.labels_ is None
     np.testing.assert_array_equal(loaded.predict(holed), result.labels_)
     np.testing.assert_array_equal(loaded.cluster_centers_, result.cluster_centers_)
@@ -142,9 +142,9 @@ def test_rows_without_a_value_get_no_label_and_a_result_can_be_saved(tmp_path: P
     assert holed[0].tobytes() not in saved
     (tmp_path / "r.fedclust").write_bytes(saved[:-1])
     with pytest.raises(errors.UsageError, match="checksum"):
-        SiteResult.load(tmp_path / "r.fedclust")
+        SessionResult.load(tmp_path / "r.fedclust")
     with pytest.raises(errors.UsageError):
-        SiteResult.load(tmp_path / "absent")
+        SessionResult.load(tmp_path / "absent")
 
 
 # --- consent --------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from fedclust._http import ConnectionOptions
 from fedclust.client import Client
-from fedclust.site import Site, SiteResult
+from fedclust.session_result import SessionResult
+from fedclust.site import Site
 from fedclust.wire.models import ResultDocument, SessionInfo
 from support import processes
 from support.processes import COMMAND, clean_environment
@@ -85,9 +86,9 @@ class Consortium:
 
     def run(
         self, session: str, data: Mapping[str, Any], journals: Path, **options: Any
-    ) -> dict[str, SiteResult]:
+    ) -> dict[str, SessionResult]:
         """Let every site take part at once; what each ends with, or the first error."""
-        results: dict[str, SiteResult] = {}
+        results: dict[str, SessionResult] = {}
         errors: list[BaseException] = []
 
         def take_part(name: str) -> None:

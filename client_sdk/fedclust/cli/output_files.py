@@ -18,7 +18,8 @@ from fedclust.errors import UsageError, writing
 from fedclust.predictions import DETAILS, Predictions, probability_names
 from fedclust.report.ro_crate import METADATA
 from fedclust.report.tables import FORMATS, spreadsheet_text
-from fedclust.site.result import SiteResult
+from fedclust.result_file import BEGINNING
+from fedclust.session_result import SessionResult
 
 #: Says whether the beginning of a file shows that a command wrote it: only then is it replaced.
 Known = Callable[[bytes], bool]
@@ -37,7 +38,7 @@ def is_labels(begin: bytes) -> bool:
 
 def is_result(begin: bytes) -> bool:
     """Whether a file begins like a result that ``--result-out`` wrote."""
-    return begin.startswith(b"fedclust 1 ") and b"definition" in begin and b"document" in begin
+    return begin.startswith(BEGINNING)
 
 
 def is_document(begin: bytes) -> bool:
@@ -45,7 +46,7 @@ def is_document(begin: bytes) -> bool:
     crate = begin.startswith(b"PK") and METADATA.encode() in begin
     write_up = b"[@fedclust]" in begin or begin.startswith(b"@misc{fedclust,")
     table = b"centroids_original" in begin or begin.startswith(b"cluster,size,")
-    return crate or write_up or table or b'"format": "fedclust-model-' in begin
+    return crate or write_up or (table and not is_result(begin))
 
 
 def is_report(begin: bytes) -> bool:
@@ -157,7 +158,7 @@ def write_predictions(
 
 
 def write_outputs(
-    result: SiteResult, labels_out: Path | None, result_out: Path | None, id_column: str | None
+    result: SessionResult, labels_out: Path | None, result_out: Path | None, id_column: str | None
 ) -> None:
     """Write result and labels; UsageError after everything that could be written."""
 

@@ -38,10 +38,10 @@ from fedclust.errors import UsageError
 from fedclust.report.one_cloud import verdict
 from fedclust.report.tables import bounds_of
 from fedclust.report.wording import listed
+from fedclust.session_result import SessionResult
 from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.prepare import RowOptions
-from fedclust.site.result import SiteResult
 from fedclust.site.terminal import confirmed, consent_question
 from fedclust.wire import codec
 
@@ -151,7 +151,7 @@ def _take_part(
     given: RowOptions,
     interaction: _Interaction,
     line: ProgressLine,
-) -> SiteResult:
+) -> SessionResult:
     def consent(request: ConsentRequest) -> bool:
         line.pause()
         approval = site.approvals.require(request)
@@ -231,12 +231,12 @@ def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
         preview_screen(preview)
 
 
-def show_site_result(result: SiteResult, as_json: bool) -> None:
-    found = result.result_
+def show_site_result(result: SessionResult, as_json: bool) -> None:
+    found = result.result
     if as_json:
         print_json(
             {
-                "session": result.document.session,
+                "session": result.definition.name,
                 "site": result.site,
                 "clusters": len(found.centroids),
                 "rounds": found.n_rounds,
@@ -257,7 +257,7 @@ def show_site_result(result: SiteResult, as_json: bool) -> None:
         return
     show_facts(
         {
-            "session": result.document.session,
+            "session": result.definition.name,
             "site": result.site,
             "clusters": clusters_text(found),
             "rounds": f"{found.n_rounds} {MORE_ROUNDS}",

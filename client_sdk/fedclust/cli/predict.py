@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,10 @@ from fedclust.cli.console import ProgressLine, conclude, err, print_json, show, 
 from fedclust.cli.output_files import check_outputs, is_labels, write_predictions
 from fedclust.cli.result_output import warn_unlabelled
 from fedclust.cli.typed_patient import TypedPatient
-from fedclust.cluster_model import ClusterModel, is_model, load_model
 from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.errors import UsageError
 from fedclust.predictions import Predictions
-from fedclust.session_result import no_soft_clusters
-from fedclust.site.result import SiteResult
+from fedclust.session_result import SessionResult
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -27,16 +25,13 @@ app = typer.Typer(rich_markup_mode=None)
     app,
     "predict",
     "fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv",
-    "fedclust predict model.json --data new.csv --id-column mrn --out labels.csv",
     "fedclust predict classes.fedclust --data new.csv --out labels.csv --probabilities",
-    "fedclust predict model.json --value age=63 --value chol=233 --value sex=1",
+    "fedclust predict heart.fedclust --value age=63 --value chol=233 --value sex=1",
 )
 # Each parameter is an option, or a group of them, of the command.
 def predict(
     how: o.Reading,
-    result: Annotated[
-        Path, o.arg("File that --result-out wrote, or a model file (--format model).")
-    ],
+    result: Annotated[Path, o.arg("File that --result-out wrote.")],
     data: Annotated[
         str | None,
         o.opt("--data", "Table of new rows, as for `fedclust participate`.", metavar="FILE"),
@@ -86,14 +81,14 @@ def predict(
     check_outputs(((out_path, is_labels),), (result, *source.files))
     loaded = _load(result, k)
     if probabilities:
-        _require_soft(loaded)
+        loaded.require_soft()
     with ProgressLine(at_once=False) as line:
         found = loaded.place_rows(loaded.new_rows(source.rows(line.read), source.id_column))
     soft = found.probabilities if probabilities else None
     write_predictions(out_path, found, source.id_column, soft)
     if source.id_column is None:
         show(err, "labels are named by row number only; give --id-column to name the rows")
-    n_clusters = loaded.result_.n_clusters
+    n_clusters = loaded.result.n_clusters
     _conclude(found, out_path, "" if n_clusters is None else f" (K = {n_clusters})", as_json)
 
 
@@ -115,22 +110,9 @@ def _conclude(found: Predictions, out_path: Path, sweep: str, as_json: bool) -> 
     conclude(f"{len(found) - without} rows labelled: {out_path}{sweep}", facts, as_json)
 
 
-def _load(path: Path, k: int | None) -> ClusterModel | SiteResult:
-    """Read a result file or a model file."""
-    if is_model(path):
-        if k is not None:
-            raise UsageError("--k is for a result file: a model file holds one number of clusters")
-        return load_model(path)
-    loaded = SiteResult.load(path)
+def _load(path: Path, k: int | None) -> SessionResult:
+    loaded = SessionResult.load(path)
     return loaded if k is None else loaded.at(k)
-
-
-def _require_soft(loaded: ClusterModel | SiteResult) -> None:
-    """Refuse a result without soft clusters before any row is read."""
-    if isinstance(loaded, ClusterModel):
-        raise no_soft_clusters(loaded.provenance.method)
-    if loaded.result_.soft is None:
-        raise no_soft_clusters(loaded.definition.algorithm)
 
 
 def _warn_outside(found: Predictions) -> None:
@@ -148,11 +130,9 @@ def _warn_outside(found: Predictions) -> None:
     show(err, f"warning: {lie} outside what the model saw, most often in {shown}")
 
 
-def _one_patient(loaded: ClusterModel | SiteResult, values: list[str], as_json: bool) -> None:
-    model = loaded if isinstance(loaded, ClusterModel) else loaded.to_model()
-    patient = TypedPatient.read(model, values)
+def _one_patient(loaded: SessionResult, values: list[str], as_json: bool) -> None:
+    patient = TypedPatient.read(loaded, values)
     if as_json:
-        facts: dict[str, Any] = patient.facts()
-        print_json(facts)
+        print_json(patient.facts())
         return
     show_facts(patient.lines())

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
+from fedclust.report.facts import Facts
 from fedclust.report.one_cloud import chosen_text, verdict
 from fedclust.report.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
 from fedclust.report.sweep import sweep_table
-from fedclust.report.wording import equal_text, listed, share
-from fedclust.schema.encoding import columns_of
-from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+from fedclust.report.wording import equal_text, listed
+from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
@@ -21,24 +21,18 @@ from fedclust.schema.result import Bounds, Result, SweepEntry
 MORE_ROUNDS = "(and those of preparation and evaluation)"
 
 
-def show_result(result: Result, features: tuple[Feature | Outcome, ...]) -> None:
+def show_result(shown: Facts) -> None:
     """Print the clusters and how they were found; warnings on standard error."""
-    sizes = result.sizes or (None,) * len(result.centroids_original)
-    columns = columns_of(clustered(features))
+    result = shown.result
     show_table(
-        ["cluster", "persons", *(column.name for column in columns)],
+        ["cluster", "persons", *(column.name for column in shown.columns)],
         [
             (
-                k,
-                size,
-                *(
-                    f"{share(value) if column.kind == 'binary' else value:.6g}"
-                    for column, value in zip(columns, centre, strict=True)
-                ),
+                cluster.number,
+                cluster.size,
+                *(None if each.mean is None else f"{each.mean:.6g}" for each in centroid),
             )
-            for k, (size, centre) in enumerate(
-                zip(sizes, result.centroids_original.tolist(), strict=True)
-            )
+            for cluster, centroid in zip(shown.clusters, shown.centroids, strict=True)
         ],
     )
     facts = {
@@ -59,7 +53,7 @@ def show_result(result: Result, features: tuple[Feature | Outcome, ...]) -> None
         show_bounds(result.bounds)
     if result.outcomes is not None:
         show_outcomes(result.outcomes)
-    elif outcomes_of(features):
+    elif outcomes_of(shown.definition.features):
         counted = [each.n_clusters for each in result.sweep or () if each.result.outcomes]
         where = f": they were counted at K = {counted[0]} (--k {counted[0]})" if counted else ""
         show(out, f"no outcomes at this K{where}; a session counts them at one K at most")

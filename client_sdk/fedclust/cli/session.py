@@ -42,7 +42,7 @@ from fedclust.report.tables import centroid_table
 from fedclust.report.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
 from fedclust.schema.states import SessionState
-from fedclust.session_result import SessionResult, document_at, read_result
+from fedclust.session_result import SessionResult
 from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate, SessionPatch
@@ -324,22 +324,20 @@ def watch(
     "fedclust session result heart-2026 --result-out heart.fedclust",
     "fedclust session result heart-2026 --format ro-crate --license CC-BY-4.0 --out heart.zip",
     "fedclust session result heart-2026 --format methods",
-    "fedclust session result heart-2026 --format model --out model.json",
     "fedclust session result heart-2026 --k 5",
 )
 def result(
     connection: o.Connection,
     session: o.Session,
     form: Annotated[
-        Literal["table", "json", "csv", "binary", "ro-crate", "methods", "bibtex", "model"] | None,
+        Literal["table", "json", "csv", "binary", "ro-crate", "methods", "bibtex"] | None,
         o.opt(
             "--format",
             "Format of the output; by default a table, or in a file CSV if its name ends in .csv, "
             "an RO-Crate if it ends in .zip, BibTeX if it ends in .bib, else JSON. An RO-Crate is "
             "what to deposit with a publication: result, report, figures, definition and "
             "provenance in one file. To write the publication: methods is the text of its methods "
-            "section, bibtex the references of this text. A model is a small JSON file that finds "
-            "the cluster of new patients, also in other programs.",
+            "section, bibtex the references of this text.",
         ),
     ] = None,
     path: Annotated[
@@ -367,41 +365,31 @@ def result(
     shape = _result_form(form, path, as_json=as_json)
     _check_license(licence, shape)
     with connection.client() as client:
-        document = client.result_document(session)
-        if k is not None:
-            document = document_at(document, k)
-        written_up = _WRITTEN_UP.get(shape)
-        if report is not None or result_out is not None or written_up or shape == "ro-crate":
-            found = read_result(document, client.session(session).definition)
-            if report is not None:
-                found.save_report(report)
-                show(err, f"report: {report}")
-            if result_out is not None:
-                found.save(result_out)
-                show(err, f"next: fedclust predict {result_out} --data FILE --out LABELS")
-            if shape == "ro-crate" and path is not None:
-                found.save_ro_crate(path, licence)
-                show(err, f"RO-Crate: {path}")
-                return
-            if written_up is not None:
-                _output(written_up(found).encode(), path)
-                return
-    if shape == "table":
-        show_result(document.clustering(), document.features)
-        return
-    if shape == "csv":
-        content = centroid_table(document)
-    elif shape == "binary":
-        content = codec.encode_model(document)
+        found = client.result(session)
+    if k is not None:
+        found = found.at(k)
+    if report is not None:
+        found.save_report(report)
+        show(err, f"report: {report}")
+    if result_out is not None:
+        found.save(result_out)
+        show(err, f"next: fedclust predict {result_out} --data FILE --out LABELS")
+    if shape == "ro-crate" and path is not None:
+        found.save_ro_crate(path, licence)
+        show(err, f"RO-Crate: {path}")
+    elif shape == "table":
+        show_result(found)
     else:
-        content = codec.to_json(codec.to_tree(document))
-    _output(content if shape == "binary" or path else content.rstrip(b"\n") + b"\n", path)
+        content = _CONTENT[shape](found)
+        _output(content if shape == "binary" or path else content.rstrip(b"\n") + b"\n", path)
 
 
-_WRITTEN_UP: dict[str, Callable[[SessionResult], str]] = {
-    "methods": lambda result: result.methods_text(),
-    "bibtex": lambda result: result.bibtex(),
-    "model": lambda result: result.to_model().to_json().decode(),
+_CONTENT: dict[str, Callable[[SessionResult], bytes]] = {
+    "csv": lambda result: centroid_table(result.document),
+    "binary": lambda result: codec.encode_model(result.document),
+    "json": lambda result: codec.to_json(codec.to_tree(result.document)),
+    "methods": lambda result: result.methods_text().encode(),
+    "bibtex": lambda result: result.bibtex().encode(),
 }
 
 

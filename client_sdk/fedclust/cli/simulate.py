@@ -29,7 +29,7 @@ from fedclust.field_names import FieldNames
 from fedclust.json_text import read_json
 from fedclust.live_line import SlowWork
 from fedclust.report.tables import bounds_of
-from fedclust.simulate import SimulationResult
+from fedclust.session_result import SessionResult
 from fedclust.simulate import simulate as run
 from fedclust.site.data_sources import DataSource
 
@@ -146,7 +146,7 @@ def simulate(
     if as_json:
         print_json(_simulation_facts(found))
     else:
-        show_result(found.result_, found.definition_.features)
+        show_result(found)
 
 
 def _wanted_features(
@@ -166,7 +166,7 @@ def _wanted_features(
     return wanted
 
 
-def _simulation_facts(found: SimulationResult) -> dict[str, Any]:
+def _simulation_facts(found: SessionResult) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "clusters": len(found.cluster_centers_),
         "rounds": found.n_rounds_,
@@ -175,21 +175,21 @@ def _simulation_facts(found: SimulationResult) -> dict[str, Any]:
         "sizes": found.sizes_ or None,
         "warnings": found.warnings_,
         "columns": found.columns_,
-        "cluster_centers": found.cluster_centers_.tolist(),
+        "cluster_centers": [[entry.mean for entry in row] for row in found.centroids],
     }
     if found.sweep_ is not None:
         facts["sweep"] = [
             entry.model_dump(mode="json", exclude={"result"}) for entry in found.sweep_
         ]
         facts |= {
-            "choice": found.result_.choice,
-            "tied": found.result_.tied,
-            "recommendation": found.result_.recommendation,
+            "choice": found.result.choice,
+            "tied": found.result.tied,
+            "recommendation": found.result.recommendation,
         }
     if found.one_cloud_ is not None:
         facts["one_cloud"] = found.one_cloud_
-    if found.result_.bounds is not None:
-        facts["bounds"] = bounds_of(found.result_.bounds)
+    if found.result.bounds is not None:
+        facts["bounds"] = bounds_of(found.result.bounds)
     return facts
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.cluster_model import ClusterModel
 from fedclust.errors import UsageError
 from fedclust.predictions import CLOSE, DETAILS, Predictions
 from fedclust.report.drawing import short
-from fedclust.report.facts import Cluster, ClusterColumn, describe_clusters
+from fedclust.report.facts import Cluster, ClusterColumn
 from fedclust.report.figures import mean_of
-from fedclust.schema.encoding import columns_of, encode_features, undone
+from fedclust.schema.encoding import encode_features, undone
 from fedclust.schema.feature import Feature
+from fedclust.session_result import SessionResult
 
 _TRUTH = {"0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0, "false": 0.0, "true": 1.0}
 _MISSING = ("", "na", "nan", "null", "none", ".")
@@ -24,24 +24,29 @@ _MISSING = ("", "na", "nan", "null", "none", ".")
 
 @dataclass(frozen=True)
 class TypedPatient:
-    """A patient, the model, and what the model says of the patient.
+    """A patient, the result, and what the result says of the patient.
 
     Attributes
     ----------
-    model : ClusterModel
+    model : SessionResult
     values : dict of str to (float or None)
         By feature: a number, 0 or 1, or the place of a level; None where missing.
     found : Predictions
         Of this one row.
     """
 
-    model: ClusterModel
+    model: SessionResult
     values: dict[str, float | None]
     found: Predictions
 
     @classmethod
-    def read(cls, model: ClusterModel, texts: Sequence[str]) -> TypedPatient:
+    def read(cls, model: SessionResult, texts: Sequence[str]) -> TypedPatient:
         """Read FEATURE=VALUE texts and place the patient; UsageError says what is wrong."""
+        if model.rule == "method":
+            raise UsageError(
+                f"a result of {model.definition.algorithm} with these options places no single "
+                "patient: its centroids alone do not tell the cluster. Give --data and --out"
+            )
         values = _read_values(model.features, texts)
         raw = []
         for feature in model.features:
@@ -55,7 +60,7 @@ class TypedPatient:
                 number = max(number, feature.lower or 0.0) if value is not None else number
             raw.append(np.array([number]))
         held = [name for name, value in values.items() if value is not None]
-        if model.missing.rule != "mask":
+        if model.definition.policy.missing != "mask":
             held = list(values)
         elif not held:
             raise UsageError("give at least one value: --value FEATURE=VALUE")
@@ -66,8 +71,7 @@ class TypedPatient:
     def cluster(self) -> Cluster | None:
         """The patient's cluster; None without a label."""
         k = int(self.found.labels[0])
-        columns = columns_of(self.model.features)
-        return None if k < 0 else describe_clusters(self.model.result_, columns)[k]
+        return None if k < 0 else self.model.clusters[k]
 
     @property
     def missing(self) -> list[str]:
@@ -137,7 +141,7 @@ class TypedPatient:
     def _missing_text(self) -> str:
         if not self.missing:
             return ""
-        names, rule = ", ".join(self.missing), self.model.missing.rule
+        names, rule = ", ".join(self.missing), self.model.definition.policy.missing
         if rule == "drop":
             return f"{names}: this model gives no cluster without them"
         if rule == "mask":
@@ -145,10 +149,10 @@ class TypedPatient:
         return "; ".join(map(self._imputed_text, self.missing))
 
     def _imputed_text(self, name: str) -> str:
-        columns = columns_of(self.model.features)
+        columns, impute = self.model.columns, self.model.result.impute
         places = [j for j, column in enumerate(columns) if column.feature == name]
-        impute = np.array([[column.impute or 0.0 for column in self.model.columns]])
-        values, first = undone(columns, impute)[0], columns[places[0]]
+        known = np.zeros(len(columns)) if impute is None else impute
+        values, first = undone(columns, known[None, :])[0], columns[places[0]]
         if first.block is not None:
             return f"{name}: counts as the shares of its levels over all sites"
         if first.kind == "binary":

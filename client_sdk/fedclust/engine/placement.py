@@ -12,6 +12,7 @@ from fedclust.engine.outside import OutsideLimits, find_outside, outside_limits
 from fedclust.engine.plan import Plan
 from fedclust.engine.site import keep_columns, label, probabilities
 from fedclust.methods.common.assign import distances_to_clusters, label_by_centroid
+from fedclust.numeric.threads import one_thread
 from fedclust.schema.encoding import Column
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory
@@ -108,7 +109,8 @@ def label_by_distance(
 ) -> IntArray:
     """Label new rows by the nearest cluster; the labels of :func:`place_by_distance`."""
     rows = np.asarray(X, dtype=np.float64)
-    return label_by_centroid(result, rows if mask is None else keep_columns(result, rows, mask))
+    with one_thread():
+        return label_by_centroid(result, rows if mask is None else keep_columns(result, rows, mask))
 
 
 def _placement(

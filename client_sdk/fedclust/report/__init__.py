@@ -8,7 +8,7 @@ They use only what the coordinator released; nothing here reads rows, files or t
 
 from fedclust.report.comparison import Comparison, compare, comparison_sections
 from fedclust.report.drawing import Figure
-from fedclust.report.facts import Cluster, ClusterColumn, Facts, facts_of_document
+from fedclust.report.facts import Cluster, ClusterColumn, Facts
 from fedclust.report.figures import Plots, drawn_figures
 from fedclust.report.markup import Section
 from fedclust.report.methods_text import bibtex, methods_text
@@ -28,7 +28,6 @@ __all__ = [
     "comparison_sections",
     "csv_text",
     "drawn_figures",
-    "facts_of_document",
     "html",
     "json_text",
     "methods_text",

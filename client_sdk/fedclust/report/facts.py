@@ -6,18 +6,21 @@ import functools
 import math
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 import numpy as np
 
+from fedclust.errors import UsageError
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.report.dissimilarity import dissimilarity_text
 from fedclust.report.wording import share, without_noise
 from fedclust.schema.encoding import Column, blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
+from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
-__all__ = ["Cluster", "ClusterColumn", "Facts", "Mode", "describe_clusters", "facts_of_document"]
+__all__ = ["Cluster", "ClusterColumn", "Facts", "Mode"]
 
 #: Least standardised difference that sets a cluster apart (Cohen's medium effect).
 NOTABLE = 0.5
@@ -99,7 +102,9 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that a report says.
+    """What a result says to its reader, in the features' own units.
+
+    Reports read only this. :class:`fedclust.SessionResult` adds what labels rows and writes files.
 
     Parameters
     ----------
@@ -117,6 +122,35 @@ class Facts:
     provenance: Provenance | None = None
     completed_at: datetime | None = None
 
+    @classmethod
+    def of(cls, document: ResultDocument, definition: Definition) -> Self:
+        """Return what a result document says.
+
+        Parameters
+        ----------
+        document : ResultDocument
+        definition : Definition
+
+        Raises
+        ------
+        ValidationError
+            This version cannot read the document.
+        """
+        return cls(document.clustering(), definition, document.provenance, document.completed_at)
+
+    @property
+    def document(self) -> ResultDocument:
+        """The result as it travels; UsageError for a simulation, which has no provenance."""
+        if self.provenance is None or self.completed_at is None:
+            raise UsageError("a simulation's result has no provenance to publish")
+        return ResultDocument(
+            session=self.definition.name,
+            completed_at=self.completed_at,
+            features=self.definition.features,
+            result=codec.to_tree(self.result),
+            provenance=self.provenance,
+        )
+
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the centroids."""
@@ -131,7 +165,18 @@ class Facts:
     @functools.cached_property
     def clusters(self) -> tuple[Cluster, ...]:
         """The clusters, in the order of their numbers."""
-        return describe_clusters(self.result, self.columns)
+        sizes = self.result.sizes or (None,) * len(self.result.centroids)
+        persons = sum(size for size in sizes if size)
+        return tuple(
+            Cluster(
+                number=k,
+                size=size,
+                share=None if size is None or not persons else size / persons,
+                entries=_cluster_columns(self.result, self.columns, k),
+                modes=_modes(self.result, self.columns, k),
+            )
+            for k, size in enumerate(sizes)
+        )
 
     @functools.cached_property
     def centroids(self) -> tuple[tuple[ClusterColumn, ...], ...]:
@@ -167,30 +212,13 @@ class Facts:
         )
 
     def site_name(self, site: str) -> str:
-        """Return what a reader calls a site."""
+        """Return what a reader calls a site.
+
+        Parameters
+        ----------
+        site : str
+        """
         return "your site" if site == self.own_site else site
-
-
-def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
-    """Return the facts of a result document."""
-    result = document.clustering()
-    return Facts(result, definition, document.provenance, document.completed_at)
-
-
-def describe_clusters(result: Result, columns: tuple[Column, ...]) -> tuple[Cluster, ...]:
-    """Return the clusters of a result, in the order of their numbers."""
-    sizes = result.sizes or (None,) * len(result.centroids)
-    persons = sum(size for size in sizes if size)
-    return tuple(
-        Cluster(
-            number=k,
-            size=size,
-            share=None if size is None or not persons else size / persons,
-            entries=_cluster_columns(result, columns, k),
-            modes=_modes(result, columns, k),
-        )
-        for k, size in enumerate(sizes)
-    )
 
 
 def _cluster_columns(

@@ -26,6 +26,8 @@ __all__ = ["TableName", "frame", "html_overview", "text_overview"]
 TableName: TypeAlias = Literal[
     "clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"
 ]
+#: What a reader sees is the result of a session, simulated or not.
+_KIND = "SessionResult"
 #: Most clusters and warnings of a repr; with its other lines at most 20.
 _CLUSTERS, _WARNINGS = 9, 3
 #: Widest column of a repr.
@@ -48,9 +50,9 @@ _LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
 _NAME, _TEXT = 60, 1_000
 
 
-def text_overview(kind: str, facts: Facts) -> str:
+def text_overview(facts: Facts) -> str:
     """Return a result in at most 20 lines of 100 columns."""
-    lines = [f"{kind}: {_summary(facts)}", *_facts(facts)]
+    lines = [f"{_KIND}: {_summary(facts)}", *_facts(facts)]
     lines += _text_table(facts)
     warnings = [f"warning: {text}" for text in facts.result.warnings]
     hidden = len(warnings) - _WARNINGS
@@ -162,10 +164,10 @@ def _persons(size: int | None) -> str:
 # --- notebooks ------------------------------------------------------------------------------------
 
 
-def html_overview(kind: str, facts: Facts) -> str:
+def html_overview(facts: Facts) -> str:
     """Return a result as a fragment of HTML: facts, warnings, profile, sizes; all escaped."""
     result = facts.result
-    parts = [f"<p><b>{escape(kind)}</b>: {escape(_summary(facts))}</p>"]
+    parts = [f"<p><b>{_KIND}</b>: {escape(_summary(facts))}</p>"]
     parts += [f"<p>{escape(line)}</p>" for line in _facts(facts)]
     parts += [
         f'<p class="warning">Warning: {escape(cut(text, _TEXT))}</p>' for text in result.warnings

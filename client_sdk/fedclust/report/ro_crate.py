@@ -20,7 +20,7 @@ from typing import Any
 from fedclust.definition import canonical, read_definition
 from fedclust.errors import UsageError
 from fedclust.methods.registry import METHODS
-from fedclust.report.facts import Facts, facts_of_document
+from fedclust.report.facts import Facts
 from fedclust.report.figures import Plots, drawn_figures
 from fedclust.report.markup import html_document, html_table
 from fedclust.report.methods_text import WRITE_UP
@@ -138,7 +138,7 @@ def crate_bytes(
         raise UsageError("an RO-Crate needs rocrate: pip install 'fedclust[crate]'") from None
     # As they are stored and travel: the order of keys may differ in memory.
     document = codec.decode_model(ResultDocument, codec.encode_model(document))
-    facts = facts_of_document(document, read_definition(frozen))
+    facts = Facts.of(document, read_definition(frozen))
     contents = _contents(facts, document, frozen)
     figures = {f"figures/{name}.svg": each for name, each in drawn_figures(Plots(facts)).items()}
     contents |= {path: f"{each.titled_svg}\n".encode() for path, each in figures.items()}

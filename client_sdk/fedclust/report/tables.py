@@ -182,10 +182,12 @@ def write_report(facts: Facts, path: Path) -> None:
 def centroid_table(document: ResultDocument) -> bytes:
     """Return a result's centroids as CSV: cluster, size (or empty), columns in own units.
 
-    A level's column is named ``feature=level`` and holds shares. Cluster numbers are the labels,
-    from 0.
+    What is unknown is empty. A level's column is named ``feature=level`` and holds shares. Cluster
+    numbers are the labels, from 0.
     """
     centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
+    mask: Any = document.result.get("mask")
+    known = np.ones(centroids.shape, dtype=np.bool_) if mask is None else np.asarray(mask)
     sizes = document.result.get("sizes") or (None,) * len(centroids)
     columns = columns_of(clustered(document.features))
     text = io.StringIO()
@@ -193,8 +195,8 @@ def centroid_table(document: ResultDocument) -> bytes:
     writer.writerow(["cluster", "size", *(spreadsheet_text(column.name) for column in columns)])
     for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
         tidy = [
-            share(value) if column.kind == "binary" else value
-            for column, value in zip(columns, centroid, strict=True)
+            repr(share(value) if column.kind == "binary" else value) if is_known else ""
+            for column, value, is_known in zip(columns, centroid, known[cluster], strict=True)
         ]
-        writer.writerow([cluster, "" if size is None else size, *map(repr, tidy)])
+        writer.writerow([cluster, "" if size is None else size, *tidy])
     return text.getvalue().encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedclust.site.data_sources import DataSource, DataSources, data_source
 from fedclust.site.participate import Site
 from fedclust.site.progress import Preview, Progress, SessionStatus
-from fedclust.site.result import SiteResult
 
 __all__ = [
     "DataSource",
@@ -14,6 +13,5 @@ __all__ = [
     "Progress",
     "SessionStatus",
     "Site",
-    "SiteResult",
     "data_source",
 ]

@@ -19,6 +19,7 @@ from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
 from fedclust.schema.display import Listing
+from fedclust.session_result import SessionResult
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore, Overtaken
@@ -34,7 +35,6 @@ from fedclust.site.prepare import (
     with_points,
 )
 from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
-from fedclust.site.result import SiteResult
 from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
 from fedclust.site.settings import read_settings
@@ -245,7 +245,7 @@ class Site:
         ask: Callable[[Preview], bool] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         **rows: Unpack[RowOptions],
-    ) -> SiteResult:
+    ) -> SessionResult:
         """Take part in a session from joining to labels. Call it again to resume.
 
         Parameters
@@ -293,7 +293,7 @@ class Site:
 
         Returns
         -------
-        SiteResult
+        SessionResult
             The clustering, with the labels of this site's rows.
 
         Raises

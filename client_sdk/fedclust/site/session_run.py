@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
 from fedclust.engine import outcomes
 from fedclust.schema.states import ENDED
+from fedclust.session_result import KnownSite, SessionResult, read_result
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
@@ -36,7 +35,6 @@ from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, Wri
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Prepared
 from fedclust.site.progress import Preview, Progress, as_preview, waiting, without_counts
-from fedclust.site.result import SiteResult
 from fedclust.site.table_events import TableEvents
 from fedclust.site.terminal import decide_consent
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
@@ -112,7 +110,7 @@ class SessionRun:
 
     # --- from joining to labels -------------------------------------------------------------------
 
-    def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SiteResult:
+    def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SessionResult:
         """Take part until the session ends; see :meth:`fedclust.Site.participate`.
 
         Raises
@@ -258,7 +256,7 @@ class SessionRun:
             message = f"this site refused a task ({own.refused_task})"
         return errors.SiteLeft(self.session, message, state)
 
-    def result(self, task: TaskResponse) -> SiteResult:
+    def result(self, task: TaskResponse) -> SessionResult:
         if task.session_state != "completed":
             info = self.client.session(self.session)
             if task.session_state == "cancelled":
@@ -268,12 +266,11 @@ class SessionRun:
         document = self.client.result_document(self.session)
         if document.provenance.definition_sha256 != self.request.definition_sha256:
             raise errors.ProtocolError("the result is of another definition")
-        try:
-            result = SiteResult(document, self.request.definition, self.request.site)
-        except ValidationError:
-            raise errors.ProtocolError("the result cannot be read by this SDK") from None
+        request = self.request
+        result = read_result(document, request.definition, request.site)
         self.report(Progress("done"))
-        return result.with_labels(self.rows, self.request.features, self.journal.memory or None)
+        own = KnownSite(self.rows, request.features, self.journal.memory or None)
+        return result.with_rows({request.site: own})
 
     # --- one round --------------------------------------------------------------------------------
 

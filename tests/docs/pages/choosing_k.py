@@ -18,4 +18,4 @@ def around(page: Page) -> Iterator[None]:
         page.names["site"] = site
         yield
     assert (page.place / "labels-5.csv").exists()
-    assert page.names["result"].result_.recommendation
+    assert page.names["result"].result.recommendation

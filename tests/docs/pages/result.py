@@ -39,7 +39,7 @@ def check_results(page: Page) -> None:
     result, three = page.names["result"], page.names["three"]
     assert three.cluster_centers_.shape == (3, 2)
     assert len(page.names["found"].only_second) == 1
-    assert f"number of clusters ({chosen_text(result.result_)})" in result.plot.choice().svg
+    assert f"number of clusters ({chosen_text(result.result)})" in result.plot.choice().svg
     assert ">persons, by cluster<" in three.plot.sizes().svg
     two = result.at(2).plot.centroids().svg
     # Several K: the sites sent cells, so the clusters are on the axes of all persons.

@@ -18,7 +18,7 @@ from fedclust_service.http.ui.result_pages import (
     absent_result,
     as_markup,
     number_of_clusters,
-    read_result,
+    read_shown,
 )
 from fedclust_service.orchestration import sessions
 from fedclust_service.orchestration.session_rows import list_completed
@@ -70,7 +70,7 @@ def _sides(page: PageRequest, infos: Sequence[SessionInfo]) -> list[Side]:
         for side, info in zip(_SIDES, infos, strict=True)
     ]
     named = {info.name: info for info in infos}
-    read = {name: read_result(page, info, None) for name, info in named.items()}
+    read = {name: read_shown(page, info, None) for name, info in named.items()}
     shown = [replace(read[info.name], k=k) for info, k in zip(infos, given, strict=True)]
     return [
         Side(

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from markupsafe import Markup
 from starlette.responses import Response
 
-from fedclust.cluster_model import has_model, model_of_result
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
 from fedclust.report import (
@@ -18,7 +17,6 @@ from fedclust.report import (
     Plots,
     Section,
     drawn_figures,
-    facts_of_document,
     report_bytes,
     sections,
 )
@@ -27,10 +25,12 @@ from fedclust.report.one_cloud import chosen_text
 from fedclust.report.ro_crate import check_license, crate_bytes
 from fedclust.report.tables import centroid_table
 from fedclust.schema.result import Result
+from fedclust.session_result import SessionResult, read_result
 from fedclust.wire import codec
-from fedclust.wire.models import Definition, ResultDocument, SessionInfo
+from fedclust.wire.models import ResultDocument, SessionInfo
 from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import JSON
+from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import CSV
 from fedclust_service.http.ui.page_request import PageRequest, get
@@ -112,7 +112,7 @@ class ShownResult:
             return Markup("<p>There is no profile: {}.</p>").format(str(error))
 
 
-def read_result(page: PageRequest, session: SessionInfo, k: int | None) -> ShownResult:
+def read_shown(page: PageRequest, session: SessionInfo, k: int | None) -> ShownResult:
     """Read a whole result once, which is one line of the audit trail."""
     document = results.get_result(page.co, page.actor, session.name)
     return ShownResult(session, document, Result.model_validate(document.result), k)
@@ -144,7 +144,6 @@ class Download(NamedTuple):
     links: tuple[tuple[str, str], ...]
 
 
-_MODEL = "Model for new patients"
 _DOWNLOADS = (
     Download(
         "Report",
@@ -159,19 +158,14 @@ _DOWNLOADS = (
     ),
     Download(
         "Result",
-        "As the HTTP interface gives it: everything about the clusters, in scaled and own units.",
+        "Everything about the clusters, in scaled and own units. It finds the cluster of new "
+        "patients, with fedclust predict or in another program.",
         (("JSON", "result.json"),),
     ),
     Download(
         "Centroids",
         "One line for each cluster: its size and its centroid in own units.",
         (("CSV", "centroids.csv"),),
-    ),
-    Download(
-        _MODEL,
-        "Finds the cluster of new patients, with fedclust predict or in another program. It holds "
-        "nothing of single sites.",
-        (("JSON", "model.json"),),
     ),
     Download(
         "Definition",
@@ -186,10 +180,9 @@ def _result(page: PageRequest) -> Response:
     k = number_of_clusters(page, "k")
     if session.state != "completed":
         return absent_result(page, session)
-    reading = read_result(page, session, k)
+    reading = read_shown(page, session, k)
     facts = reading.facts
     drawn = drawn_figures(Plots(facts))
-    modelled = has_model(facts.result, facts.definition)
     return page.render(
         "result.html",
         reading=reading,
@@ -197,7 +190,7 @@ def _result(page: PageRequest) -> Response:
         facts=facts,
         sections=[(each.key, each.title, as_markup(each)) for each in sections(facts)],
         downloads=[
-            *(each for each in _DOWNLOADS if modelled or each.name != _MODEL),
+            *_DOWNLOADS,
             *_figure_downloads([(name, drawn[name].title) for name in drawn]),
         ],
         own_mapping=facts.result.mapping.get(page.actor.name, ()),
@@ -238,7 +231,6 @@ _FILES = {
     "methods.md": ("text/markdown; charset=utf-8", "-methods.md"),
     "references.bib": ("application/x-bibtex", "-references.bib"),
     "ro-crate.zip": ("application/zip", "-ro-crate.zip"),
-    "model.json": (JSON, "-model.json"),
 }
 
 
@@ -248,36 +240,25 @@ def _file(page: PageRequest) -> Response:
         raise Refusal("not-found", "There is no such file of a result.")
     media, ending = _FILES[file]
     licence = _license(page) if file == "ro-crate.zip" else None
-    document, facts, stem = _downloaded(page)
+    result, stem = _downloaded(page)
     if file == "ro-crate.zip":
-        content = _crate(document, facts.definition, licence)
-    elif file == "model.json":
-        content = _model(document, facts.definition)
+        content = _crate(result, licence)
     elif file == "result.json":
-        content = codec.to_json(codec.to_tree(document))
+        content = result.to_json()
     elif file == "centroids.csv":
-        content = centroid_table(document)
+        content = centroid_table(result.document)
     elif file in WRITE_UP:
-        content = WRITE_UP[file](facts).encode()
+        content = WRITE_UP[file](result).encode()
     else:
-        content = report_bytes(facts, file)
+        content = report_bytes(result, file)
     return _attachment(content, media, f"{stem}{ending}")
 
 
-def _crate(document: ResultDocument, definition: Definition, licence: str | None) -> bytes:
+def _crate(result: SessionResult, licence: str | None) -> bytes:
     try:
-        return crate_bytes(document, definition, licence)
+        return crate_bytes(result.document, result.definition, licence)
     except UsageError as error:
         raise Refusal("version-unsupported", f"{error}.") from None
-
-
-def _model(document: ResultDocument, definition: Definition) -> bytes:
-    # As it travels, which cuts times.
-    received = codec.decode_model(ResultDocument, codec.encode_model(document))
-    try:
-        return model_of_result(received, definition).to_json()
-    except UsageError as error:
-        raise Refusal("not-found", f"{error}.") from None
 
 
 def _license(page: PageRequest) -> str | None:
@@ -298,8 +279,8 @@ def _definition(page: PageRequest) -> Response:
 
 def _figure(page: PageRequest) -> Response:
     name, ending = page.param("name"), page.param("ending")
-    _, facts, stem = _downloaded(page)
-    found = drawn_figures(Plots(facts)).get(name)
+    result, stem = _downloaded(page)
+    found = drawn_figures(result.plot).get(name)
     if found is None or ending not in ("svg", "png"):
         raise Refusal("not-found", "This result has no such figure. Its page lists those it has.")
     if ending == "svg":
@@ -310,7 +291,7 @@ def _figure(page: PageRequest) -> Response:
         return page.render(
             "figure_refused.html",
             status=503,
-            session=facts.definition.name,
+            session=result.definition.name,
             name=name,
             title=found.title,
             why=str(error),
@@ -319,15 +300,16 @@ def _figure(page: PageRequest) -> Response:
     return _attachment(content, _PNG, f"{stem}-{name}.png")
 
 
-def _downloaded(page: PageRequest) -> tuple[ResultDocument, Facts, str]:
-    """Return what a download is made of, and what its file's name begins with."""
+def _downloaded(page: PageRequest) -> tuple[SessionResult, str]:
+    """Return the result that a download is made of, and what its file's name begins with."""
     k = number_of_clusters(page, "k")
     session = sessions.get_session(page.co, page.actor, page.param("session"))
     document = results.get_result(page.co, page.actor, session.name, k)
     # As it travels, so that reports are those that the SDK writes.
     received = codec.decode_model(ResultDocument, codec.encode_model(document))
     stem = session.name if k is None else f"{session.name}-k{k}"
-    return document, facts_of_document(received, session.definition), stem
+    site = page.actor.name if page.actor.role is Role.SITE else ""
+    return read_result(received, session.definition, site), stem
 
 
 def _attachment(content: bytes, media: str, name: str) -> Response:

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedclust import FederatedKMeans, SessionResult, SimulationResult, load_model, simulate
-from fedclust.cluster_model import ClusterModel
+from fedclust import FederatedKMeans, SessionResult, simulate
 from fedclust.data import DataWarning
 from fedclust.engine.placement import goes_by_distance
 from fedclust.errors import DataError, UsageError
@@ -57,7 +56,7 @@ def holed(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 
 def session(
     method: str = "fkm", missing: str = "impute", distance: str = "euclidean", **config: Any
-) -> SimulationResult:
+) -> SessionResult:
     sites = {name: patients(120, seed) for seed, name in enumerate(("ada", "bern", "cork"))}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -75,21 +74,25 @@ def session(
 
 
 @pytest.fixture(scope="module")
-def result() -> SimulationResult:
+def result() -> SessionResult:
     return session()
 
 
 @pytest.fixture(scope="module")
-def model(result: SimulationResult, tmp_path_factory: pytest.TempPathFactory) -> ClusterModel:
-    path = tmp_path_factory.mktemp("model") / "model.json"
-    result.save_model(path)
-    return load_model(path)
+def model(result: SessionResult, tmp_path_factory: pytest.TempPathFactory) -> SessionResult:
+    return reread(result, tmp_path_factory.mktemp("model"))
+
+
+def reread(result: SessionResult, folder: Path) -> SessionResult:
+    """Return a result as another reads it."""
+    result.save(folder / "heart.fedclust")
+    return SessionResult.load(folder / "heart.fedclust")
 
 
 def plain(content: bytes) -> Any:
-    """Return the function of the page, for a model file."""
+    """Return the function of the page, for a result file."""
     (code,) = re.findall(r"^def cluster\(.*?(?=^```)", PAGE, re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"np": np, "model": json.loads(content)}
+    names: dict[str, Any] = {"np": np, "file": json.loads(content)}
     exec(code, names)  # noqa: S102 - the page's own example
     return names["cluster"]
 
@@ -106,25 +109,24 @@ def plain(content: bytes) -> Any:
         ("lloyd", "impute", "gower"),
     ],
 )
-def test_a_plain_program_gives_the_same_labels(method: str, missing: str, distance: str) -> None:
+def test_a_plain_program_gives_the_same_labels(
+    method: str, missing: str, distance: str, tmp_path: Path
+) -> None:
     found = session(method, missing, distance)
     rows = holed(patients(80, 9))
     labels = found.predict(rows)
-    content = found.to_model().to_json()
-    cluster = plain(content)
+    cluster = plain(found.to_json())
     expected = [cluster(patient) for patient in rows.to_dict("records")]
     assert [-1 if k is None else k for k in expected] == labels.tolist()
     assert (set(labels) >= {-1}) is (missing == "drop")
-    by_file = ClusterModel.model_validate_json(
-        json.dumps({k: v for k, v in json.loads(content).items() if k != "sha256"})
-    )
+    by_file = reread(found, tmp_path)
     details, ours = by_file.predict_details(rows), found.predict_details(rows)
     for name in ("labels", "second", "margin", "distance", "outside"):
         np.testing.assert_array_equal(getattr(details, name), getattr(ours, name))
     assert details.why == ours.why
 
 
-def test_a_session_whose_sites_lack_features() -> None:
+def test_a_session_whose_sites_lack_features(tmp_path: Path) -> None:
     def lacking(seed: int, *names: str) -> pd.DataFrame:
         return patients(120, seed).drop(columns=[*names])
 
@@ -133,22 +135,18 @@ def test_a_session_whose_sites_lack_features() -> None:
     found = simulate(
         "overlap", sites, config={"n_clusters": 3}, policy=policy, features=FEATURES, seed=1
     )
-    model = found.to_model()
+    model = reread(found, tmp_path)
     for rows in (patients(40, 8), lacking(8, "age", "pain"), holed(patients(40, 8))):
         assert (model.predict(rows) == found.predict(rows)).all()
         details = model.predict_details(rows)
         np.testing.assert_array_equal(details.margin, found.predict_details(rows).margin)
 
 
-def test_every_result_says_the_same(
-    result: SimulationResult, model: ClusterModel, tmp_path: Path
-) -> None:
+def test_every_result_says_the_same(result: SessionResult, model: SessionResult) -> None:
     rows = patients(60, 5)
-    result.save(tmp_path / "heart.fedclust")
-    loaded = SessionResult.load(tmp_path / "heart.fedclust")
     estimator = FederatedKMeans.from_result(result)
     ours = result.predict_details(rows).to_frame()
-    for each in (loaded, estimator, model, loaded.to_model()):
+    for each in (estimator, model):
         pd.testing.assert_frame_equal(each.predict_details(rows).to_frame(), ours)
     assert (ours["cluster"] == result.predict(rows)).all()
 
@@ -170,7 +168,7 @@ _ROWS = st.lists(
 @given(rows=_ROWS)
 @settings(max_examples=60, deadline=None)
 def test_whatever_the_rows_are_each_is_placed_by_itself(
-    model: ClusterModel, result: SimulationResult, rows: list[tuple[Any, ...]]
+    model: SessionResult, result: SessionResult, rows: list[tuple[Any, ...]]
 ) -> None:
     frame = pd.DataFrame(rows, columns=[each["name"] for each in FEATURES], dtype=object)
     with warnings.catch_warnings():
@@ -195,7 +193,7 @@ def test_whatever_the_rows_are_each_is_placed_by_itself(
 # --- margin ---------------------------------------------------------------------------------------
 
 
-def test_the_margin_is_the_simplified_silhouette_of_a_row(result: SimulationResult) -> None:
+def test_the_margin_is_the_simplified_silhouette_of_a_row(result: SessionResult) -> None:
     rows = patients(200, 4)
     found, apart = result.predict_details(rows), FederatedKMeans.from_result(result).transform(rows)
     ordered = np.sort(apart, axis=1)
@@ -205,7 +203,7 @@ def test_the_margin_is_the_simplified_silhouette_of_a_row(result: SimulationResu
     assert (found.close == (found.margin < 0.1)).all()
 
 
-def test_the_margin_on_a_centroid_and_halfway(result: SimulationResult) -> None:
+def test_the_margin_on_a_centroid_and_halfway(result: SessionResult) -> None:
     first, second = result.cluster_centers_[:2, 0]
     ages = {"ada": np.repeat([[40.0], [70.0]], 20, axis=0)}
     two = simulate("fkm", ages, config={"n_clusters": 2})
@@ -222,8 +220,8 @@ def test_prototypes_count_by_cluster() -> None:
     found = session("spectral", "drop")
     rows = patients(50, 7)
     details = found.predict_details(rows)
-    one = found.result_
-    X = found.to_model().result_.space.to_scaled(_encoded(rows))
+    one = found.result
+    X = found.result.space.to_scaled(_encoded(rows))
     apart = np.sqrt(((X[:, None] - one.prototypes) ** 2).sum(axis=2))
     of = np.array(one.prototype_labels)
     nearest = np.stack([apart[:, of == k].min(axis=1) for k in range(3)], axis=1)
@@ -237,51 +235,49 @@ def _encoded(rows: pd.DataFrame) -> np.ndarray[Any, Any]:
     return np.column_stack([*numbers, *levels])
 
 
-def test_labels_by_something_else_than_distance_have_no_margin_and_no_model() -> None:
+def test_labels_by_something_else_than_distance_have_no_margin() -> None:
     found = session("spectral", "drop", alignment="sign", n_clusters=2)
     rows = patients(20, 3)
     details = found.predict_details(rows)
     assert set(details.labels) == {-1}
     assert np.isnan(details.margin).all()
     assert set(found.predict_details(rows, site="ada").second) == {-1}
-    with pytest.raises(UsageError, match="a result of spectral with these options has no model"):
-        found.to_model()
+    assert json.loads(found.to_json())["rule"] == "method"
     other = dataclasses.replace(METHODS["fkm"], nearest=False)
-    assert not goes_by_distance(other, session().result_)
+    assert not goes_by_distance(other, session().result)
 
 
 # --- the file -------------------------------------------------------------------------------------
 
 
-def test_the_file_says_which_means_are_typical_values(
-    result: SimulationResult, model: ClusterModel
+def test_the_file_is_readable_and_read_as_it_was_written(
+    result: SessionResult, model: SessionResult
 ) -> None:
-    assert result.result_.profile is not None
-    assert model.result_.profile is not None
-    assert "male" in result.result_.profile.typical
-    assert model.result_.profile.typical == result.result_.profile.typical
+    text = result.to_json().decode()
+    content = json.loads(text)
+    assert (content["format"], content["rule"]) == ("fedclust-result-1", "nearest-centroid")
+    assert "A missing value counts as the column's impute" in content["rule_text"]
+    assert content["definition"]["features"][1]["unit"] == "mg/dl"
+    assert content["result"]["sizes"] == list(result.sizes_ or ())
+    assert "male" in content["result"]["profile"]["typical"]
+    assert any(line.startswith('  "centroids": [[') for line in text.splitlines())
+    assert model.to_json() == result.to_json()
+    assert (model.labels_, model.trace_) == (None, ())
 
 
-def test_the_file_is_readable_and_says_nothing_by_site(
-    result: SimulationResult, model: ClusterModel
+def test_another_version_of_the_method_reads_what_goes_by_distance(
+    result: SessionResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = json.loads(model.to_json())
-    assert content["format"] == "fedclust-model-1"
-    assert content["features"][1]["unit"] == "mg/dl"
-    assert content["missing"]["rule"] == "impute"
-    assert len(content["clusters"]) == 3
-    text = model.to_json().decode()
-    assert max(map(len, text.splitlines())) < 2000
-    for name in ("ada", "bern", "cork"):
-        assert name not in text
-    assert load_model_from(text, model) == model
-    assert [c["persons"] for c in content["clusters"]] == list(result.sizes_ or ())
-
-
-def load_model_from(text: str, model: ClusterModel) -> ClusterModel:
-    tree = json.loads(text)
-    tree.pop("sha256")
-    return type(model).model_validate_json(json.dumps(tree))
+    rows = patients(20, 3)
+    result.save(tmp_path / "heart.fedclust")
+    other = session("spectral", "drop", alignment="sign", n_clusters=2)
+    other.save(tmp_path / "other.fedclust")
+    for name in ("fkm", "spectral"):
+        monkeypatch.setitem(METHODS, name, dataclasses.replace(METHODS[name], version=99))
+    loaded = SessionResult.load(tmp_path / "heart.fedclust")
+    assert (loaded.predict(rows) == result.predict(rows)).all()
+    with pytest.raises(UsageError, match="of this method; this program supports: 99"):
+        SessionResult.load(tmp_path / "other.fedclust")
 
 
 @given(data=st.data())
@@ -289,7 +285,7 @@ def load_model_from(text: str, model: ClusterModel) -> ClusterModel:
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_a_changed_file_is_refused(
-    model: ClusterModel, tmp_path: Path, data: st.DataObject
+    model: SessionResult, tmp_path: Path, data: st.DataObject
 ) -> None:
     """Whatever is changed, also with a right checksum: a UsageError, or a model that works."""
     content = json.loads(model.to_json())
@@ -306,10 +302,10 @@ def test_a_changed_file_is_refused(
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(content), "utf-8")
     try:
-        found = load_model(path)
+        found = SessionResult.load(path)
     except UsageError:
         return
-    assert sealed
+    assert sealed or content == json.loads(model.to_json())
     # Of other bounds a row may be outside, and a weight says what the scale is.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
@@ -319,22 +315,22 @@ def test_a_changed_file_is_refused(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("x", "this is no model file"),
-        ('{"format": "fedclust-model-9"}', "reads fedclust-model-1: upgrade"),
-        ('{"format": "fedclust-model-1"}', "not a model that this version reads: provenance"),
+        ("x", "this is no result file"),
+        ('{"format": "fedclust-result-9"}', "reads fedclust-result-1: upgrade"),
+        ('{"format": "fedclust-result-1"}', "the checksum does not match"),
     ],
 )
 def test_another_file_is_refused(content: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(content, "utf-8")
     with pytest.raises(UsageError, match=said):
-        load_model(path)
+        SessionResult.load(path)
 
 
 # --- checks of the rows ---------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_a_table_is_named_without_its_values(model: ClusterModel) -> None:
+def test_what_is_wrong_with_a_table_is_named_without_its_values(model: SessionResult) -> None:
     with pytest.raises(DataError, match="'chol'") as caught:
         model.predict(patients(9, 0).drop(columns="chol"))
     assert caught.value.rule == "missing-column"
@@ -357,7 +353,7 @@ def test_what_is_wrong_with_a_table_is_named_without_its_values(model: ClusterMo
 
 def test_a_unit_is_noticed_without_bounds() -> None:
     rows = {s: patients(60, i)[["age"]] + 0.0 for i, s in enumerate("abc")}
-    model = simulate("fkm", rows, config={"n_clusters": 2}).to_model()
+    model = simulate("fkm", rows, config={"n_clusters": 2})
     days = patients(60, 9)[["age"]] * 365.25
     with pytest.warns(DataWarning, match=r"median of its values lies more than 4 .*\(years and da"):
         model.predict(days)
