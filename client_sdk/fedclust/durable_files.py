@@ -2,13 +2,11 @@
 
 A file is complete or absent, survives a loss of power once a function here has returned, and can
 be read by its owner alone (0600 and 0700 on POSIX; on Windows the directory's access list decides).
-A checksum detects damage.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -18,15 +16,6 @@ from types import TracebackType
 
 #: Windows has no quotas with a number of their own.
 _FULL = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
-_MAGIC = b"fedclust 1 "
-
-
-class FileDamaged(ValueError):
-    """A file's checksum does not match its contents; ``path`` names it."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{path}: {what}")
-        self.path = path
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -102,22 +91,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def write_sealed(path: Path, data: bytes) -> None:
-    """Write ``data`` atomically under a first line that holds its SHA-256."""
-    digest = hashlib.sha256(data).hexdigest().encode()
-    write_atomically(path, _MAGIC + digest + b"\n" + data)
-
-
-def read_sealed(path: Path) -> bytes:
-    """Read what :func:`write_sealed` wrote; FileDamaged where a byte differs."""
-    head, separator, data = path.read_bytes().partition(b"\n")
-    if not separator or not head.startswith(_MAGIC):
-        raise FileDamaged(path, "this is not a file that fedclust wrote, or its start is lost")
-    if head[len(_MAGIC) :] != hashlib.sha256(data).hexdigest().encode():
-        raise FileDamaged(path, "the checksum does not match: the file was changed or cut")
-    return data
 
 
 class FileLock:

@@ -26,7 +26,7 @@ def test_more_clusters_than_groups_are_said(method: str) -> None:
     found = run(method, 20, sites(20))
 
     assert any("have 9 groups of persons in all, and 20" in text for text in found.warnings_)
-    assert "have 9 groups of persons in all" in html(found._facts())
+    assert "have 9 groups of persons in all" in html(found)
     empty = sum(size == 0 for size in found.result.sizes or ())
     said = f"{empty} of the {len(found.result.sizes or ())} clusters hold no persons"
     assert any(said in text for text in found.warnings_) == (empty > 0)
@@ -71,6 +71,6 @@ def test_persons_of_groups_that_lack_a_value_are_said_to_be_left_out() -> None:
     assert (quality.n_rows, quality.n_left_out) == (120, 60)
     said = "60 of 180 persons are not in the result"
     assert any(said in text and "missing: impute" in text for text in found.warnings_)
-    assert said in html(found._facts())
+    assert said in html(found)
     assert "were left out (60 of 180 persons)" in found.methods_text()
     assert not any("not in the result" in text for text in run("lloyd", 2, sites(60)).warnings_)

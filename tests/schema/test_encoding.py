@@ -215,7 +215,7 @@ def test_a_category_is_had_or_lacked_as_a_whole(method: str) -> None:
     }
     policy = {"min_group_size": 3, "missing": "mask"}
     found = simulate(method, sites, config={"n_clusters": 3}, features=FEATURES, policy=policy)
-    masks = found._masks
+    masks = {name: found._has(own.features) for name, own in found._sites.items()}
     assert masks["a"].tolist() == [True, False, False, False, True, True, True]
     assert masks["c"].tolist() == [False, True, True, True, True, True, True]
     shares = found.cluster_centers_[:, 1:4]

@@ -382,11 +382,11 @@ def test_a_model_that_cannot_label_rows_breaks_the_task(
     sites = {**OTHERS, "me": MINE}
     found = simulate(method, sites, config={"n_clusters": 3, **options}, features=list(FEATURES))
     plan, site = found._plan, "me"
-    blocks = _blocks(plan)
+    blocks, own = _blocks(plan), found._sites[site]
     for craft in crafts:
         model = found.result.model_copy(update=craft)
         with pytest.raises(RuleViolation) as broken:
-            label_persons(plan, model, blocks, found._memories[site], site, found._masks[site])
+            label_persons(plan, model, blocks, own.memory, site, found._has(own.features))
         assert broken.value.rule == "task", craft
 
 
@@ -397,8 +397,9 @@ def test_a_cluster_that_the_model_does_not_have_is_no_cluster() -> None:
     )
     labels = [99 if label == 1 else label for label in found.result.prototype_labels or ()]
     model = found.result.model_copy(update={"prototype_labels": tuple(labels)})
-    memory, mask = found._memories["me"], found._masks["me"]
-    clusters, _ = label_persons(found._plan, model, _blocks(found._plan), memory, "me", mask)
+    own, plan = found._sites["me"], found._plan
+    mask = found._has(own.features)
+    clusters, _ = label_persons(plan, model, _blocks(plan), own.memory, "me", mask)
     assert set(clusters.tolist()) == {0, -1, 2}
 
 
