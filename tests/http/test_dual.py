@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -90,6 +91,8 @@ def test_a_site_that_leaves_before_there_is_anything_leaves_no_bound(api: ApiCal
     api.ok("DELETE", "/v1/sessions/left-early/participation", "west")
     assert api.finish("left-early", ["north", "south"]) == "completed"
     result = result_of(api, "left-early")
+    whole = api.ok("GET", "/v1/sessions/left-early/result", "ada")
+    assert whole["provenance"]["platform"]["fedclust-dual"] == version("fedclust-dual")
     assert result["stopped_because"] == "site_left"
     assert (result["bounds"]["lower"], result["bounds"]["upper"]) == (None, None)
     assert not result["bounds"]["certified"]

@@ -26,6 +26,7 @@ import structlog
 
 from fedclust.definition import DefinitionError
 from fedclust.engine import Plan
+from fedclust.methods.registry import METHODS
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Lease, Round, RoundState
@@ -376,7 +377,8 @@ class Driver(BackgroundThread):
         if isinstance(outcome.what, Opening):
             open_round(uow, session, outcome.what)
             return "written"
-        tx.results.put(session.id, outcome.what.result, platform_of(), uow.now)
+        platform = platform_of(METHODS.distribution(session.algorithm))
+        tx.results.put(session.id, outcome.what.result, platform, uow.now)
         end_session(uow, session, SessionState.COMPLETED, reason=outcome.what.stopped_because)
         return "written"
 

@@ -20,16 +20,18 @@ def server_version(distribution: str = "fedclust") -> str:
 
 
 @functools.cache
-def platform_of() -> bytes:
+def platform_of(distribution: str) -> bytes:
     """Return the numerical platform of this process as canonical JSON.
 
-    It holds the versions of the libraries; every loaded BLAS with its version and its kernel for
-    this processor, because two kernels differ in the last bits; Python, system and machine.
+    It holds the versions of fedclust, of the distribution that has the method, and of the
+    libraries; every loaded BLAS with its version and its kernel for this processor, because two
+    kernels differ in the last bits; Python, system and machine.
     """
     # threadpoolctl comes with scikit-learn, whose numerical libraries it then finds loaded.
     import threadpoolctl
 
-    found = {"fedclust": server_version(), "python": platform.python_version()}
+    found = {name: server_version(name) for name in ("fedclust", distribution)}
+    found["python"] = platform.python_version()
     found |= {name: version(name) for name in _LIBRARIES}
     found |= {"system": platform.system(), "machine": platform.machine()}
     blas = {

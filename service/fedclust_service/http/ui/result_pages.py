@@ -13,8 +13,6 @@ from starlette.responses import Response
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
 from fedclust.report import (
-    Facts,
-    Plots,
     Section,
     drawn_figures,
     report_bytes,
@@ -52,23 +50,23 @@ class ShownResult:
     """A result with its session, as the reader may see them; ``k`` is one K of a sweep."""
 
     session: SessionInfo
-    document: ResultDocument
-    whole: Result
+    read: SessionResult
     k: int | None
 
+    @property
+    def whole(self) -> Result:
+        """The result of the K that the session shows first, with its sweep."""
+        return self.read.result
+
     @functools.cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> SessionResult:
         """What its page shows."""
-        shown = self.whole
-        if self.k is not None:
-            try:
-                shown = self.whole.at(self.k)
-            except ValueError as error:
-                raise _other_k(str(error)) from None
-        document = self.document
-        return Facts(
-            shown, self.session.definition, document.provenance, completed_at=document.completed_at
-        )
+        if self.k is None:
+            return self.read
+        try:
+            return self.read.at(self.k)
+        except UsageError as error:
+            raise _other_k(str(error)) from None
 
     @property
     def query(self) -> str:
@@ -107,7 +105,7 @@ class ShownResult:
     def profile(self) -> Markup:
         """The figure of the profile, or why there is none."""
         try:
-            return Markup(Plots(self.facts).profile().svg)  # noqa: S704 - our own code wrote it
+            return Markup(self.facts.plot.profile().svg)  # noqa: S704 - our own code wrote it
         except UsageError as error:
             return Markup("<p>There is no profile: {}.</p>").format(str(error))
 
@@ -115,7 +113,7 @@ class ShownResult:
 def read_shown(page: PageRequest, session: SessionInfo, k: int | None) -> ShownResult:
     """Read a whole result once, which is one line of the audit trail."""
     document = results.get_result(page.co, page.actor, session.name)
-    return ShownResult(session, document, Result.model_validate(document.result), k)
+    return ShownResult(session, read_result(document, session.definition), k)
 
 
 def number_of_clusters(page: PageRequest, name: str) -> int | None:
@@ -182,7 +180,7 @@ def _result(page: PageRequest) -> Response:
         return absent_result(page, session)
     reading = read_shown(page, session, k)
     facts = reading.facts
-    drawn = drawn_figures(Plots(facts))
+    drawn = drawn_figures(facts.plot)
     return page.render(
         "result.html",
         reading=reading,
