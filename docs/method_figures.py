@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from diagrams import INK, save
 from fedclust import SessionResult, simulate
-from fedclust.methods.kfed.server import farthest_first
+from fedclust.methods.kfed import farthest_first
 from fedclust.methods.overlap_oneshot.agglomeration import build_merge_tree, cluster_forces
 from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.methods.spectral.graph import self_tuning_graph

@@ -20,8 +20,7 @@ from fedclust.engine.sweep_messages import SweepTask
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.finalize import complete_result, merge_equal_centroids
-from fedclust.methods.fkm.config import DefaultConfig, PaperConfig
-from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, SeedsTask
+from fedclust.methods.fkm import CandidatesTask, DefaultConfig, MeansTask, PaperConfig, SeedsTask
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng, site_rng
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rule
@@ -450,7 +449,7 @@ def test_sites_are_held_to_the_candidates_the_rounds_and_the_evaluation_agreed_o
 
 
 def test_in_a_sweep_every_k_is_held_to_its_own() -> None:
-    options = lloyd.config.Config(n_clusters=(2, 3))
+    options = lloyd.Config(n_clusters=(2, 3))
     base = plan_for(2, {"n_clusters": 3})
     plan = replace(base, method=sweep.for_options(base.method, options), options=options)
 

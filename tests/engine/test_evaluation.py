@@ -23,7 +23,7 @@ from fedclust.schema.task import Contribution, SiteTask
 from support.points import config_of, of_rows, repeated, weighted
 from support.site_rows import pooled
 
-OPTIONS = lloyd.config.Config(n_clusters=4)
+OPTIONS = lloyd.Config(n_clusters=4)
 
 
 def _measure(points: Points, centroids: Any, config: RunConfig) -> evaluation.Evaluation:

@@ -15,7 +15,7 @@ from fedclust.definition import DefinitionError
 from fedclust.engine import Plan, evidence, sweep
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
-from fedclust.methods.lloyd.config import Config
+from fedclust.methods.lloyd import Config
 from fedclust.schema import errors
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.feature import Feature

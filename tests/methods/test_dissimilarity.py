@@ -329,7 +329,7 @@ def test_a_site_that_claims_a_cost_below_its_own_means_is_refused() -> None:
     policy = Policy(dissimilarity="gower", scaling="bounds")
     space = declared_space(columns, policy)
     config = config_of(
-        lloyd.config.Config(n_clusters=2),
+        lloyd.Config(n_clusters=2),
         features=features,
         space=space,
         dissimilarity="gower",

@@ -12,8 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedclust.methods import fkm
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement
-from fedclust.methods.fkm import messages
-from fedclust.methods.fkm.config import DefaultConfig, PaperConfig
+from fedclust.methods.fkm import DefaultConfig, PaperConfig
 from fedclust.numeric import weighted_kmeans
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
@@ -30,26 +29,26 @@ VARIANTS = [{}, {"variant": "paper"}]
 
 
 def _config(p: int = 5, **options: Any) -> RunConfig:
-    made = fkm.config.Config.model_validate({"n_clusters": 2, **options}).root
+    made = fkm.Config.model_validate({"n_clusters": 2, **options}).root
     return config_of(made, p=p, features=FEATURES)
 
 
 def _candidates(centroids: Any) -> SiteTask:
-    return SiteTask("candidates", messages.CandidatesTask(centroids=np.array(centroids, float)))
+    return SiteTask("candidates", fkm.CandidatesTask(centroids=np.array(centroids, float)))
 
 
 def _means(centroids: Any) -> SiteTask:
-    return SiteTask("means", messages.MeansTask(centroids=np.array(centroids, float)))
+    return SiteTask("means", fkm.MeansTask(centroids=np.array(centroids, float)))
 
 
-SEEDS = SiteTask("seeds", messages.SeedsTask())
+SEEDS = SiteTask("seeds", fkm.SeedsTask())
 
 
 def _answer(task: SiteTask, config: RunConfig, points: Points = POINTS) -> Any:
-    payload, memory = fkm.client.local_step(task, points, config, np.random.default_rng(0), {})
+    payload, memory = fkm.local_step(task, points, config, np.random.default_rng(0), {})
     assert memory == {}
     if payload is not None:
-        messages.check(task, payload, config)
+        fkm.check(task, payload, config)
     return payload
 
 
@@ -88,7 +87,7 @@ def test_check_names_the_candidate_and_the_rule(
     arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
 
     with pytest.raises(RuleViolation) as caught:
-        messages.check(task, payload.model_copy(update=arrays), _config())
+        fkm.check(task, payload.model_copy(update=arrays), _config())
 
     assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
 
@@ -111,32 +110,32 @@ PAPER = {"variant": "paper"}
     ],
 )
 def test_a_site_refuses_more_than_was_consented_to(task: SiteTask, options: Any) -> None:
-    messages.check_task(_candidates(np.zeros((8, 2, 2))), _config())
-    messages.check_task(SEEDS, _config(**PAPER))
-    messages.check_task(_means(np.zeros((2, 2))), _config(**PAPER))
+    fkm.check_task(_candidates(np.zeros((8, 2, 2))), _config())
+    fkm.check_task(SEEDS, _config(**PAPER))
+    fkm.check_task(_means(np.zeros((2, 2))), _config(**PAPER))
 
     with pytest.raises(RuleViolation) as caught:
-        messages.check_task(task, _config(**options))
+        fkm.check_task(task, _config(**options))
     assert caught.value.rule == "task"
 
 
 # --- default variant: the coordinator -------------------------------------------------------------
 
 
-def _steps(costs: Any) -> messages.Steps:
+def _steps(costs: Any) -> fkm.Steps:
     """Return ten persons on one place for each candidate; ``costs`` (c,) is what they cost."""
     costs = np.array(costs, dtype=float)
     c = len(costs)
-    return messages.Steps(
+    return fkm.Steps(
         counts=np.tile([10, 0], (c, 1)),
         sums=np.tile([[10.0, 20.0], [0.0, 0.0]], (c, 1, 1)),
         costs=np.stack([costs, np.zeros(c)], axis=1),
     )
 
 
-def _state(n: int, **update: Any) -> fkm.server.State:
+def _state(n: int, **update: Any) -> fkm.State:
     """Return a state with candidates whose empty second centroid tells them apart."""
-    return fkm.server.State(
+    return fkm.State(
         phase="candidates",
         seed=0,
         centroids=np.array([[[i, 0.0], [9.0, i]] for i in range(n)]),
@@ -145,9 +144,9 @@ def _state(n: int, **update: Any) -> fkm.server.State:
     )
 
 
-def _aggregate(state: fkm.server.State, costs: Any) -> Next | Done:
+def _aggregate(state: fkm.State, costs: Any) -> Next | Done:
     answers = [Contribution(site, _steps(costs), 5) for site in "abc"]
-    return fkm.server.aggregate(state, answers, _config())
+    return fkm.aggregate(state, answers, _config())
 
 
 def _going_on(step: Next | Done) -> list[int]:
@@ -195,7 +194,7 @@ def test_a_session_continues_while_a_candidate_improves() -> None:
 
 def test_a_site_that_answers_empty_costs_nothing_and_moves_nothing() -> None:
     answers = [Contribution("a", None, 5), *(Contribution(s, _steps([4.0]), 5) for s in "bc")]
-    step = fkm.server.aggregate(_state(1), answers, _config())
+    step = fkm.aggregate(_state(1), answers, _config())
 
     assert isinstance(step, Next)
     assert step.state.best.best.costs == {"a": None, "b": 4.0, "c": 4.0}
@@ -270,7 +269,7 @@ def test_an_empty_cluster_that_is_kept_takes_the_farthest_point() -> None:
     X = np.array([[0.0, 0], [0.1, 0], [0, 0.2], [6, 0], [5, 0]])
     centroids = np.array([[0.0, 0], [50, 0], [60, 0]])
 
-    assert fkm.client.fill_empty_clusters(X, np.zeros(5, dtype=np.int64), centroids).tolist() == [
+    assert fkm.fill_empty_clusters(X, np.zeros(5, dtype=np.int64), centroids).tolist() == [
         0,
         0,
         0,
@@ -284,9 +283,7 @@ def test_an_empty_cluster_that_is_kept_takes_the_farthest_point() -> None:
 
 def test_centroids_keep_their_order_between_rounds() -> None:
     before = np.array([[0.0, 0], [5, 5], [9, 9]])
-    after, shift = fkm.server.order_centroids(
-        np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before
-    )
+    after, shift = fkm.order_centroids(np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before)
 
     assert after.tolist() == [[0, 1], [5, 7], [9, 8], [70, 70]]
     assert shift == pytest.approx(2.0)

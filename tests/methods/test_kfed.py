@@ -33,7 +33,7 @@ GROUPS = {**OPEN, "protection": "groups"}
 
 def _config(p: int = 1, **options: Any) -> RunConfig:
     return RunConfig(
-        options=kfed.config.Config(**{"n_clusters": 2, **options}).root,
+        options=kfed.Config(**{"n_clusters": 2, **options}).root,
         features=(Feature(name="age", lower=-50, upper=50), Feature(name="dose")),
         policy=Policy(min_group_size=p, min_sites=1, scaling="none"),
         roster=("a", "b", "c"),
@@ -43,9 +43,7 @@ def _config(p: int = 1, **options: Any) -> RunConfig:
 
 
 def _cells_task(n: int, variant: str = "default") -> SiteTask:
-    common = kfed.messages.CellsTask(
-        n_clusters=n, variant=variant, n_init=3, project=variant == "paper"
-    )
+    common = kfed.CellsTask(n_clusters=n, variant=variant, n_init=3, project=variant == "paper")
     return SiteTask("cells", common)
 
 
@@ -55,7 +53,7 @@ def _points(X: Any, sizes: Any = None) -> Points:
 
 
 def _answer(task: SiteTask, points: Points, config: RunConfig) -> Any:
-    return kfed.client.local_step(task, points, config, np.random.default_rng(0), {})
+    return kfed.local_step(task, points, config, np.random.default_rng(0), {})
 
 
 def _cells(counts: Any, means: Any) -> kmeans_rounds.Cells:
@@ -83,7 +81,7 @@ def test_a_site_sends_counts_and_means_of_its_own_clusters(variant: str, size: i
     task = _cells_task(4, variant)
     payload, memory = _answer(task, _points(rows, sizes), _config(p=size, labels="cells"))
 
-    kfed.messages.check(task, payload, _config(p=size))
+    kfed.check(task, payload, _config(p=size))
     assert payload.counts.tolist() == [9 * size + 3] * 4
     expected = [
         np.average(own, axis=0, weights=weights)
@@ -234,10 +232,10 @@ def test_a_payload_holds_as_many_cells_as_the_site_made_and_no_more_than_asked(n
     payload = _cells([5] * n, np.arange(2.0 * n).reshape(n, 2))
 
     if n <= 6:
-        kfed.messages.check(task, payload, _config(5))
+        kfed.check(task, payload, _config(5))
         return
     with pytest.raises(RuleViolation) as caught:
-        kfed.messages.check(task, payload, _config(5))
+        kfed.check(task, payload, _config(5))
     assert caught.value.rule == "shape"
 
 
@@ -256,7 +254,7 @@ def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
         counts=np.array(counts, dtype=np.int64), means=np.array(means, dtype=float)
     )
     with pytest.raises(RuleViolation) as caught:
-        kfed.messages.check(task, payload, _config(5))
+        kfed.check(task, payload, _config(5))
     assert caught.value.rule == rule
 
 
@@ -264,9 +262,9 @@ def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
 
 
 def _aggregate(config: RunConfig, *payloads: Any) -> Next | Done:
-    state, _ = kfed.server.start(config, seed=1)
+    state, _ = kfed.start(config, seed=1)
     sent = [Contribution(site, payload, 2) for site, payload in zip("abc", payloads, strict=False)]
-    return kfed.server.aggregate(state, sent, config)
+    return kfed.aggregate(state, sent, config)
 
 
 def test_cells_are_weighted_by_persons() -> None:
@@ -318,15 +316,15 @@ def test_one_lloyd_step_and_convergence_differ_if_a_mean_changes_its_cluster() -
 
 def test_farthest_first_takes_no_point_twice() -> None:
     means = np.array([[0.1, 0.3], [0.1, 0.3], [1e8, 0.3], [1e8, 0.3], [1e8 + 1, 0.3]])
-    chosen = kfed.server.farthest_first(means, means[:2], 5)
+    chosen = kfed.farthest_first(means, means[:2], 5)
 
     np.testing.assert_array_equal(chosen, means[[0, 4, 2]])
 
 
 def test_the_papers_variant_starts_from_no_more_cells_than_clusters() -> None:
-    kfed.config.check_config(_config(local_clusters=3))
+    kfed.check_config(_config(local_clusters=3))
     with pytest.raises(RuleViolation) as caught:
-        kfed.config.check_config(_config(variant="paper", local_clusters=3))
+        kfed.check_config(_config(variant="paper", local_clusters=3))
     assert caught.value.pointer == "/local_clusters"
 
 
@@ -416,7 +414,7 @@ def test_a_site_that_joins_later_is_labelled_by_the_nearest_centroid_alone() -> 
     late = {site: sites[site] for site in "abc"}
     plan = Plan(
         kfed.METHOD,
-        kfed.config.Config(n_clusters=4).root,
+        kfed.Config(n_clusters=4).root,
         tuple(Feature(name=f"x{j}") for j in range(2)),
         Policy(**OPEN),
         2,
@@ -433,7 +431,7 @@ def test_a_site_that_joins_for_the_refinement_takes_part_in_it() -> None:
     sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
     plan = Plan(
         kfed.METHOD,
-        kfed.config.Config(n_clusters=4, refine=2, evaluate=False).root,
+        kfed.Config(n_clusters=4, refine=2, evaluate=False).root,
         tuple(Feature(name=f"x{j}") for j in range(2)),
         Policy(**OPEN),
         2,
@@ -451,7 +449,7 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
     sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
     plan = Plan(
         kfed.METHOD,
-        kfed.config.Config(**config).root,
+        kfed.Config(**config).root,
         tuple(Feature(name=f"x{j}") for j in range(2)),
         Policy(**GROUPS),
         2,
@@ -469,8 +467,8 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
 @pytest.mark.parametrize("options", [{}, {"variant": "paper"}])
 def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str, Any]) -> None:
     config = _config(n_clusters=4, **options)
-    _, task = kfed.server.start(config, 0)
-    kfed.messages.check_task(SiteTask("cells", task.common), config)
+    _, task = kfed.start(config, 0)
+    kfed.check_task(SiteTask("cells", task.common), config)
     changes: list[dict[str, Any]] = [
         {"n_clusters": task.common.n_clusters + 1},
         {"n_init": 7},
@@ -480,17 +478,15 @@ def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str
     for change in changes:
         asked = SiteTask("cells", task.common.model_copy(update=change))
         with pytest.raises(RuleViolation, match="other cells"):
-            kfed.messages.check_task(asked, config)
+            kfed.check_task(asked, config)
     with pytest.raises(RuleViolation, match="4 clusters"):
-        kfed.messages.check_task(
-            SiteTask("refine", kmeans_rounds.StepTask(centroids=np.eye(5, 2))), config
-        )
+        kfed.check_task(SiteTask("refine", kmeans_rounds.StepTask(centroids=np.eye(5, 2))), config)
 
 
 def test_a_session_has_the_number_of_rounds_of_its_options() -> None:
     features = (Feature(name="x"),)
     for refine, limit, wanted in ((0, None, 1), (3, None, 4), (3, 2, 2)):
-        options = kfed.config.Config(n_clusters=2, refine=refine).root
+        options = kfed.Config(n_clusters=2, refine=refine).root
         plan = Plan(kfed.METHOD, options, features, Policy(max_rounds=limit), 0)
         assert engine.max_rounds(plan) == wanted
 
@@ -553,7 +549,7 @@ def test_a_large_site_makes_fewer_restarts() -> None:
 def test_a_site_receives_no_other_sites_mapping() -> None:
     """Labels follow the site's own mapping alone, whoever else's a result holds."""
     sites, _ = _some_of([[0, 1], [1, 2], [2, 3]])
-    options = kfed.config.Config(n_clusters=4, labels="cells").root
+    options = kfed.Config(n_clusters=4, labels="cells").root
     features = tuple(Feature(name=f"x{j}") for j in range(2))
     plan = Plan(kfed.METHOD, options, features, Policy(**OPEN), 2)
     run = drive(plan, sites)

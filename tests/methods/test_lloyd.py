@@ -27,7 +27,7 @@ SIZES = [5, 7, 5, 9, 6]
 
 
 def _config(p: int = 5, **options: Any) -> RunConfig:
-    return config_of(lloyd.config.Config(**{"n_clusters": 2, **options}), p=p, features=FEATURES)
+    return config_of(lloyd.Config(**{"n_clusters": 2, **options}), p=p, features=FEATURES)
 
 
 def _task(centroids: Any) -> SiteTask:
@@ -123,13 +123,11 @@ def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
     ],
 )
 def test_a_site_refuses_more_than_was_consented_to(phase: str, common: Any) -> None:
-    lloyd.messages.check_task(
-        SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3)), _config()
-    )
-    lloyd.messages.check_task(_task([[0, 0], [9, 5]]), _config())
+    lloyd.check_task(SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3)), _config())
+    lloyd.check_task(_task([[0, 0], [9, 5]]), _config())
 
     with pytest.raises(RuleViolation, match="definition"):
-        lloyd.messages.check_task(SiteTask(phase, common), _config())
+        lloyd.check_task(SiteTask(phase, common), _config())
 
 
 def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:
@@ -139,13 +137,13 @@ def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:
 
 
 def test_centroids_are_sums_over_counts_and_empty_ones_keep_their_place() -> None:
-    state = lloyd.server.State(phase="lloyd", seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
+    state = lloyd.State(phase="lloyd", seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
     contributions = [
         Contribution("a", _step([2, 0], [[2, 4], [0, 0]], [9, 0]), 2),
         Contribution("b", _step([3, 0], [[8, 1], [0, 0]], [9, 0]), 2),
         Contribution("c", None, 2),
     ]
-    step = lloyd.server.aggregate(state, contributions, _config())
+    step = lloyd.aggregate(state, contributions, _config())
 
     assert isinstance(step, Next)
     np.testing.assert_allclose(step.task.common.centroids, [[2.0, 1.0], [9.0, 9.0]])
@@ -173,7 +171,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], pointer: str) -> N
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.0, None, "2"])
 def test_the_number_of_clusters_is_a_positive_int(wrong: Any) -> None:
     with pytest.raises(ValueError, match="n_clusters"):
-        lloyd.config.Config(n_clusters=wrong)
+        lloyd.Config(n_clusters=wrong)
 
 
 # --- whole sessions -------------------------------------------------------------------------------
@@ -181,7 +179,7 @@ def test_the_number_of_clusters_is_a_positive_int(wrong: Any) -> None:
 
 def _plan(d: int, protection: str, start: Any, **policy: Any) -> Plan:
     config = config_of(None, d=d, protection=protection, max_rounds=500, **policy)
-    options = lloyd.config.Config(n_clusters=len(start), start="given", centroids=start, tol=0.0)
+    options = lloyd.Config(n_clusters=len(start), start="given", centroids=start, tol=0.0)
     return Plan(lloyd.METHOD, options, config.features, config.policy, seed=0)
 
 

@@ -14,12 +14,18 @@ from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 from fedclust import simulate
-from fedclust.methods.mixture import METHOD, messages, server
+from fedclust.methods.mixture import METHOD, State, messages
 from fedclust.methods.mixture.artificial import draw_persons
 from fedclust.methods.mixture.classes import Classes
-from fedclust.methods.mixture.config import Config
 from fedclust.methods.mixture.loss import loss_warning
-from fedclust.methods.mixture.messages import EMTask, Partition, PartitionTask, Weighted, check
+from fedclust.methods.mixture.messages import (
+    Config,
+    EMTask,
+    Partition,
+    PartitionTask,
+    Weighted,
+    check,
+)
 from fedclust.numeric.random import site_rng
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
@@ -160,7 +166,7 @@ def row_points(X: FloatArray) -> Points:
 class Rounds:
     """Rounds of EM as they happened."""
 
-    def __init__(self, state: server.State, memories: list[Memory]) -> None:
+    def __init__(self, state: State, memories: list[Memory]) -> None:
         self.state, self.memories = state, memories
         self.likelihoods: list[float] = []
 

@@ -61,7 +61,7 @@ def _ari(result: SessionResult, truth: dict[str, NDArray[np.int64]]) -> float:
 def _config(p: int = 3, **options: Any) -> RunConfig:
     masks = {site: np.array(mask, dtype=bool) for site, mask in MASKS.items()}
     return RunConfig(
-        options=overlap.config.Config(**{"n_clusters": 2, **options}),
+        options=overlap.Config(**{"n_clusters": 2, **options}),
         features=tuple(Feature(name=name, lower=-50, upper=50) for name in "wxyz"),
         policy=Policy(
             min_group_size=p, protection="none", min_sites=1, scaling="none", missing="mask"
@@ -74,10 +74,10 @@ def _config(p: int = 3, **options: Any) -> RunConfig:
     )
 
 
-def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.server.State:
+def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.State:
     values = np.array(centroids, dtype=float)
     known = np.ones(values.shape, dtype=bool) if mask is None else np.array(mask, dtype=bool)
-    return overlap.server.State(phase="federated", centroids=values, mask=known, **update)
+    return overlap.State(phase="federated", centroids=values, mask=known, **update)
 
 
 def _sent(**cells: tuple[Any, Any]) -> list[Contribution]:
@@ -87,12 +87,10 @@ def _sent(**cells: tuple[Any, Any]) -> list[Contribution]:
     ]
 
 
-def _moved(
-    state: overlap.server.State, sent: list[Contribution], **options: Any
-) -> overlap.server.State:
-    outcome = overlap.server.aggregate(state, sent, _config(rounds=9, **options))
+def _moved(state: overlap.State, sent: list[Contribution], **options: Any) -> overlap.State:
+    outcome = overlap.aggregate(state, sent, _config(rounds=9, **options))
     assert isinstance(outcome, Next)
-    assert isinstance(outcome.state, overlap.server.State)
+    assert isinstance(outcome.state, overlap.State)
     return outcome.state
 
 
@@ -273,7 +271,7 @@ def _points(X: Any, sizes: Any = None, within: Any = None) -> Points:
 
 def _cells(points: Points, n_clusters: int, *, search: bool = False) -> Any:
     task = own_features.CellsTask(n_clusters=n_clusters, search=search, n_init=5)
-    return overlap.client.local_step(
+    return overlap.local_step(
         SiteTask("cells", task), points, _config(), np.random.default_rng(0), {}
     )[0]
 
@@ -343,11 +341,11 @@ def test_the_silhouette_includes_the_variance_within_groups() -> None:
 def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) -> Cells | None:
     """Return what a site sends that has the first three features."""
     values = np.array(centroids, dtype=float)
-    task = overlap.messages.FederatedTask(
+    task = overlap.FederatedTask(
         centroids=values, mask=np.ones(values.shape, dtype=bool), iterations=iterations
     )
     points = _points(X, sizes)
-    return overlap.client.local_step(
+    return overlap.local_step(
         SiteTask("federated", task), points, _config(), np.random.default_rng(0), {}
     )[0]
 
@@ -395,23 +393,21 @@ def test_matching_has_the_least_total_cost() -> None:
     """Greedily 1.1 would take global 1, and 0.9 pay for it with global 2."""
     local = np.array([[1.1], [0.9]])
     centroids = np.array([[0.0], [1.0], [9.0]])
-    found = overlap.client.match_centroids(local, centroids, np.ones((3, 1), dtype=bool))
+    found = overlap.match_centroids(local, centroids, np.ones((3, 1), dtype=bool))
     assert found.tolist() == [1, 0]
 
 
 def test_a_global_centroid_that_shares_no_feature_is_matched_last() -> None:
     known = np.array([[False], [True]])
-    found = overlap.client.match_centroids(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
+    found = overlap.match_centroids(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
     assert found.tolist() == [1]
 
 
 def test_a_site_that_shares_no_feature_with_any_centroid_answers_empty() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 4)) * [1, 1, 1, 0]
     known = np.array([[False, False, False, True]] * 2)
-    task = overlap.messages.FederatedTask(
-        centroids=known * [[3.0], [4.0]], mask=known, iterations=2
-    )
-    payload, _ = overlap.client.local_step(
+    task = overlap.FederatedTask(centroids=known * [[3.0], [4.0]], mask=known, iterations=2)
+    payload, _ = overlap.local_step(
         SiteTask("federated", task), row_points(rows), _config(), np.random.default_rng(0), {}
     )
     assert payload is None
@@ -436,7 +432,7 @@ def _federated(k: int = 2, iterations: int = 5, d: int = 4) -> SiteTask:
     ones = np.ones((k, d))
     return _asked(
         "federated",
-        overlap.messages.FederatedTask(centroids=ones, mask=ones > 0, iterations=iterations),
+        overlap.FederatedTask(centroids=ones, mask=ones > 0, iterations=iterations),
     )
 
 
@@ -568,7 +564,7 @@ def test_a_later_round_that_too_few_answer_completes_with_what_was_found() -> No
 
 def test_the_last_round_ends_the_session() -> None:
     state = _state([[1.0, 1, 1, 0]], closed=2)
-    outcome = overlap.server.aggregate(state, _sent(b=([4], [[0.0, 1, 1, 6]])), _config(rounds=3))
+    outcome = overlap.aggregate(state, _sent(b=([4], [[0.0, 1, 1, 6]])), _config(rounds=3))
     assert isinstance(outcome, Done)
 
 
@@ -579,11 +575,11 @@ def _check(counts: Any, means: Any, phase: str = "cells", **update: Any) -> None
     config = _config()
     common: Any = own_features.CellsTask(n_clusters=2, search=False, n_init=None)
     if phase == "federated":
-        common = overlap.messages.FederatedTask(
+        common = overlap.FederatedTask(
             centroids=np.zeros((2, 4)), mask=np.ones((2, 4), dtype=bool), iterations=5
         )
     payload = Cells(counts=np.array(counts), means=np.array(means, dtype=float), **update)
-    overlap.messages.check(SiteTask(phase, common), payload, config)
+    overlap.check(SiteTask(phase, common), payload, config)
 
 
 @pytest.mark.parametrize("phase", ["cells", "federated"])
@@ -618,7 +614,7 @@ def test_bounds_hold_for_the_features_that_the_site_has() -> None:
     config = replace(config, features=far)
     task = SiteTask("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=None))
     means = np.array([[1.0, 2, 3, 0], [4.0, 5, 6, 0]])
-    overlap.messages.check(task, Cells(counts=np.array([3, 4]), means=means), config)
+    overlap.check(task, Cells(counts=np.array([3, 4]), means=means), config)
 
 
 @pytest.mark.parametrize(
@@ -636,4 +632,4 @@ def test_bounds_hold_for_the_features_that_the_site_has() -> None:
 )
 def test_options_out_of_range_are_refused(options: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        overlap.config.Config(**{"n_clusters": 2, **options})
+        overlap.Config(**{"n_clusters": 2, **options})

@@ -14,6 +14,7 @@ from fedclust import SessionResult, engine, simulate
 from fedclust.engine import Plan, evaluation, evidence
 from fedclust.methods import overlap_oneshot
 from fedclust.methods.common.partial_features import LocalCentroids, connected_components
+from fedclust.methods.overlap_oneshot import Config, Gaussians, GaussiansTask, check, check_config
 from fedclust.methods.overlap_oneshot.agglomeration import (
     MIN_DISTANCE,
     Forces,
@@ -21,9 +22,7 @@ from fedclust.methods.overlap_oneshot.agglomeration import (
     build_merge_tree,
     cluster_forces,
 )
-from fedclust.methods.overlap_oneshot.config import Config, check_config
 from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
-from fedclust.methods.overlap_oneshot.messages import Gaussians, GaussiansTask, check
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
@@ -298,9 +297,7 @@ def _config(d: int, protection: Any = "groups", **options: Any) -> RunConfig:
 def _answer(points: Points, config: RunConfig, k: int, *, full: bool = False) -> Gaussians:
     task = GaussiansTask(n_clusters=k, search=False, n_init=3, full=full)
     site = SiteTask("gaussians", task)
-    payload, _ = overlap_oneshot.client.local_step(
-        site, points, config, np.random.default_rng(0), {}
-    )
+    payload, _ = overlap_oneshot.local_step(site, points, config, np.random.default_rng(0), {})
     assert isinstance(payload, Gaussians)
     check(site, payload, config)
     return payload
@@ -667,7 +664,7 @@ def test_a_sites_proxies_do_not_depend_on_other_sites() -> None:
         covariances=np.zeros((0, 0, 0)),
     )
     config = replace(_config(2), masks={site: np.ones(2, dtype=np.bool_) for site in "ab"})
-    drawn = [overlap_oneshot.server._draw_site_proxies(7, site, payload, config) for site in "aab"]
+    drawn = [overlap_oneshot._draw_site_proxies(7, site, payload, config) for site in "aab"]
 
     assert np.array_equal(drawn[0], drawn[1])
     # The same Gaussian at two sites; drawn alike, their proxies would lie at one place.

@@ -14,7 +14,7 @@ from sklearn.manifold import spectral_embedding
 from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.methods import spectral
-from fedclust.methods.spectral import client, embedding, landmark_clustering, messages
+from fedclust.methods.spectral import embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
 from fedclust.methods.spectral.landmark_clustering import cluster_landmarks, is_dense, matched_share
 from fedclust.schema.errors import MethodFailure, RuleViolation
@@ -58,7 +58,7 @@ def _share_correct(result: SessionResult, truth: dict[str, NDArray[np.int64]]) -
 
 def _config(**options: Any) -> RunConfig:
     return RunConfig(
-        options=spectral.config.Config(**{"n_clusters": 2, **options}).root,
+        options=messages.Config(**{"n_clusters": 2, **options}).root,
         features=(Feature(name="x", lower=-9, upper=9), Feature(name="y", lower=-9, upper=9)),
         policy=Policy(min_group_size=5, min_sites=1, scaling="none"),
         roster=("a", "b", "c"),
@@ -190,13 +190,13 @@ def test_few_points_are_landmarks_and_many_become_weighted_means() -> None:
     X = rng.normal(size=(30, 2))
     points = Points(X, rng.integers(5, 9, 30), np.zeros(2))
     task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
-    sent, _ = client.local_step(task, points, _config(), rng, {})
+    sent, _ = spectral.local_step(task, points, _config(), rng, {})
     order, theirs = np.lexsort(X.T), np.lexsort(sent.means.T)
     np.testing.assert_allclose(sent.means[theirs], X[order])
     np.testing.assert_array_equal(sent.counts[theirs], points.sizes[order])
 
     few = SiteTask("landmarks", messages.LandmarksTask(n_cells=7))
-    sent, _ = client.local_step(few, points, _config(), rng, {})
+    sent, _ = spectral.local_step(few, points, _config(), rng, {})
     assert len(sent.counts) == 7
     nearest = ((X[:, None] - sent.means) ** 2).sum(axis=2).argmin(axis=1)
     for cell in range(7):
@@ -211,7 +211,7 @@ def test_a_site_sends_no_more_landmarks_than_half_its_rows() -> None:
     for n, most in ((1, 1), (9, 4), (40, 20)):
         points = row_points(rng.normal(size=(n, 2)))
         task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
-        sent, _ = client.local_step(task, points, _config(), rng, {})
+        sent, _ = spectral.local_step(task, points, _config(), rng, {})
         assert len(sent.counts) == most
 
 
@@ -286,7 +286,7 @@ def test_without_alignment_signs_spoil_the_result() -> None:
 def test_a_site_labels_new_rows_by_nystroem() -> None:
     sites, truth = _moons(400, 3, 0)
     features = tuple(Feature(name=name) for name in ("x", "y"))
-    options = spectral.config.Config(n_clusters=2, alignment="sign", gamma=50.0).root
+    options = messages.Config(n_clusters=2, alignment="sign", gamma=50.0).root
     plan = Plan(spectral.METHOD, options, features, Policy(**POLICY), 0)
     memory: dict[str, Any] = {site: {} for site in sites}
     step: Any = engine.start(plan, sorted(sites))
@@ -341,8 +341,8 @@ def test_sites_whose_clusters_fall_together_get_a_warning() -> None:
             )
             for name, v in zip("ab", (agreeing, vectors), strict=True)
         ]
-        state, _ = spectral.server.start(config, 0)
-        outcome = spectral.server.aggregate(state, sent, config)
+        state, _ = spectral.start(config, 0)
+        outcome = spectral.aggregate(state, sent, config)
         assert isinstance(outcome, Done)
         return outcome.result.warnings
 
@@ -465,7 +465,7 @@ def test_a_task_beyond_the_definition_is_refused(
 @pytest.mark.parametrize("alignment", ["landmarks", "sign", "none", "procrustes"])
 def test_the_tasks_of_a_definition_are_accepted(alignment: str) -> None:
     config = _config(alignment=alignment)
-    _, task = spectral.server.start(config, 0)
+    _, task = spectral.start(config, 0)
     messages.check_task(SiteTask(task.phase, task.common), config)
     if alignment in ("sign", "procrustes"):
         messages.check_task(SiteTask("eigen", _eigen_task(1)), config)
@@ -526,8 +526,8 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
             )
             for name, half in zip("ab", order, strict=True)
         ]
-        state, _ = spectral.server.start(config, 3)
-        outcome = spectral.server.aggregate(state, sent, config)
+        state, _ = spectral.start(config, 3)
+        outcome = spectral.aggregate(state, sent, config)
         assert isinstance(outcome, Done)
         outcomes.append(outcome.result)
     np.testing.assert_array_equal(outcomes[0].prototypes, outcomes[1].prototypes)

@@ -9,7 +9,7 @@ import pytest
 
 from fedclust.engine import Plan, local_step
 from fedclust.methods import spectral
-from fedclust.methods.spectral.messages import AnchorPart, AnchorsTask, EigenTask
+from fedclust.methods.spectral.messages import AnchorPart, AnchorsTask, Config, EigenTask
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.schema.space import Space
@@ -19,7 +19,7 @@ from support.rounds import data_of
 
 def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
     """Return a site's anchors, and its eigenvectors when the anchor is a person's record."""
-    options = spectral.config.Config(n_clusters=2, alignment="sign", gamma=gamma).root
+    options = Config(n_clusters=2, alignment="sign", gamma=gamma).root
     features = (Feature(name="x"), Feature(name="y"))
     policy = Policy(min_group_size=5, scaling="none")
     plan = Plan(spectral.METHOD, options, features, policy, 0)

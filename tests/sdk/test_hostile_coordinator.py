@@ -23,7 +23,7 @@ from fedclust.engine.evaluation import EvaluationTask
 from fedclust.engine.evidence import EvidenceTask
 from fedclust.engine.preparation import PreparationTask
 from fedclust.methods.common.kmeans_rounds import CellsTask, Step, StepTask
-from fedclust.methods.fkm.messages import CandidatesTask, SeedsTask
+from fedclust.methods.fkm import CandidatesTask, SeedsTask
 from fedclust.schema.model import Model
 from fedclust.schema.space import Space
 from fedclust.site.cohorts import CohortStore

@@ -30,7 +30,7 @@ def plan_for(
     d: int, config: Mapping[str, Any], policy: Mapping[str, Any] | None = None, seed: int = 0
 ) -> Plan:
     """Return a lloyd plan over features x0, x1, ..."""
-    options = lloyd.config.Config(**config)
+    options = lloyd.Config(**config)
     features = tuple(Feature(name=f"x{j}") for j in range(d))
     return Plan(lloyd.METHOD, options, features, Policy(**(policy or {})), seed)
 

@@ -15,11 +15,469 @@ labels by the nearest centroid. ``refine`` adds exact Lloyd rounds.
 
 from __future__ import annotations
 
-from fedclust.methods.kfed import client, config, messages, server
-from fedclust.methods.kfed.description import describe
-from fedclust.schema.method import Method
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal, TypeAlias
 
-METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, RootModel
+
+from fedclust.methods.common import kmeans_rounds
+from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
+from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
+from fedclust.methods.common.description import counted, local_starts
+from fedclust.methods.common.finalize import no_centroids, raw_result
+from fedclust.methods.common.kmeans_rounds import Cells, Step, StepTask
+from fedclust.methods.common.local_kmeans import local_restarts
+from fedclust.methods.common.options import Restarts, SweptOptions, variants
+from fedclust.methods.common.task_checks import check_expected_task, refuse_dissimilarity
+from fedclust.methods.kfed.local_cells import algorithm_1, lloyd_to_convergence, restarted_cells
+from fedclust.numeric.arrays import FloatMatrix
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points, row_points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
+from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task, payloads_of
+
+# --- Options --------------------------------------------------------------------------------------
+
+
+#: The default local_clusters, per cluster. On the grid of the FKM paper more cells gave better
+#: labels up to about this number: a cell on the border of two clusters mixes them.
+_CELLS_PER_CLUSTER = 8
+#: The fewest cells with which the default variant projects.
+_MIN_PROJECTED_CELLS = 32
+
+
+class _KfedOptions(SweptOptions):
+    """Options of both variants.
+
+    Attributes
+    ----------
+    local_clusters : int or None
+        k', the most cells of a site. None: 8 K; in the paper variant sqrt(K), rounded up.
+    refine : int
+        Exact Lloyd rounds after the first round.
+    """
+
+    local_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    refine: Annotated[int, Field(ge=0, le=99)] = 0
+
+    @property
+    def round_limit(self) -> int:
+        """The fixed number of rounds."""
+        return 1 + self.refine
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of a session; ``refine`` is optional."""
+        return ("cells", "refine") if self.refine else ("cells",)
+
+
+class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
+    """Options of the default variant: more cells than clusters, and restarts.
+
+    Attributes
+    ----------
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, down to 2 at a large site.
+    projection : {"auto", "on", "off"}
+        Whether a site runs its k-means among projections on its singular vectors above the noise.
+        ``auto``: from 32 cells on.
+    labels : {"nearest", "cells"}
+        How a site that took part labels its rows: by the nearest centroid, or by the cluster of its
+        own nearest cell (Definition 3.3). All other rows, and all rows after refinement, get the
+        nearest centroid.
+    """
+
+    variant: Literal["default"]
+    n_init: Restarts | None = None
+    projection: Literal["auto", "on", "off"] = "auto"
+    labels: Literal["nearest", "cells"] = "nearest"
+
+    @property
+    def cells(self) -> int:
+        """The most cells of a site, k'."""
+        return self.local_clusters or min(_CELLS_PER_CLUSTER * self.k, 10_000)
+
+    @property
+    def projects(self) -> bool:
+        """Whether sites project their points."""
+        if self.projection == "auto":
+            return self.cells >= _MIN_PROJECTED_CELLS
+        return self.projection == "on"
+
+
+class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
+    """Options of the paper's variant: Algorithms 1 and 2 as published.
+
+    Attributes
+    ----------
+    projection : {"on", "off"}
+        Whether a site seeds its k-means in the space of its first k' singular vectors.
+    labels : {"cells", "nearest"}
+        How a site that took part labels its rows: by the cluster of its own nearest cell
+        (Definition 3.3), or by the nearest centroid. All other rows, and all rows after refinement,
+        get the nearest centroid.
+    server_lloyd : {"converge", "one"}
+        Whether the coordinator runs Lloyd to convergence, as the authors' program does, or once
+        (Algorithm 2, line 7).
+    """
+
+    variant: Literal["paper"]
+    projection: Literal["on", "off"] = "on"
+    labels: Literal["cells", "nearest"] = "cells"
+    server_lloyd: Literal["converge", "one"] = "converge"
+
+    @property
+    def cells(self) -> int:
+        """The most cells of a site, k'."""
+        return self.local_clusters or int(np.ceil(np.sqrt(self.k)))
+
+    @property
+    def projects(self) -> bool:
+        """Whether sites project their points."""
+        return self.projection == "on"
+
+
+Variants: TypeAlias = DefaultConfig | PaperConfig
+Config: type[RootModel[Variants]] = variants("KfedConfig", DefaultConfig, PaperConfig)
+
+
+def check_config(config: RunConfig[Variants]) -> None:
+    """Raise RuleViolation if the paper variant has too many local clusters, or is not Euclidean."""
+    options = config.options
+    if isinstance(options, PaperConfig):
+        refuse_dissimilarity(config)
+    if isinstance(options, PaperConfig) and options.cells > options.k:
+        raise RuleViolation(
+            "variant",
+            "variant: paper starts from one site's means: local_clusters is at most n_clusters",
+            "/local_clusters",
+        )
+
+
+# --- What travels ---------------------------------------------------------------------------------
+
+
+class CellsTask(Model, title="KfedCellsTask"):
+    """Cluster your own points.
+
+    Attributes
+    ----------
+    n_clusters : int
+        The most cells, k'.
+    variant : {"default", "paper"}
+        By :func:`restarted_cells`, or by :func:`algorithm_1`.
+    n_init : int or None
+        Restarts of the default variant; None: :func:`local_restarts`.
+    project : bool
+        Whether to project the points on their first singular vectors to find cells.
+    """
+
+    n_clusters: Annotated[int, Field(ge=1)]
+    variant: Literal["default", "paper"]
+    n_init: Annotated[int, Field(ge=1)] | None
+    project: bool
+
+
+AnyTask: TypeAlias = CellsTask | StepTask
+AnyPayload: TypeAlias = Cells | Step
+_SHAPES = {"counts": "up to k' numbers", "means": "up to k' x d numbers"}
+
+PHASES: tuple[Phase, ...] = (
+    replace(
+        kmeans_rounds.CELLS,
+        summary="Each site clusters its own points; the coordinator clusters the cells' means.",
+        task=CellsTask,
+        discloses=tuple(
+            line.model_copy(update={"shape": _SHAPES[line.field]})
+            for line in kmeans_rounds.CELLS.discloses
+        ),
+    ),
+    replace(
+        kmeans_rounds.STEP,
+        name="refine",
+        summary=(
+            "Only where the analyst asks for refinement: each site assigns its points to the "
+            "nearest centroid and adds them up."
+        ),
+    ),
+)
+
+
+def cells_task(options: Variants) -> CellsTask:
+    """Return the task of the phase ``cells``."""
+    return CellsTask(
+        n_clusters=options.cells,
+        variant=options.variant,
+        n_init=options.n_init if isinstance(options, DefaultConfig) else None,
+        project=options.projects,
+    )
+
+
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
+    """Raise RuleViolation if a task asks for other cells or more centroids than the definition."""
+    if isinstance(task.common, StepTask):
+        kmeans_rounds.check_centroid_number(task.common.centroids, config.options.k)
+    else:
+        check_expected_task(task.common, cells_task(config.options))
+
+
+def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
+    """Check a message at either end: shapes, counts, bounds, costs."""
+    match task.common, payload:
+        case CellsTask() as asked, Cells() as cells:
+            n_cells = kmeans_rounds.count_sent_cells(cells, asked.n_clusters)
+            kmeans_rounds.check_cells(cells, n_cells, config)
+        case StepTask() as asked, Step() as sent:
+            kmeans_rounds.check_step(sent, asked.centroids, config)
+        case _:
+            raise kmeans_rounds.wrong_phase()
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+#: The key of a site's memory for the means of its cells, which label its rows.
+_MEMORY_KEY = "kfed"
+
+
+def local_step(
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Variants],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
+    """Answer a task from a site's scaled points."""
+    if not isinstance(task.common, CellsTask):
+        return kmeans_rounds.site_lloyd_step(task.common.centroids, points), memory
+    found = _local_cells(task.common, points, config.options, rng)
+    filled = found.counts > 0
+    sent = Cells(counts=found.counts[filled], means=found.means[filled])
+    if config.options.labels == "cells":
+        memory = {**memory, _MEMORY_KEY: sent.means}
+    return sent, memory
+
+
+def _local_cells(
+    task: CellsTask, points: Points, options: Variants, rng: np.random.Generator
+) -> ClusterSums:
+    # At least two persons per cell on average: a site with k' rows or fewer would send its rows.
+    n_cells = max(min(task.n_clusters, points.n // 2), 1)
+    if task.variant == "paper":
+        return algorithm_1(points, n_cells, rng, project=task.project)
+    n_init = task.n_init or local_restarts(len(points.X), points.X.shape[1], n_cells)
+    return restarted_cells(points, n_cells, n_init, rng, options.k if task.project else None)
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units by the nearest centroid; -1 for incomplete rows.
+
+    If the result has a mapping and the site remembers its cells, a row gets the cluster of the
+    nearest cell (Definition 3.3). New rows, rows of a site that joined later (Theorem 3.2), and
+    all rows after refinement go by the nearest centroid.
+    """
+    labels = label_by_centroid(result, X)
+    cells = (memory or {}).get(_MEMORY_KEY)
+    if cells is None or not result.mapping:
+        return labels
+    (clusters,) = result.mapping.values()
+    check_mapping(clusters, len(cells))
+    complete = labels >= 0
+    own = nearest_centroid(scale_rows(result, X)[complete], cells)
+    labels[complete] = np.array(clusters, dtype=np.int64)[own]
+    return labels
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+FloatArray = NDArray[np.float64]
+
+
+class State(Model):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "refine"}
+        The phase of the open round.
+    seed : int
+    centroids : (K, d) float64 or None
+        Scaled.
+    mapping : dict of site to tuple of int
+        The cluster of each of its cells; empty after refinement, and with ``labels: nearest``.
+    refined : int
+        Refinement rounds closed.
+    """
+
+    phase: Literal["cells", "refine"]
+    seed: int
+    centroids: FloatMatrix | None = None
+    mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    refined: int = 0
+
+
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
+    """Return the first state and task."""
+    return State(phase="cells", seed=seed), Task("cells", cells_task(config.options))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
+) -> Next[State, AnyTask] | Done:
+    """Aggregate a round; contributions are sorted by site."""
+    options = config.options
+    metrics: dict[str, float] = {}
+    mapping: dict[str, tuple[int, ...]] = {}
+    refined = 0
+    if state.phase == "cells" or state.centroids is None:
+        centroids, mapping = _cluster_cells(state.seed, contributions, config)
+    else:
+        centroids, _, metrics = kmeans_rounds.combine_steps(state.centroids, contributions, config)
+        refined = state.refined + 1
+    following = State(
+        phase="refine", seed=state.seed, centroids=centroids, mapping=mapping, refined=refined
+    )
+    if refined >= options.refine:
+        return Done(finish(following, config), metrics)
+    return Next(following, Task("refine", StepTask(centroids=centroids)), metrics)
+
+
+def _cluster_cells(
+    seed: int, contributions: Sequence[Contribution], config: RunConfig[Variants]
+) -> tuple[FloatArray, dict[str, tuple[int, ...]]]:
+    """Cluster the cells' means; return the centroids and the mapping of :class:`State`."""
+    options, sent = config.options, payloads_of(contributions, Cells)
+    means = np.concatenate([cells.means for cells in sent.values()])
+    if isinstance(options, PaperConfig):
+        first = next(iter(sent.values()))
+        seeds = farthest_first(means, first.means, options.k)
+        clusters, centroids = _server_lloyd(means, seeds, once=options.server_lloyd == "one")
+    else:
+        counts = np.concatenate([cells.counts for cells in sent.values()]).astype(np.float64)
+        rng, rule = server_rng(seed, "kfed-cells"), centroid_rule(config)
+        centroids = weighted_kmeans(means, counts, options.k, rng, rule=rule)
+        clusters = nearest_centroid(means, centroids)
+    if options.labels == "nearest":
+        return centroids, {}
+    ends = np.cumsum([len(cells.counts) for cells in sent.values()])
+    by_site = zip(sent, np.split(clusters, ends[:-1]), strict=True)
+    return centroids, {site: tuple(own.tolist()) for site, own in by_site}
+
+
+def farthest_first(means: FloatArray, first: FloatArray, n_clusters: int) -> FloatArray:
+    """Return the seeds M (K', d) of Algorithm 2, lines 2 to 6.
+
+    One site's means, then each time the mean farthest from all seeds. Fewer than ``n_clusters``
+    if there are not enough distinct means.
+
+    Parameters
+    ----------
+    means : (m, d) float64
+        Of all sites.
+    first : (k', d) float64
+        Of one site.
+    n_clusters : int
+    """
+    seeds = list(first[first_occurrences(first)])
+    gaps = np.full(len(means), np.inf)
+    for number in range(n_clusters):
+        if number == len(seeds):
+            if not gaps.any():
+                break
+            seeds.append(means[int(tolerant_argmax(gaps))])
+        np.minimum(gaps, squared_distances(means, seeds[number][None])[:, 0], out=gaps)
+        # Rounding must not leave a gap between equal means, or one would be chosen twice.
+        gaps[(means == seeds[number]).all(axis=1)] = 0.0
+    return np.array(seeds)
+
+
+def _server_lloyd(
+    means: FloatArray, seeds: FloatArray, *, once: bool
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Return the clusters tau (m,) and centroids (K, d) of Algorithm 2, line 7.
+
+    All means have the same weight.
+    """
+    points, clusters = row_points(means), nearest_centroid(means, seeds)
+    found = cluster_sums(points, clusters, seeds) if once else lloyd_to_convergence(points, seeds)
+    centroids = np.where(found.counts[:, None] > 0, found.means, found.centroids)
+    return (clusters if once else nearest_centroid(means, centroids)), centroids
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    """Return the last centroids: the number of rounds is fixed."""
+    if state.centroids is None:
+        raise no_centroids()
+    raw = raw_result(state.centroids, config, stopped_because="finished")
+    return raw.model_copy(update={"mapping": state.mapping})
+
+
+# --- What a paper says ----------------------------------------------------------------------------
+
+
+_PROJECTIONS = {
+    "auto": "with 32 cells or more among projections on its singular vectors above the noise",
+    "on": "among projections on its singular vectors above the noise",
+    "off": "without projection",
+}
+
+
+def describe(options: Variants) -> str:
+    """Return the sentences; see ``Method.describe``."""
+    if options.refine:
+        further = f"Then {counted(options.refine, 'exact Lloyd round')} over all sites followed."
+    else:
+        further = "No Lloyd rounds over all sites followed."
+    if isinstance(options, DefaultConfig):
+        cells = "8 K" if options.local_clusters is None else f"{options.local_clusters}"
+        steps = (
+            f"In its default variant, each site divided its own points into at most {cells} cells "
+            f"by weighted k-means from {local_starts(options.n_init)}, "
+            f"{_PROJECTIONS[options.projection]}. The coordinator clustered the cells' means, "
+            "weighted by their persons, from several starts (k-means++, farthest first, Ward's "
+            "agglomeration)."
+        )
+    else:
+        cells = "the root of K, rounded up," if options.local_clusters is None else ""
+        cells = cells or f"{options.local_clusters}"
+        seeded = (
+            "seeded by k-means++ in the space of its first singular vectors"
+            if options.projection == "on"
+            else "seeded by k-means++ without projection"
+        )
+        lloyd = (
+            "Lloyd's algorithm to convergence"
+            if options.server_lloyd == "converge"
+            else "one Lloyd step"
+        )
+        steps = (
+            "In the published variant (Algorithms 1 and 2), each site divided its own points into "
+            f"at most {cells} cells by k-means, {seeded}. The coordinator started from the means "
+            "of the first site by name, added the mean farthest from all others until there were "
+            f"K, and ran {lloyd} on the means with equal weights."
+        )
+    labels = (
+        "Rows were labelled by the nearest centroid."
+        if options.labels == "nearest"
+        else "Without Lloyd rounds, a site that took part labelled its rows by the cluster of the "
+        "nearest of its own cells; other rows were labelled by the nearest centroid."
+    )
+    return f"{steps} {further} {labels}"
+
+
+METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     name="kfed",
     version=5,
     title="k-FED: one-shot federated clustering (k-means)",
@@ -29,17 +487,17 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
     ),
     references=("dennis2021",),
     describe=describe,
-    options=config.Config,
-    phases=messages.PHASES,
-    check_config=config.check_config,
-    check_task=messages.check_task,
-    check=messages.check,
-    local_step=client.local_step,
-    label=client.label,
-    state=server.State,
-    start=server.start,
-    aggregate=server.aggregate,
-    finish=server.finish,
+    options=Config,
+    phases=PHASES,
+    check_config=check_config,
+    check_task=check_task,
+    check=check,
+    local_step=local_step,
+    label=label,
+    state=State,
+    start=start,
+    aggregate=aggregate,
+    finish=finish,
     dissimilarities=("euclidean", "k-prototypes"),
     sweeps=True,
 )

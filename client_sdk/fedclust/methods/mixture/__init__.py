@@ -14,12 +14,385 @@ all sites' cell means. Probabilities of persons never leave a site.
 
 from __future__ import annotations
 
-from fedclust.methods.common.given_start import check_given_centroids
-from fedclust.methods.mixture import client, config, messages, server
-from fedclust.methods.mixture.description import describe
-from fedclust.schema.method import Method
+from collections.abc import Sequence
+from typing import Literal
 
-METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common import kmeans_rounds
+from fedclust.methods.common.assign import label_by_probability
+from fedclust.methods.common.convergence import Judgement, judge
+from fedclust.methods.common.description import local_starts
+from fedclust.methods.common.finalize import merge_equal_centroids, no_centroids, raw_result
+from fedclust.methods.common.given_start import check_given_centroids, given_centroids
+from fedclust.methods.common.kmeans_rounds import CellsTask, collect_cells
+from fedclust.methods.mixture.artificial import draw_persons
+from fedclust.methods.mixture.classes import (
+    NUMBER,
+    YES_NO,
+    Classes,
+    column_kinds,
+    log_densities,
+    posterior,
+)
+from fedclust.methods.mixture.em import expect, maximize, weighted_sums
+from fedclust.methods.mixture.loss import loss_warning
+from fedclust.methods.mixture.messages import (
+    PHASES,
+    AnyPayload,
+    AnyTask,
+    Config,
+    EMTask,
+    Partition,
+    PartitionTask,
+    Weighted,
+    check,
+    check_classes,
+    check_task,
+)
+from fedclust.numeric.arrays import FloatMatrix
+from fedclust.numeric.canonical import tolerant_lexsort
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.protection.message_checks import check_shape
+from fedclust.schema.encoding import blocks_of
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Likelihood, Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task, payloads_of, with_payload
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def local_step(
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Config],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
+    """Answer a task from a site's scaled points."""
+    match task.common:
+        case PartitionTask() as asked:
+            return _partition(asked.centroids, points, config), memory
+        case EMTask() as asked:
+            return _expect(asked, points, config, rng, memory)
+        case asked:
+            return kmeans_rounds.find_cells(asked, points, config, rng), memory
+
+
+def _partition(centroids: FloatArray, points: Points, config: RunConfig) -> Partition:
+    """Return the sums of the points nearest to each centroid (K, d)."""
+    labels = nearest_centroid(points.X, centroids)
+    weights = np.zeros((len(labels), len(centroids)))
+    weights[np.arange(len(labels)), labels] = points.sizes
+    offsets, squares = weighted_sums(points.X, weights, centroids, column_kinds(config.columns))
+    return Partition(counts=weights.sum(axis=0).astype(np.int64), offsets=offsets, squares=squares)
+
+
+def _expect(
+    task: EMTask,
+    points: Points,
+    config: RunConfig[Config],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
+    """Do an E step.
+
+    The site remembers the seed of its artificial persons: they are the same in all rounds. With
+    ``proportions: by_site`` it also remembers what the step used and what it came to, and the next
+    step uses the latter: this is the M step of the proportions.
+    """
+    classes = task.classes
+    totals = memory.get("totals")
+    if totals is not None and len(totals) == len(classes.proportions):
+        classes = classes.model_copy(update={"proportions": totals / totals.sum()})
+    memory = {"seed": int(rng.integers(2**62)), **memory}
+    sent = expect(*_persons(points, config, memory["seed"]), classes, config)
+    if config.options.proportions == "by_site":
+        memory = {**memory, "proportions": classes.proportions, "totals": sent.totals}
+    return sent, memory
+
+
+def _persons(points: Points, config: RunConfig, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return rows, or artificial persons around the records (q, d), and their weights (q,)."""
+    if config.policy.protection == "none":
+        return points.X, points.sizes.astype(np.float64)
+    key = f"artificial {seed}"
+    if key not in points.derived:
+        numbers = column_kinds(config.columns) == NUMBER
+        X, weights = draw_persons(points, numbers, np.random.default_rng(seed))
+        points.derived[key] = np.clip(X, *scaled_bounds(config)), weights
+    found: tuple[FloatArray, FloatArray] = points.derived[key]
+    return found
+
+
+# --- Labels ---------------------------------------------------------------------------------------
+
+
+def probabilities(result: Result, X: FloatArray, memory: Memory | None) -> FloatArray:
+    """Return the classes' probabilities (n, K) of complete scaled rows (n, d)."""
+    soft, (n_classes, d) = result.soft or {}, result.centroids.shape
+    shapes = {"proportions": (n_classes, 1), "order": (n_classes, 1), "kinds": (1, d)}
+    for name, shape in {"variances": (n_classes, d), **shapes}.items():
+        if name not in soft:
+            raise RuleViolation("mixture", f"the classes have no {name}", "/soft")
+        check_shape(soft[name], shape, f"/soft/{name}")
+    classes = Classes(
+        proportions=soft["proportions"][:, 0], means=result.centroids, variances=soft["variances"]
+    )
+    check_classes(classes, result.centroids.shape, "/soft")
+    kinds, order = (soft[name].ravel().astype(np.int64) for name in ("kinds", "order"))
+    proportions = classes.proportions
+    own = None if memory is None else memory.get("proportions")
+    if own is not None and 0 <= order.min() <= order.max() < len(own):
+        proportions = own[order]
+    return posterior(log_densities(X, classes, kinds, result.space), proportions)[0]
+
+
+def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
+    """Label rows in own units (n, d) by the most probable class; ties go to the first."""
+    return label_by_probability(probabilities, result, X, memory)
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+class State(Model, title="MixtureState"):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "partition", "em"}
+        The phase of the open round.
+    seed : int
+    start : (K, d) float64 or None
+        The centroids of the first partition, scaled.
+    classes : Classes or None
+        What the sites of the open round of EM weigh their points by.
+    measured : Classes or None
+        The same of the last round of EM that closed,
+    likelihood : Likelihood or None
+        how well they fit,
+    sites : tuple of (int, int)
+        and each site's persons in it, and least number of persons of its groups.
+    judgement : Judgement
+    """
+
+    phase: Literal["cells", "partition", "em"]
+    seed: int
+    start: FloatMatrix | None = None
+    classes: Classes | None = None
+    measured: Classes | None = None
+    likelihood: Likelihood | None = None
+    sites: tuple[tuple[int, int], ...] = ()
+    judgement: Judgement = Judgement()
+
+
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
+    """Return the first state and task."""
+    options = config.options
+    centroids = given_centroids(config)
+    if centroids is not None:
+        state = State(phase="partition", seed=seed, start=centroids)
+        return state, Task("partition", PartitionTask(centroids=centroids))
+    task = CellsTask(n_clusters=options.k, n_init=options.n_init)
+    return State(phase="cells", seed=seed), Task("cells", task)
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
+) -> Next[State, AnyTask] | Done:
+    """Aggregate a round; contributions are sorted by site."""
+    if state.start is None:
+        means, counts = collect_cells(contributions)
+        rng = server_rng(state.seed, "mixture-start")
+        centroids = weighted_kmeans(means, counts, config.options.k, rng)
+        following = state.model_copy(update={"phase": "partition", "start": centroids})
+        return Next(following, Task("partition", PartitionTask(centroids=centroids)))
+    if state.classes is None:
+        first = _first_classes(state.start, contributions, config)
+        return _ask(state.model_copy(update={"classes": first}), first)
+    return _close_em(state, state.classes, contributions, config)
+
+
+def _ask(state: State, classes: Classes) -> Next[State, EMTask]:
+    task = EMTask(
+        centroids=classes.means,
+        variances=classes.variances,
+        proportions=classes.proportions,
+    )
+    return Next(state.model_copy(update={"phase": "em"}), Task("em", task))
+
+
+def _first_classes(
+    centroids: FloatArray, contributions: Sequence[Contribution], config: RunConfig[Config]
+) -> Classes:
+    """Return the classes of the first partition; one without persons begins as wide as all."""
+    sent = payloads_of(contributions, Partition).values()
+    counts = np.sum([each.counts for each in sent], axis=0).astype(np.float64)
+    offsets = np.sum([each.offsets for each in sent], axis=0)
+    squares = np.sum([each.squares for each in sent], axis=0)
+    wide = Classes(
+        proportions=counts / counts.sum(),
+        means=centroids,
+        variances=np.ones(centroids.shape),
+    )
+    return maximize(wide, counts, offsets, squares, config)
+
+
+def _close_em(
+    state: State,
+    classes: Classes,
+    contributions: Sequence[Contribution],
+    config: RunConfig[Config],
+) -> Next[State, EMTask] | Done:
+    """Judge the classes that this round's probabilities are of, and do the M step."""
+    costs = {
+        each.site: None if each.payload is None else -each.payload.log_likelihood
+        for each in with_payload(contributions, Weighted)
+    }
+    sent = list(payloads_of(contributions, Weighted).values())
+    totals = np.sum([each.totals for each in sent], axis=0)
+    offsets = np.sum([each.offsets for each in sent], axis=0)
+    squares = np.sum([each.squares for each in sent], axis=0)
+    moved = maximize(classes, totals, offsets, squares, config)
+    shift = np.sqrt(((moved.means - classes.means) ** 2).sum(axis=1).max())
+    metrics = {"centroid_shift": float(shift)}
+    judgement = judge(state.judgement, classes.means, costs, config, config.options.tol)
+    following = state.model_copy(
+        update={
+            "classes": moved,
+            "measured": classes,
+            "sites": tuple(
+                (round(float(each.payload.totals.sum())), each.p)
+                for each in with_payload(contributions, Weighted)
+                if each.payload is not None
+            ),
+            "likelihood": _likelihood(sent, len(classes.means), config),
+            "judgement": judgement,
+        }
+    )
+    if judgement.converged:
+        return Done(finish(following, config), metrics)
+    asked = _ask(following, moved)
+    return Next(asked.state, asked.task, metrics)
+
+
+def _likelihood(sent: Sequence[Weighted], n_classes: int, config: RunConfig[Config]) -> Likelihood:
+    """Return how well the classes of a round fit all persons that took part in it.
+
+    In own units, after transforms: a density of scaled numbers depends on their scale.
+    """
+    kinds = column_kinds(config.columns)
+    persons = round(float(np.sum([each.totals for each in sent])))
+    jacobian = persons * float(np.log(config.space.scale[kinds == NUMBER]).sum())
+    log_likelihood = float(np.sum([each.log_likelihood for each in sent])) - jacobian
+    entropy = max(float(np.sum([each.entropy for each in sent])), 0.0)
+    free_levels = sum(len(block) - 1 for block in blocks_of(config.columns))
+    of_a_class = 2 * int((kinds == NUMBER).sum()) + int((kinds == YES_NO).sum()) + free_levels
+    places = len(sent) if config.options.proportions == "by_site" else 1
+    n_parameters = n_classes * of_a_class + places * (n_classes - 1)
+    bic = n_parameters * float(np.log(persons)) - 2.0 * log_likelihood
+    most = persons * float(np.log(n_classes))
+    return Likelihood(
+        log_likelihood=log_likelihood,
+        n_parameters=n_parameters,
+        n_rows=persons,
+        bic=bic,
+        icl=bic + 2.0 * entropy,
+        relative_entropy=1.0 - entropy / most if n_classes > 1 else None,
+    )
+
+
+def finish(state: State, config: RunConfig[Config]) -> Result:
+    """Return the classes that were last measured; without any those of the first partition.
+
+    The sites keep their proportions in the order of the rounds; ``order`` says which class became
+    which cluster.
+    """
+    classes = state.measured or state.classes
+    if classes is None:
+        raise no_centroids()
+    kept, clusters = merge_equal_centroids(classes.means)
+    proportions = np.bincount(clusters, weights=classes.proportions, minlength=len(kept))
+    sorting = tolerant_lexsort(classes.means[kept])
+    order = kept[sorting]
+    weighted = any(feature.weight != 1.0 for feature in config.features)
+    raw = raw_result(
+        classes.means[order],
+        config,
+        stopped_because="converged" if state.judgement.converged else "",
+        warnings=(
+            *((_WEIGHTS,) if weighted else ()),
+            *loss_warning(classes, state.sites, config, state.seed),
+        ),
+    )
+    soft = {
+        "proportions": proportions[sorting][:, None],
+        "variances": classes.variances[order],
+        "kinds": column_kinds(config.columns)[None].astype(np.float64),
+        "order": order[:, None].astype(np.float64),
+    }
+    return raw.model_copy(update={"soft": soft, "likelihood": state.likelihood})
+
+
+_WEIGHTS = (
+    "The features' weights count in the first partition alone: the probabilities of a mixture do "
+    "not depend on them."
+)
+
+
+# --- What a paper says ----------------------------------------------------------------------------
+
+
+def describe(options: Config) -> str:
+    """Return the sentences; see ``Method.describe``."""
+    if options.centroids is not None:
+        rows = (", ".join(f"{value:g}" for value in row) for row in options.centroids.tolist())
+        start = (
+            "The first classes were the points nearest to each of the centroids given in the "
+            f"session's definition: ({'); ('.join(rows)}), in the order and units of the variables."
+        )
+    else:
+        start = (
+            "For the first classes, each site divided its own points into at most K cells by "
+            f"weighted k-means from {local_starts(options.n_init)}, the coordinator clustered the "
+            "cells' means, weighted by their persons, and the sites assigned their points to the "
+            "nearest of these centroids."
+        )
+    proportions = (
+        "Each site had its own proportions of the classes."
+        if options.proportions == "by_site"
+        else "The proportions of the classes were common to all sites."
+    )
+    return (
+        "Within a class, all variables were independent: numbers normal with the class's mean and "
+        "variance, yes/no variables Bernoulli, and categorical variables with a probability of "
+        f"each level. {proportions} {start} In each round of the expectation-maximisation "
+        "algorithm, the sites weighed persons by the probabilities of the classes and sent "
+        "weighted sums, from which the coordinator computed the new classes. Where sites have "
+        "groups, these persons were artificial: five for each person, normal around the group's "
+        "record with the variance between neighbouring records, and in each class 50 further "
+        "persons counted with the overall share of each answer. "
+        f"{options.reg_covar:g} was added to every variance of the scaled variables. "
+        "The rounds ended when the log-likelihood improved by at most "
+        f"{options.tol:g}, relative, in two successive rounds. Each person was assigned to the "
+        "most probable class."
+    )
+
+
+METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     name="mixture",
     version=2,
     title="Mixture model by federated EM (latent classes)",
@@ -29,18 +402,18 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     ),
     references=("dempster1977",),
     describe=describe,
-    options=config.Config,
-    phases=messages.PHASES,
+    options=Config,
+    phases=PHASES,
     check_config=check_given_centroids,
-    check_task=messages.check_task,
-    check=messages.check,
-    local_step=client.local_step,
-    label=client.label,
-    label_new=client.label,
-    probabilities=client.probabilities,
-    state=server.State,
-    start=server.start,
-    aggregate=server.aggregate,
-    finish=server.finish,
+    check_task=check_task,
+    check=check,
+    local_step=local_step,
+    label=label,
+    label_new=label,
+    probabilities=probabilities,
+    state=State,
+    start=start,
+    aggregate=aggregate,
+    finish=finish,
     sweeps=True,
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds, log_densities, posterior
-from fedclust.methods.mixture.config import Config
-from fedclust.methods.mixture.messages import Weighted
+from fedclust.methods.mixture.messages import Config, Weighted
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.schema.run_config import RunConfig
 

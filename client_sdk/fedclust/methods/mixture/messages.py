@@ -7,18 +7,18 @@ least value. They are checked for shapes, declared bounds and totals.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.given_start import check_first_centroids
+from fedclust.methods.common.given_start import StartOptions, check_first_centroids
 from fedclust.methods.common.kmeans_rounds import CELLS, Cells, CellsTask, disclosure
+from fedclust.methods.common.options import Tolerance
 from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
-from fedclust.methods.mixture.config import Config
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_shape
 from fedclust.schema.errors import RuleViolation
@@ -27,6 +27,37 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.task import CentroidTask, Phase, SiteTask
+
+# --- Options --------------------------------------------------------------------------------------
+
+
+class Config(StartOptions, title="MixtureConfig"):
+    """Options of ``mixture``.
+
+    Attributes
+    ----------
+    proportions : {"common", "by_site"}
+        Whether all sites have the classes in the same proportions, or each site in its own. A
+        site's own proportions do not leave it.
+    reg_covar : float
+        Added to every variance, scaled, as in scikit-learn.
+    tol : float
+        Relative gain of the log-likelihood below which a round counts as no improvement.
+    """
+
+    proportions: Literal["common", "by_site"] = "common"
+    reg_covar: Annotated[FiniteFloat, Field(ge=0, le=1)] = 1e-6
+    tol: Tolerance = 1e-6
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of a session; given centroids need no cells."""
+        own = ("partition", "em")
+        return own if self.start == "given" else ("cells", *own)
+
+
+# --- What travels ---------------------------------------------------------------------------------
+
 
 FloatArray = NDArray[np.float64]
 

@@ -16,13 +16,425 @@ feature reported for the first time takes the reported value. For Methods A and 
 
 from __future__ import annotations
 
-from fedclust.methods.common.assign import label
-from fedclust.methods.common.own_features import check_roster
-from fedclust.methods.overlap import client, config, messages, server
-from fedclust.methods.overlap.description import describe
-from fedclust.schema.method import Method
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
 
-METHOD: Method[config.Config, server.State, messages.AnyTask, messages.Cells] = Method(
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat
+
+from fedclust.methods.common.assign import label
+from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
+from fedclust.methods.common.description import counted, local_starts
+from fedclust.methods.common.finalize import no_centroids, raw_result
+from fedclust.methods.common.kmeans_rounds import (
+    GROUP_SUMS,
+    Cells,
+    check_cells,
+    count_sent_cells,
+    disclosure,
+)
+from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
+from fedclust.methods.common.own_features import (
+    SINGLE_SITE_NOTE,
+    CellsTask,
+    check_roster,
+    collect_centroids,
+    expand_to_all_columns,
+    local_cells,
+    select_site_columns,
+    single_site_feature_warning,
+)
+from fedclust.methods.common.partial_features import sum_groups
+from fedclust.methods.common.task_checks import check_centroids, check_expected_task
+from fedclust.methods.overlap.meta_clustering import Meta, group_centroids
+from fedclust.numeric.arrays import BoolMatrix, FloatMatrix
+from fedclust.numeric.canonical import round_to_tolerance
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.protection.message_checks import check_shape
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import (
+    CentroidTask,
+    Contribution,
+    Done,
+    Next,
+    Phase,
+    SiteTask,
+    Task,
+    payloads_of,
+)
+
+# --- Options --------------------------------------------------------------------------------------
+
+
+class Config(EvaluatedOptions, title="OverlapConfig"):
+    """Options of ``overlap``.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Number of clusters K.
+    local_clusters : int, "silhouette" or None
+        K_i, the most cells of a site. None: K. ``silhouette``: the number from 2 to K with the best
+        simplified silhouette at each site, for sites that lack some clusters.
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, down to 2 at a large site.
+    meta : {"agglomerative", "A", "B", "auto"}
+        How local clusters are grouped to global ones. ``auto`` chooses by the graph of the sites'
+        overlapping features and gives the reason in a warning.
+    rounds : int
+        F, the number of federated rounds after the first round.
+    local_iterations : int
+        Lloyd iterations of a site in each federated round.
+    alpha : float
+        Step size: 1 replaces the centroids by what the sites send; a smaller value moves them
+        towards it.
+    """
+
+    n_clusters: Count
+    local_clusters: Count | Literal["silhouette"] | None = None
+    n_init: Restarts | None = None
+    meta: Meta = "agglomerative"
+    rounds: Annotated[int, Field(ge=0, le=99)] = 3
+    local_iterations: Annotated[int, Field(ge=1, le=100)] = 5
+    alpha: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.8
+
+    @property
+    def round_limit(self) -> int:
+        """The fixed number of rounds."""
+        return 1 + self.rounds
+
+
+# --- What travels ---------------------------------------------------------------------------------
+
+
+class FederatedTask(CentroidTask):
+    """Run ``iterations`` Lloyd steps from the centroids that your points are nearest to.
+
+    Attributes
+    ----------
+    centroids : (K, d) float64
+        Scaled; 0 where unknown.
+    mask : (K, d) bool
+        The entries that are known.
+    iterations : int
+    """
+
+    centroids: FloatMatrix
+    mask: BoolMatrix
+    iterations: Annotated[int, Field(ge=1)]
+
+
+AnyTask: TypeAlias = CellsTask | FederatedTask
+
+PHASES = (
+    Phase(
+        name="cells",
+        once=True,
+        summary=(
+            "Each site clusters its own points by the features that it has; the coordinator finds "
+            "out which sites' clusters are one."
+        ),
+        task=CellsTask,
+        payload=Cells,
+        discloses=(
+            disclosure(
+                "counts",
+                "up to K_i numbers",
+                "How many of your persons are in each cell of your own clustering.",
+            ),
+            disclosure(
+                "means",
+                "up to K_i x d numbers",
+                "The mean of each column over each cell, scaled. 0 in the features that your site "
+                "has not got.",
+                GROUP_SUMS + SINGLE_SITE_NOTE,
+            ),
+        ),
+    ),
+    Phase(
+        name="federated",
+        optional=True,
+        summary=(
+            "Each site improves the global centroids that its points are nearest to by a few steps "
+            "of its own."
+        ),
+        task=FederatedTask,
+        payload=Cells,
+        discloses=(
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are in each local cluster that belongs to a global one, "
+                "after a few steps from the global centroids.",
+            ),
+            disclosure(
+                "means",
+                "K x d numbers",
+                "The mean of each column over these, scaled. 0 in the features that your site has "
+                "not got.",
+                GROUP_SUMS + SINGLE_SITE_NOTE,
+            ),
+        ),
+    ),
+)
+
+
+def cells_task(options: Config) -> CellsTask:
+    """Return the task of the phase ``cells``."""
+    most = options.local_clusters
+    return CellsTask(
+        n_clusters=most if isinstance(most, int) else options.n_clusters,
+        search=most == "silhouette",
+        n_init=options.n_init,
+    )
+
+
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
+    """Raise RuleViolation if a task differs from the definition's or does not fit the features."""
+    options, asked = config.options, task.common
+    if isinstance(asked, CellsTask):
+        check_expected_task(asked, cells_task(options))
+        return
+    shape = (len(asked.centroids), len(config.columns))
+    check_shape(asked.centroids, shape, "/parameters/centroids")
+    check_shape(asked.mask, shape, "/parameters/mask")
+    check_centroids(asked.centroids, asked.mask, config)
+    if asked.iterations != options.local_iterations:
+        raise RuleViolation(
+            "task",
+            f"the definition names {options.local_iterations} local iterations",
+            "/parameters/iterations",
+        )
+
+
+def check(task: SiteTask[AnyTask], payload: Cells, config: RunConfig[Config]) -> None:
+    """Check a message at either end: shapes, counts, mask, bounds."""
+    asked = task.common
+    if isinstance(asked, CellsTask):
+        n_cells = count_sent_cells(payload, asked.n_clusters)
+    else:
+        n_cells = len(asked.centroids)
+    check_cells(payload, n_cells, config)
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+
+def local_step(
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Config],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[Cells]:
+    """Answer a task from a site's scaled points."""
+    own, asked = select_site_columns(points, config), task.common
+    if isinstance(asked, CellsTask):
+        found = local_cells(asked, own, rng)
+        return Cells(counts=found.counts, means=expand_to_all_columns(found.means, config)), memory
+    centroids, known = asked.centroids[:, config.mask], asked.mask[:, config.mask]
+    # A site that joined late may share no feature with any centroid.
+    if not known.any():
+        return None, memory
+    found = improve_centroids(own, centroids, known, asked.iterations)
+    matched = match_centroids(found.means, centroids, known)
+    counts = np.zeros(len(centroids), dtype=np.int64)
+    means = np.zeros(asked.centroids.shape)
+    counts[matched], means[matched] = found.counts, expand_to_all_columns(found.means, config)
+    return Cells(counts=counts, means=means), memory
+
+
+def improve_centroids(
+    points: Points, centroids: FloatArray, known: BoolArray, iterations: int
+) -> ClusterSums:
+    """Run Lloyd from the centroids that any point is nearest to (Algorithm 1, lines 13 to 17).
+
+    Parameters
+    ----------
+    points : Points
+        In the site's own columns.
+    centroids, known : (K, d_i) float64, bool
+        0 where unknown. At least one entry is known.
+    iterations : int
+        At least 1.
+    """
+    kept, labels = _renumber_labels(nearest_centroid(points.X, centroids, known))
+    found = cluster_sums(points, labels, centroids[kept])
+    for _ in range(iterations - 1):
+        _, moved = _renumber_labels(nearest_centroid(points.X, found.means))
+        if np.array_equal(moved, labels):
+            break
+        labels = moved
+        found = cluster_sums(points, labels, np.zeros((int(labels.max()) + 1, points.X.shape[1])))
+    return found
+
+
+def _renumber_labels(labels: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the labels that occur, ascending, and labels (m,) renumbered from 0."""
+    kept, renumbered = np.unique(labels, return_inverse=True)
+    return kept, renumbered.reshape(-1).astype(np.int64)
+
+
+def match_centroids(local: FloatArray, centroids: FloatArray, known: BoolArray) -> IntArray:
+    """Match each local centroid (m, d_i) with another global one (line 18; Hungarian).
+
+    The cost is the mean squared difference over the features that the global centroid knows. One
+    that shares no feature is matched last.
+
+    Parameters
+    ----------
+    local : (m, d_i) float64
+        m is at most K.
+    centroids, known : (K, d_i) float64, bool
+        In the site's own columns.
+
+    Returns
+    -------
+    (m,) int64
+    """
+    # Imported here: it takes a while, and only this step needs it.
+    from scipy.optimize import linear_sum_assignment
+
+    squares = (local[:, None, :] - centroids) ** 2
+    shared = known.sum(axis=1)
+    cost = np.where(known, squares, 0.0).sum(axis=2) / np.maximum(shared, 1)
+    cost[:, shared == 0] = cost.max() * len(local) + 1.0
+    rows, columns = linear_sum_assignment(round_to_tolerance(cost))
+    return np.asarray(columns[np.argsort(rows)], dtype=np.int64)
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+class State(Model):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "federated"}
+        The phase of the open round.
+    centroids : (K, d) float64 or None
+        Scaled; 0 where unknown.
+    mask : (K, d) bool or None
+        The entries that are known.
+    closed : int
+        Federated rounds closed.
+    warnings : tuple of str
+    """
+
+    phase: Literal["cells", "federated"]
+    centroids: FloatMatrix | None = None
+    mask: BoolMatrix | None = None
+    closed: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
+    """Return the first state and task."""
+    del seed  # The coordinator draws nothing.
+    return State(phase="cells"), Task("cells", cells_task(config.options))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution[Cells]], config: RunConfig[Config]
+) -> Next[State, AnyTask] | Done:
+    """Aggregate a round; contributions are sorted by site."""
+    options = config.options
+    sent = payloads_of(contributions, Cells)
+    metrics: dict[str, float] = {}
+    warnings, closed = state.warnings, 0
+    if state.centroids is None or state.mask is None:
+        centroids, mask, warnings = _first_centroids(sent, config)
+    else:
+        centroids, mask, shift = _move_centroids(state.centroids, state.mask, sent, config)
+        metrics, closed = {"centroid_shift": shift}, state.closed + 1
+    following = State(
+        phase="federated", centroids=centroids, mask=mask, closed=closed, warnings=warnings
+    )
+    if closed >= options.rounds:
+        return Done(finish(following, config), metrics)
+    task = FederatedTask(centroids=centroids, mask=mask, iterations=options.local_iterations)
+    return Next(following, Task("federated", task), metrics)
+
+
+def _first_centroids(
+    sent: Mapping[str, Cells], config: RunConfig[Config]
+) -> tuple[FloatArray, BoolArray, tuple[str, ...]]:
+    """Group and merge the local centroids (lines 4 to 11); return means, masks and warnings."""
+    options = config.options
+    local = collect_centroids(sent, config)
+    grouping, warnings = group_centroids(local, options.n_clusters, options.meta)
+    merged = sum_groups(local, grouping.groups, grouping.n_groups)
+    return merged.means, merged.mask, (*warnings, *single_site_feature_warning(sent, config))
+
+
+def _move_centroids(
+    centroids: FloatArray, mask: BoolArray, sent: Mapping[str, Cells], config: RunConfig[Config]
+) -> tuple[FloatArray, BoolArray, float]:
+    """Move every centroid by ``alpha`` towards what the sites sent for it (line 19).
+
+    Entries that no site reports keep their value; those unknown before take the new one. Also
+    returns the new masks and the largest move.
+    """
+    options = config.options
+    groups = np.concatenate([np.flatnonzero(cells.counts) for cells in sent.values()])
+    merged = sum_groups(collect_centroids(sent, config), groups, len(centroids))
+    step = np.where(merged.mask, np.where(mask, options.alpha, 1.0), 0.0)
+    moved = centroids + step * (merged.means - centroids)
+    shift = np.sqrt((np.where(mask, moved - centroids, 0.0) ** 2).sum(axis=1).max())
+    return moved, mask | merged.mask, float(shift)
+
+
+def finish(state: State, config: RunConfig[Config]) -> Result:
+    """Return the last centroids: the number of rounds is fixed."""
+    if state.centroids is None:
+        raise no_centroids()
+    # Without ``missing: mask`` every site has every feature, and nothing is unknown.
+    mask = state.mask if config.policy.missing == "mask" else None
+    return raw_result(
+        state.centroids, config, mask=mask, stopped_because="finished", warnings=state.warnings
+    )
+
+
+# --- What a paper says ----------------------------------------------------------------------------
+
+
+_GROUPINGS = {
+    "agglomerative": "by agglomeration, no two cells of one site in a group",
+    "A": "by Method A of the paper",
+    "B": "by Method B of the paper",
+    "auto": "by the paper's Method A or B or by agglomeration, as the shared features allowed",
+}
+
+
+def describe(options: Config) -> str:
+    """Return the sentences; see ``Method.describe``."""
+    if options.local_clusters == "silhouette":
+        cells = "as many cells, from 2 to K, as gave the best simplified silhouette,"
+    else:
+        cells = f"at most {options.local_clusters or 'K'} cells"
+    return (
+        f"Each site divided its own points into {cells} by weighted k-means from "
+        f"{local_starts(options.n_init)}, in the features that it had. The coordinator grouped the "
+        f"cells of all sites {_GROUPINGS[options.meta]}, and merged each group feature by feature, "
+        f"weighted by persons. In each of {counted(options.rounds, 'further round')} the sites ran "
+        f"{counted(options.local_iterations, 'Lloyd iteration')} from the global centroids, which "
+        f"then moved towards the sites' centroids with step size {options.alpha:g}."
+    )
+
+
+METHOD: Method[Config, State, AnyTask, Cells] = Method(
     name="overlap",
     version=4,
     title="Federated k-means for sites with different, overlapping features",
@@ -32,16 +444,16 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.Cells] = 
     ),
     references=("maritan2025",),
     describe=describe,
-    options=config.Config,
-    phases=messages.PHASES,
+    options=Config,
+    phases=PHASES,
     check_roster=check_roster,
-    check_task=messages.check_task,
-    check=messages.check,
-    local_step=client.local_step,
+    check_task=check_task,
+    check=check,
+    local_step=local_step,
     label=label,
-    state=server.State,
-    start=server.start,
-    aggregate=server.aggregate,
-    finish=server.finish,
+    state=State,
+    start=start,
+    aggregate=aggregate,
+    finish=finish,
     takes_masks=True,
 )

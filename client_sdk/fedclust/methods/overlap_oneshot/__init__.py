@@ -17,12 +17,447 @@ do not depend on which other sites take part.
 
 from __future__ import annotations
 
-from fedclust.methods.common.own_features import check_roster
-from fedclust.methods.overlap_oneshot import client, config, messages, server
-from fedclust.methods.overlap_oneshot.description import describe
-from fedclust.schema.method import Method
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
-METHOD: Method[config.Config, server.State, messages.GaussiansTask, messages.Gaussians] = Method(
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat
+
+from fedclust.methods.common.assign import check_mapping, label_by_centroid
+from fedclust.methods.common.description import local_starts
+from fedclust.methods.common.finalize import no_centroids, raw_result
+from fedclust.methods.common.kmeans_rounds import (
+    Cells,
+    check_cell_values,
+    check_cells,
+    count_sent_cells,
+    disclosure,
+)
+from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
+from fedclust.methods.common.own_features import (
+    SINGLE_SITE_NOTE,
+    CellsTask,
+    check_roster,
+    collect_centroids,
+    expand_to_all_columns,
+    local_cells,
+    select_site_columns,
+    single_site_feature_warning,
+    too_many_groups_warning,
+)
+from fedclust.methods.common.partial_features import LocalCentroids, sum_groups
+from fedclust.methods.common.task_checks import check_expected_task
+from fedclust.methods.overlap_oneshot.agglomeration import (
+    MergeTree,
+    best_cut,
+    build_merge_tree,
+    cluster_forces,
+)
+from fedclust.methods.overlap_oneshot.gaussians import (
+    cell_covariances,
+    cell_variances,
+    check_covariances,
+    check_variances,
+    draw_proxies,
+)
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.random import server_rng
+from fedclust.protection.message_checks import check_shape
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import Contribution, Done, Phase, SiteTask, Task, payloads_of
+
+# --- Options --------------------------------------------------------------------------------------
+
+
+#: The most cells that a site tries if neither K nor K_i is given.
+_MAX_CELLS = 20
+#: The most numbers in the covariances of one message: a body has at most 32 MiB.
+_MAX_NUMBERS = 3_000_000
+
+
+class Config(EvaluatedOptions, title="OverlapOneshotConfig"):
+    """Options of ``overlap_oneshot``.
+
+    Attributes
+    ----------
+    n_clusters : int or None
+        Number of clusters K. None: the number, at least 2, at which cutting the merge tree gives
+        the best simplified silhouette.
+    local_clusters : int, "silhouette" or None
+        K_i, the most cells of a site. ``silhouette``: the number from 2 to K (to 20 if K is not
+        given) with the best simplified silhouette at each site. None: K, or ``silhouette`` if K is
+        not given.
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, down to 2 at a large site.
+    covariance : {"diagonal", "full"}
+        Whether a Gaussian has variances, or a covariance matrix (only with ``protection: none``).
+    proxies : int
+        M, the number of points that the coordinator draws from each Gaussian.
+    w : float
+        The power of the distance in the attractive forces.
+    cannot_link : {"auto", "on", "off"}
+        Whether clusters of one site are kept apart as long as any others can be merged. ``on`` is
+        right if sites do not split clusters, and wrong if a site has fewer clusters than cells.
+        ``off`` is the paper's rule. ``auto`` tries both and takes the one with the better
+        simplified silhouette.
+    """
+
+    n_clusters: Count | None = None
+    local_clusters: Count | Literal["silhouette"] | None = None
+    n_init: Restarts | None = None
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    proxies: Annotated[int, Field(ge=2, le=1_000)] = 50
+    w: Annotated[FiniteFloat, Field(ge=1, le=50)] = 2.0
+    cannot_link: Literal["auto", "on", "off"] = "auto"
+
+    @property
+    def searches(self) -> bool:
+        """Whether each site chooses the number of its cells."""
+        if self.local_clusters is None:
+            return self.n_clusters is None
+        return self.local_clusters == "silhouette"
+
+    @property
+    def most_cells(self) -> int:
+        """The most cells of a site."""
+        if isinstance(self.local_clusters, int):
+            return self.local_clusters
+        return _MAX_CELLS if self.n_clusters is None else self.n_clusters
+
+
+def check_config(config: RunConfig[Config]) -> None:
+    """Raise RuleViolation for full covariances under protection, or too large for a message."""
+    options = config.options
+    d = len(config.columns)
+    if options.covariance != "full":
+        return
+    if config.policy.protection != "none":
+        raise RuleViolation(
+            "covariance",
+            "full covariances need exact records: take covariance: diagonal, or protection: none "
+            "with every site's consent",
+            "/covariance",
+        )
+    if options.most_cells * d * d > _MAX_NUMBERS:
+        raise RuleViolation(
+            "covariance",
+            f"full covariances of {options.most_cells} cells and {d} features do not fit one "
+            "answer: take covariance: diagonal, fewer features or fewer local_clusters",
+            "/covariance",
+        )
+
+
+# --- What travels ---------------------------------------------------------------------------------
+
+
+class GaussiansTask(CellsTask, title="GaussiansTask"):
+    """Cluster your points by the features that you have, and describe each cell by a Gaussian.
+
+    Attributes
+    ----------
+    n_clusters : int
+        The most cells.
+    search : bool
+        Whether to choose the number of cells by the simplified silhouette.
+    n_init : int or None
+        Restarts; None: the site chooses.
+    full : bool
+        Whether to send covariance matrices.
+    """
+
+    full: bool
+
+
+class Gaussians(Cells):
+    """A site's local clusters.
+
+    Attributes
+    ----------
+    counts : (K_i,) int64
+        Persons in each cell.
+    means, variances : (K_i, d) float64
+        Scaled; 0 in the features that the site lacks.
+    covariances : (K_i, d_i, d_i) float64
+        Over the site's columns in their order; shape (0, 0, 0) if the task asks for none.
+    """
+
+    variances: FloatMatrix
+    covariances: FloatTensor3
+
+
+PHASES = (
+    Phase(
+        name="gaussians",
+        once=True,
+        summary=(
+            "Each site clusters its own points by the features that it has and describes every "
+            "cluster by a bell curve; the coordinator finds out which sites' clusters are one."
+        ),
+        task=GaussiansTask,
+        payload=Gaussians,
+        discloses=(
+            disclosure(
+                "counts",
+                "up to K_i numbers",
+                "How many of your persons are in each cell of your own clustering.",
+            ),
+            disclosure(
+                "means",
+                "up to K_i x d numbers",
+                "The mean of each column over each cell, scaled. 0 in the features that your site "
+                "has not got.",
+                "Means over whole groups." + SINGLE_SITE_NOTE,
+            ),
+            disclosure(
+                "variances",
+                "up to K_i x d numbers",
+                "How widely each column is spread in each cell: the variance of the groups' "
+                "records, and the variance within groups that is estimated from them.",
+                "Sums over whole groups.",
+            ),
+            disclosure(
+                "covariances",
+                "up to K_i x d_i x d_i numbers",
+                "Only with covariance: full, which needs protection: none. How your site's columns "
+                "hang together in each cell.",
+                "Computed from exact records, like all that is sent then.",
+            ),
+        ),
+    ),
+)
+
+
+def gaussians_task(options: Config) -> GaussiansTask:
+    """Return the task of the phase ``gaussians``."""
+    return GaussiansTask(
+        n_clusters=options.most_cells,
+        search=options.searches,
+        n_init=options.n_init,
+        full=options.covariance == "full",
+    )
+
+
+def check_task(task: SiteTask[GaussiansTask], config: RunConfig[Config]) -> None:
+    """Raise RuleViolation if a task differs from the definition's."""
+    check_expected_task(task.common, gaussians_task(config.options))
+
+
+def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[Config]) -> None:
+    """Check a message at either end: shapes, counts, mask, bounds, variances, covariances."""
+    n_cells = count_sent_cells(payload, task.common.n_clusters)
+    check_shape(payload.variances, (n_cells, len(config.columns)), "/variances")
+    check_cells(payload, n_cells, config)
+    check_cell_values(payload.counts, payload.variances, config, "/variances")
+    known = np.where(config.mask, payload.counts[:, None], 0)
+    check_variances(known, payload.variances, max_variances(payload.means, config))
+    if task.common.full:
+        check_covariances(payload.covariances, payload.variances[:, config.mask])
+    else:
+        check_shape(payload.covariances, (0, 0, 0), "/covariances")
+
+
+def max_variances(means: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
+    """Return the largest variances (K, d) that values within the columns' bounds can have."""
+    lower, upper = scaled_bounds(config)
+    bounded = np.isfinite(lower) & np.isfinite(upper)
+    with np.errstate(invalid="ignore"):
+        return np.where(bounded, np.maximum((upper - means) * (means - lower), 0.0), np.inf)
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+#: The key of a site's memory for its local means, which label its rows.
+_MEMORY_KEY = "overlap_oneshot"
+
+
+def local_step(
+    task: SiteTask[GaussiansTask],
+    points: Points,
+    config: RunConfig[Config],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[Gaussians]:
+    """Cluster a site's scaled points and describe the cells."""
+    own = select_site_columns(points, config)
+    found = local_cells(task.common, own, rng)
+    labels = nearest_centroid(own.X, found.centroids)
+    means = expand_to_all_columns(found.means, config)
+    variances = expand_to_all_columns(cell_variances(own, labels, found), config)
+    full = task.common.full
+    payload = Gaussians(
+        counts=found.counts,
+        means=means,
+        variances=np.minimum(variances, max_variances(means, config)),
+        covariances=cell_covariances(own, labels, found) if full else np.zeros((0, 0, 0)),
+    )
+    return payload, {**memory, _MEMORY_KEY: {"means": means, "mask": config.mask}}
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units; -1 for rows that cannot be labelled.
+
+    A site's own rows get the cluster of the nearest local mean. New rows, and rows of a site that
+    joined later, get the nearest centroid over the features that they have.
+    """
+    own = (memory or {}).get(_MEMORY_KEY)
+    if own is None or not result.mapping:
+        return label_by_centroid(result, X)
+    (clusters,) = result.mapping.values()
+    check_mapping(clusters, len(own["means"]))
+    mask = None if result.mask is None else np.tile(own["mask"], (len(clusters), 1))
+    local = result.model_copy(update={"centroids": own["means"], "mask": mask})
+    cells = label_by_centroid(local, X)
+    return np.where(cells >= 0, np.array(clusters, dtype=np.int64)[cells], -1)
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+class State(Model):
+    """What a session keeps until its only round closes.
+
+    Attributes
+    ----------
+    seed : int
+    """
+
+    seed: int
+
+
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[GaussiansTask]]:
+    """Return the first state and task."""
+    return State(seed=seed), Task("gaussians", gaussians_task(config.options))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution[Gaussians]], config: RunConfig[Config]
+) -> Done:
+    """Aggregate the round; contributions are sorted by site."""
+    sent = payloads_of(contributions, Gaussians)
+    local = collect_centroids(sent, config)
+    tree, n_clusters = _choose_tree(state.seed, sent, local, config)
+    groups = tree.cut(n_clusters)
+    merged = sum_groups(local, groups, int(groups.max()) + 1)
+    raw = raw_result(
+        merged.means,
+        config,
+        mask=merged.mask if config.policy.missing == "mask" else None,
+        stopped_because="finished",
+        warnings=(
+            *_forced_merge_warning(tree, n_clusters),
+            *too_many_groups_warning(tree.n_roots, n_clusters),
+            *single_site_feature_warning(sent, config),
+        ),
+    )
+    mapping = {}
+    for number, (site, cells) in enumerate(sent.items()):
+        own = np.full(len(cells.counts), -1, dtype=np.int64)
+        own[cells.counts > 0] = groups[local.sites == number]
+        mapping[site] = tuple(own.tolist())
+    return Done(raw.model_copy(update={"mapping": mapping}))
+
+
+def _choose_tree(
+    seed: int, sent: Mapping[str, Gaussians], local: LocalCentroids, config: RunConfig[Config]
+) -> tuple[MergeTree, int]:
+    """Merge the local clusters (lines 4 to 12); return the best tree and where to cut it."""
+    options = config.options
+    proxies = [_draw_site_proxies(seed, site, cells, config) for site, cells in sent.items()]
+    masks = [config.masks[site] for site in sent]
+    forces = cluster_forces(proxies, masks, options.w)
+    apart = {"auto": (False, True), "on": (True,), "off": (False,)}[options.cannot_link]
+    trees = [build_merge_tree(forces, local.sites if separate else None) for separate in apart]
+    if len(trees) == 1 and options.n_clusters is not None:
+        return trees[0], options.n_clusters
+    variances = np.concatenate([cells.variances[cells.counts > 0] for cells in sent.values()])
+    cuts = [best_cut(tree, local, variances, options.n_clusters) for tree in trees]
+    best = int(tolerant_argmax([score for _, score in cuts]))
+    return trees[best], options.n_clusters or cuts[best][0]
+
+
+def _draw_site_proxies(
+    seed: int, site: str, cells: Gaussians, config: RunConfig[Config]
+) -> NDArray[np.float64]:
+    """Return the proxies (K_i, M, d) of a site's cells (line 4)."""
+    options = config.options
+    filled = np.flatnonzero(cells.counts)
+    return draw_proxies(
+        cells.means[filled],
+        cells.variances[filled],
+        np.flatnonzero(config.masks[site]),
+        options.proxies,
+        server_rng(seed, f"overlap_oneshot-proxies-{site}"),
+        cells.covariances[filled] if options.covariance == "full" else None,
+    )
+
+
+def _forced_merge_warning(tree: MergeTree, n_clusters: int) -> tuple[str, ...]:
+    """Return a warning if the cut merged clusters of one site in spite of ``cannot_link``."""
+    forced = tree.forced - (max(n_clusters, tree.n_roots) - tree.n_roots)
+    if forced <= 0:
+        return ()
+    warning = (
+        f"{forced} merges put clusters of one site together although cannot_link kept them "
+        f"apart: sites have more clusters than {n_clusters}, or what fitted better was taken. "
+        "Ask for more clusters, or for fewer local ones."
+    )
+    return (warning,)
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    """Raise MethodFailure: before its only round closes, the method has no centroids."""
+    del state, config
+    raise no_centroids()
+
+
+# --- What a paper says ----------------------------------------------------------------------------
+
+
+_CANNOT_LINK = {
+    "auto": "with and without keeping cells of one site apart, whichever gave the better "
+    "simplified silhouette",
+    "on": "keeping cells of one site apart as long as any others could be merged",
+    "off": "whether or not the cells were of one site",
+}
+
+
+def describe(options: Config) -> str:
+    """Return the sentences; see ``Method.describe``."""
+    most = f"{options.most_cells}" if options.n_clusters is None else "K"
+    if options.searches:
+        cells = f"as many cells, from 2 to {most}, as gave the best simplified silhouette,"
+    elif options.local_clusters is None:
+        cells = "at most K cells"
+    else:
+        cells = f"at most {options.local_clusters} cells"
+    moments = "variances" if options.covariance == "diagonal" else "covariance matrix"
+    until = (
+        "until K were left"
+        if options.n_clusters is not None
+        else "and the tree of merges was cut where the simplified silhouette was best"
+    )
+    return (
+        f"Each site divided its own points into {cells} by weighted k-means from "
+        f"{local_starts(options.n_init)}, in the features that it had, and sent count, mean and "
+        f"{moments} of each. The coordinator drew {options.proxies} points from the Gaussian of "
+        "each cell. The force between two of these points was one over their distance, over the "
+        f"features that both knew, to the power of {options.w:g}; that between two groups of cells "
+        "was the mean over their points. The two groups of greatest force were merged repeatedly, "
+        f"{_CANNOT_LINK[options.cannot_link]}, {until}."
+    )
+
+
+METHOD: Method[Config, State, GaussiansTask, Gaussians] = Method(
     name="overlap_oneshot",
     version=4,
     title="Clustering in overlapping feature spaces, in one round",
@@ -32,18 +467,18 @@ METHOD: Method[config.Config, server.State, messages.GaussiansTask, messages.Gau
     ),
     references=("maritan2025",),
     describe=describe,
-    options=config.Config,
-    phases=messages.PHASES,
-    check_config=config.check_config,
+    options=Config,
+    phases=PHASES,
+    check_config=check_config,
     check_roster=check_roster,
-    check_task=messages.check_task,
-    check=messages.check,
-    local_step=client.local_step,
-    label=client.label,
-    state=server.State,
-    start=server.start,
-    aggregate=server.aggregate,
-    finish=server.finish,
+    check_task=check_task,
+    check=check,
+    local_step=local_step,
+    label=label,
+    state=State,
+    start=start,
+    aggregate=aggregate,
+    finish=finish,
     default_max_rounds=1,
     takes_masks=True,
 )

@@ -23,11 +23,518 @@ References
 
 from __future__ import annotations
 
-from fedclust.methods.spectral import client, config, messages, server
-from fedclust.methods.spectral.description import describe
-from fedclust.schema.method import Method
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
+from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
+from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
+from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.spectral.embedding import (
+    Embedding,
+    align_by_rotation,
+    align_by_sign,
+    embed,
+    nystroem,
+)
+from fedclust.methods.spectral.landmark_clustering import (
+    EIGEN_N_INIT,
+    LandmarkClustering,
+    cluster_landmarks,
+    is_dense,
+)
+from fedclust.methods.spectral.messages import (
+    PHASES,
+    AnchorPart,
+    Anchors,
+    AnchorsTask,
+    AnyPayload,
+    AnyTask,
+    Config,
+    Eigen,
+    EigenConfig,
+    EigenTask,
+    Landmarks,
+    LandmarksConfig,
+    LandmarksTask,
+    ProcrustesConfig,
+    SignConfig,
+    Variants,
+    check,
+    check_task,
+)
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.schema.errors import MethodFailure
+from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task, payloads_of
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+#: The key of the embedding in a site's memory.
+MEMORY_KEY = "spectral"
+#: Number of cells from which anchors are chosen; more if more anchors are requested.
+_N_ANCHOR_CELLS = 60
+#: Restarts of k-means for small cells.
+_N_INIT = 3
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def local_step(
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Variants],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
+    """Answer a task from a site's scaled points."""
+    match config.options, task.common:
+        case _, LandmarksTask() as common:
+            cells = _small_cells(points, common.n_cells, rng)
+            return Landmarks(counts=cells.counts, means=cells.means), memory
+        case EigenConfig() as options, AnchorsTask() as common:
+            if task.site == AnchorPart(anchors=True):
+                return _find_anchors(common.n_anchors, points, options, rng), memory
+            return _no_anchors(common.n_anchors, points.X.shape[1], options), memory
+        case EigenConfig() as options, EigenTask() as common:
+            return _cluster_own_eigenvectors(common, points, options, rng, memory)
+    raise TypeError("the task is of another variant")
+
+
+def _small_cells(points: Points, limit: int, rng: np.random.Generator) -> ClusterSums:
+    """Return cells of at least two persons on average; a cell of one row would be that row."""
+    return local_kmeans(points, max(min(limit, points.n // 2), 1), _N_INIT, rng)
+
+
+def _no_anchors(n_anchors: int, d: int, options: EigenConfig) -> Anchors:
+    counts = np.zeros(n_anchors, dtype=np.int64)
+    vectors = np.zeros((n_anchors, options.n_clusters))
+    return Anchors(counts=counts, means=np.zeros((n_anchors, d)), vectors=vectors)
+
+
+def _find_anchors(
+    n_anchors: int, points: Points, options: EigenConfig, rng: np.random.Generator
+) -> Anchors:
+    """Return means of small cells far apart, and the eigenvectors there."""
+    cells = _small_cells(points, max(_N_ANCHOR_CELLS, n_anchors), rng)
+    # A cell of one person is never an anchor.
+    eligible = np.flatnonzero(cells.counts > 1)
+    if not len(eligible):
+        return _no_anchors(n_anchors, points.X.shape[1], options)
+    chosen = eligible[_draw_farthest_first(cells.means[eligible], n_anchors, rng)]
+    _, vectors = _embed(points, cells.means[chosen], options, rng)
+    missing = (0, n_anchors - len(chosen))
+    return Anchors(
+        counts=np.pad(cells.counts[chosen], missing),
+        means=np.pad(cells.means[chosen], (missing, (0, 0))),
+        vectors=np.pad(vectors[len(points.X) :], (missing, (0, 0))),
+    )
+
+
+def _draw_farthest_first(points: FloatArray, n: int, rng: np.random.Generator) -> list[int]:
+    """Return the indices of ``n`` points (m, d): a random one, then always the farthest."""
+    chosen = [int(rng.integers(len(points)))]
+    squares = squared_distances(points, points[chosen])[:, 0]
+    while len(chosen) < min(n, len(points)):
+        chosen.append(int(tolerant_argmax(squares)))
+        squares = np.minimum(squares, squared_distances(points, points[chosen[-1:]])[:, 0])
+    return chosen
+
+
+def _embed(
+    points: Points, anchors: FloatArray, options: EigenConfig, rng: np.random.Generator
+) -> tuple[Embedding, FloatArray]:
+    """Embed the points (m, d) and then the anchors (A, d) by K eigenvectors of their graph.
+
+    Each point is one vertex, whatever its weight: groups have about the same size.
+    """
+    vertices = np.concatenate([points.X, anchors])
+    return embed(
+        vertices, options.n_clusters, rng, gamma=options.gamma, neighbours=options.neighbours
+    )
+
+
+def _cluster_own_eigenvectors(
+    task: EigenTask,
+    points: Points,
+    options: EigenConfig,
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[Eigen]:
+    m, d, k = len(points.X), points.X.shape[1], options.n_clusters
+    anchors = np.empty((0, d)) if task.anchors is None else task.anchors
+    basis, vectors = _embed(points, anchors, options, rng)
+    rotation = np.eye(k)
+    if task.vectors is not None:
+        procrustes = isinstance(options, ProcrustesConfig)
+        align = align_by_rotation if procrustes else align_by_sign
+        rotation = align(task.vectors, vectors[m:])
+    aligned = vectors[:m] @ rotation
+    centres = weighted_kmeans(aligned, points.sizes.astype(np.float64), k, rng, EIGEN_N_INIT)
+    labels = nearest_centroid(aligned, centres)
+    sums = cluster_sums(points, labels, np.zeros((k, d)))
+    vector_sums = cluster_sums(Points(aligned, points.sizes, np.zeros(k)), labels, np.zeros((k, k)))
+    remembered = {
+        "points": basis.points,
+        "vectors": basis.vectors,
+        "turn": rotation,
+        "values": basis.values,
+        "scales": basis.scales,
+        "gamma": options.gamma,
+        "neighbours": options.neighbours,
+    }
+    answer = Eigen(counts=sums.counts, means=sums.means, vectors=vector_sums.means)
+    return answer, {**memory, MEMORY_KEY: remembered}
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows in own units.
+
+    With landmarks, every row takes the label of the nearest landmark. Otherwise only a site that
+    took part can label, by its eigenvectors and Nystroem's formula.
+
+    Parameters
+    ----------
+    result : Result
+    X : (n, d) float64
+    memory : mapping or None
+        The memory of the site that labels.
+
+    Returns
+    -------
+    (n,) int64
+        -1 where no label is possible: at other sites, and for rows with missing values if the
+        session does not impute.
+    """
+    # Checks the rows for every variant.
+    labels = label_by_centroid(result, X)
+    if result.prototypes is not None:
+        return labels
+    own = (memory or {}).get(MEMORY_KEY)
+    if own is None:
+        return np.full(len(labels), -1, dtype=np.int64)
+    known = labels >= 0
+    if known.any():
+        labels[known] = _label_by_eigenvectors(result, scale_rows(result, X)[known], own)
+    return labels
+
+
+def _label_by_eigenvectors(result: Result, scaled: FloatArray, own: Memory) -> IntArray:
+    """Return the labels (n,) of scaled rows (n, d) by the remembered embedding.
+
+    Rows that are vertices of the graph, as all are with ``protection: none``, take their own
+    entries; Nystroem's formula places the others.
+    """
+    basis = Embedding(own["points"], own["vectors"], own["values"], own["scales"])
+    vectors = nystroem(basis, scaled, gamma=own["gamma"], neighbours=own["neighbours"])
+    vertices = {point.tobytes(): place for place, point in enumerate(basis.points + 0.0)}
+    places = np.array([vertices.get(row.tobytes(), -1) for row in scaled + 0.0], dtype=np.int64)
+    vectors[places >= 0] = basis.vectors[places[places >= 0]]
+    extra = result.extra
+    check_mapping(extra["clusters"], len(extra["centres"]))
+    return np.asarray(extra["clusters"][nearest_centroid(vectors @ own["turn"], extra["centres"])])
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+#: Below either of these the result gets a warning. docs/methods/spectral.md shows how often the
+#: warning is right.
+_RELIABLE_GAP = 0.9
+_RELIABLE_AGREEMENT = 0.7
+#: Share of sites whose own clusters fall together, from which the result gets a warning.
+_CONFUSED_SHARE = 0.1
+
+
+class State(Model):
+    """The state of a session between rounds.
+
+    Attributes
+    ----------
+    phase : {"landmarks", "anchors", "eigen"}
+        The phase of the open round.
+    seed : int
+    asked : tuple of str
+        Sites that were asked for anchors so far.
+    """
+
+    phase: Literal["landmarks", "anchors", "eigen"]
+    seed: int
+    asked: tuple[str, ...] = ()
+
+
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
+    """Return the first state and task."""
+    options = config.options
+    if isinstance(options, LandmarksConfig):
+        task = LandmarksTask(n_cells=options.landmarks)
+        return State(phase="landmarks", seed=seed), Task("landmarks", task)
+    if not options.n_anchors:
+        return State(phase="eigen", seed=seed), Task("eigen", EigenTask())
+    return _ask_reference(State(phase="anchors", seed=seed), config.roster, options)
+
+
+def _ask_reference(
+    state: State, roster: Sequence[str], options: EigenConfig
+) -> tuple[State, Task[AnyTask]]:
+    """Ask the first site by name that was not asked before for anchors."""
+    remaining = [site for site in roster if site not in state.asked]
+    if not remaining:
+        raise MethodFailure(
+            "no_anchors",
+            "no site has two persons near each other, whose mean could be an anchor: invite larger "
+            "sites, or use alignment: landmarks",
+        )
+    reference = remaining[0]
+    parts = {site: AnchorPart(anchors=site == reference) for site in roster}
+    task = Task("anchors", AnchorsTask(n_anchors=options.n_anchors), per_site=parts)
+    return state.model_copy(update={"asked": (*state.asked, reference)}), task
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
+) -> Next[State, AnyTask] | Done:
+    """Aggregate a round.
+
+    Parameters
+    ----------
+    state : State
+    contributions : sequence of Contribution
+        Sorted by site.
+    config : RunConfig
+
+    Returns
+    -------
+    Next or Done
+
+    Raises
+    ------
+    MethodFailure
+        If no site can send an anchor.
+    """
+    options = config.options
+    if isinstance(options, LandmarksConfig):
+        landmarks = list(payloads_of(contributions, Landmarks).values())
+        return _cluster_landmarks(state.seed, landmarks, config, options)
+    if state.phase == "anchors":
+        anchors = payloads_of(contributions, Anchors).get(state.asked[-1])
+        return _close_anchors(state, anchors, config.roster, options)
+    return _cluster_all_eigenvectors(state.seed, payloads_of(contributions, Eigen), config, options)
+
+
+# --- Landmarks ------------------------------------------------------------------------------------
+
+
+def _cluster_landmarks(
+    seed: int, sent: Sequence[Landmarks], config: RunConfig[Variants], options: LandmarksConfig
+) -> Done:
+    counts = np.concatenate([landmarks.counts for landmarks in sent]).astype(np.float64)
+    # Adding 0 turns -0.0 into 0.0, so that equal points have equal bytes.
+    means = np.concatenate([landmarks.means for landmarks in sent]) + 0.0
+    points = _graph_points(means, options.n_clusters)
+    rng = server_rng(seed, "spectral-landmarks")
+    found = cluster_landmarks(points, options.n_clusters, rng, options.neighbours)
+    labels = found.labels[_graph_places(means, points)]
+    raw = raw_result(
+        _weighted_means(means, counts, labels),
+        config,
+        stopped_because="finished",
+        warnings=_warn_if_unreliable(found),
+    )
+    metrics = {"eigengap": found.gap, "agreement": found.agreement}
+    result = raw.model_copy(
+        update={
+            "prototypes": points,
+            "prototype_labels": tuple(int(label) for label in found.labels),
+            "extra": {"neighbours": found.neighbours, **metrics},
+        }
+    )
+    return Done(result, metrics)
+
+
+def _graph_points(means: FloatArray, n_clusters: int) -> FloatArray:
+    """Return the distinct landmarks (M, d) of the graph: the dense ones, if these are more than K.
+
+    They are sorted by value, so that the result does not reveal their sites.
+    """
+    points = means[first_occurrences(means)]
+    points = points[np.lexsort(points.T[::-1])]
+    kept = points[is_dense(points)]
+    return kept if len(kept) > n_clusters else points
+
+
+def _graph_places(means: FloatArray, points: FloatArray) -> IntArray:
+    """Return the graph's point (m,) of each landmark: its own, or the nearest if it has none."""
+    places = nearest_centroid(means, points)
+    # By value, because rounding may make another point as near as the landmark's own.
+    own = {point.tobytes(): place for place, point in enumerate(points)}
+    return np.array(
+        [own.get(mean.tobytes(), place) for mean, place in zip(means, places, strict=True)]
+    )
+
+
+def _weighted_means(means: FloatArray, counts: FloatArray, labels: IntArray) -> FloatArray:
+    """Return the weighted means (K', d) of the clusters that ``labels`` (m,) name."""
+    mass = np.bincount(labels, weights=counts)
+    sums = np.zeros((len(mass), means.shape[1]))
+    np.add.at(sums, labels, counts[:, None] * means)
+    return sums / mass[:, None]
+
+
+def _warn_if_unreliable(found: LandmarkClustering) -> tuple[str, ...]:
+    if found.gap >= _RELIABLE_GAP and found.agreement >= _RELIABLE_AGREEMENT:
+        return ()
+    warning = (
+        f"The clusters may be wrong: relative eigengap {found.gap:.2f}, and other neighbour counts "
+        f"agree on {found.agreement:.0%} of the landmarks. Try another number of clusters, larger "
+        "sites, or a smaller min_group_size."
+    )
+    return (warning,)
+
+
+# --- The paper's variants -------------------------------------------------------------------------
+
+
+def _close_anchors(
+    state: State, anchors: Anchors | None, roster: Sequence[str], options: EigenConfig
+) -> Next[State, AnyTask]:
+    """Pass the reference site's anchors on to all sites; ask another site if it has none."""
+    if anchors is None or not anchors.counts.any():
+        state, task = _ask_reference(state, roster, options)
+        return Next(state, task)
+    filled = anchors.counts > 0
+    common = EigenTask(anchors=anchors.means[filled], vectors=anchors.vectors[filled])
+    return Next(state.model_copy(update={"phase": "eigen"}), Task("eigen", common))
+
+
+def _cluster_all_eigenvectors(
+    seed: int, sent: Mapping[str, Eigen], config: RunConfig[Variants], options: EigenConfig
+) -> Done:
+    all_counts = np.concatenate([eigen.counts for eigen in sent.values()])
+    filled = all_counts > 0
+    counts = all_counts[filled]
+    vectors = np.concatenate([eigen.vectors for eigen in sent.values()])[filled]
+    means = np.concatenate([eigen.means for eigen in sent.values()])[filled]
+    # Each centroid has the same weight, as in Algorithm 1.
+    rng = server_rng(seed, "spectral-eigen")
+    centres = weighted_kmeans(vectors, np.ones(len(vectors)), options.n_clusters, rng, EIGEN_N_INIT)
+    used, places = np.unique(nearest_centroid(vectors, centres), return_inverse=True)
+    labels = places.reshape(-1).astype(np.int64)
+    # The engine requires distinct centroids, so clusters with equal means are merged.
+    centroids = _weighted_means(means, counts.astype(np.float64), labels)
+    distinct, merged_into = merge_equal_centroids(centroids)
+    numbers = _sorted_numbers(centroids[distinct])[merged_into]
+    owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent.values()])[filled]
+    site_sizes = np.zeros((len(sent), len(distinct)), dtype=np.int64)
+    np.add.at(site_sizes, (owners, numbers[labels]), counts)
+    raw = raw_result(
+        centroids[distinct][np.argsort(numbers[distinct])],
+        config,
+        stopped_because="finished",
+        warnings=_warn_if_confused(owners, labels),
+    )
+    result = raw.model_copy(
+        update={
+            "sizes": tuple(site_sizes.sum(axis=0).tolist()),
+            "site_sizes": {
+                site: tuple(own.tolist()) for site, own in zip(sent, site_sizes, strict=True)
+            },
+            "extra": {"centres": centres[used], "clusters": numbers},
+        }
+    )
+    return Done(result)
+
+
+def _sorted_numbers(centroids: FloatArray) -> IntArray:
+    """Return the number (K,) that each of distinct centroids gets when they are sorted."""
+    numbers = np.empty(len(centroids), dtype=np.int64)
+    numbers[np.lexsort(centroids.T[::-1])] = np.arange(len(centroids))
+    return numbers
+
+
+def _warn_if_confused(sites: IntArray, labels: IntArray) -> tuple[str, ...]:
+    """Return a warning if clusters that a site separates fall together."""
+    fall_together = [
+        len(np.unique(labels[sites == site])) < np.count_nonzero(sites == site)
+        for site in np.unique(sites)
+    ]
+    share = float(np.mean(fall_together))
+    if share <= _CONFUSED_SHARE:
+        return ()
+    warning = (
+        f"The clusters may be wrong: {share:.0%} of the sites have clusters of their own that fall "
+        "together here, so their eigenvectors do not agree. Use alignment: landmarks."
+    )
+    return (warning,)
+
+
+def finish(state: State, config: RunConfig[Variants]) -> Result:
+    """Fail: a session that is stopped before its last round has no clusters yet.
+
+    Raises
+    ------
+    MethodFailure
+    """
+    del state, config
+    raise MethodFailure(
+        "too_few_rounds",
+        "no round is left for the sites' eigenvectors: raise max_rounds to 2, and by 1 for each "
+        "site that may be too small to send an anchor",
+    )
+
+
+# --- What a paper says ----------------------------------------------------------------------------
+
+
+def describe(options: Variants) -> str:
+    """Return the sentences; see ``Method.describe``."""
+    if isinstance(options, LandmarksConfig):
+        neighbours = (
+            "the number k from 5 to 25 with the most reliable outcome"
+            if options.neighbours is None
+            else f"k = {options.neighbours}"
+        )
+        return (
+            f"Each site sent its points, or the means and counts of {options.landmarks} weighted "
+            "k-means cells of them if it had more, as landmarks. The coordinator left out "
+            "landmarks that were sparser than their neighbours, connected each of the others with "
+            f"its k nearest ones in a self-tuning graph ({neighbours}), and clustered them by "
+            "k-means among the first K eigenvectors of the graph's Laplacian. A row got the "
+            "cluster of the nearest landmark."
+        )
+    graph = (
+        f"a self-tuning graph of {options.neighbours} neighbours"
+        if options.gamma is None
+        else f"an RBF graph (gamma = {options.gamma:g})"
+    )
+    if not options.n_anchors:
+        aligned = "The eigenvectors of different sites were not aligned."
+    else:
+        how = "flipped" if isinstance(options, SignConfig) else "rotated (orthogonal Procrustes)"
+        aligned = (
+            f"The other sites' eigenvectors were {how} to agree with those of a reference site at "
+            f"no more than {options.n_anchors} of its anchors."
+        )
+    return (
+        f"Each site computed the first K eigenvectors of {graph} of its own points. {aligned} Each "
+        "site clustered its points among the eigenvectors, and the coordinator clustered the "
+        "sites' centroids."
+    )
+
+
+METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     name="spectral",
     version=5,
     title="Federated spectral clustering (clusters of any shape)",
@@ -37,16 +544,16 @@ METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayl
     ),
     references=("hernandezpereira2021",),
     describe=describe,
-    options=config.Config,
-    phases=messages.PHASES,
-    check_task=messages.check_task,
-    check=messages.check,
-    local_step=client.local_step,
-    label=client.label,
-    label_new=client.label,
-    state=server.State,
-    start=server.start,
-    aggregate=server.aggregate,
-    finish=server.finish,
+    options=Config,
+    phases=PHASES,
+    check_task=check_task,
+    check=check,
+    local_step=local_step,
+    label=label,
+    label_new=label,
+    state=State,
+    start=start,
+    aggregate=aggregate,
+    finish=finish,
     by_prototypes=True,
 )

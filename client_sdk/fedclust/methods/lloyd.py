@@ -1,0 +1,203 @@
+"""lloyd: exact distributed Lloyd, the baseline that the federated k-means papers compare with.
+
+Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28, 1982. A k-means step needs
+only the sum, the count and the cost of every cluster at each site. The distributed form therefore
+equals central k-means on all sites' points from the same start: the same labels, and centroids
+equal up to rounding.
+
+The start is ``given``, or (``cells``) the weighted k-means of all sites' cell means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common.assign import label
+from fedclust.methods.common.convergence import Judgement, judge
+from fedclust.methods.common.description import local_starts
+from fedclust.methods.common.finalize import raw_result
+from fedclust.methods.common.given_start import (
+    StartOptions,
+    check_first_centroids,
+    check_given_centroids,
+    given_centroids,
+)
+from fedclust.methods.common.kmeans_rounds import (
+    CELLS,
+    STEP,
+    AnyPayload,
+    AnyTask,
+    CellsTask,
+    StepTask,
+    best_centroids,
+    check,
+    check_cells_task,
+    check_centroid_number,
+    collect_cells,
+    combine_steps,
+    local_step,
+)
+from fedclust.methods.common.options import Tolerance
+from fedclust.numeric.arrays import FloatMatrix
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.schema.method import Method
+from fedclust.schema.model import Model
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
+from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
+
+# --- Options --------------------------------------------------------------------------------------
+
+
+class Config(StartOptions, title="LloydConfig"):
+    """Options of ``lloyd``.
+
+    Attributes
+    ----------
+    tol : float
+        Relative improvement of the inertia below which a round counts as no improvement.
+    """
+
+    tol: Tolerance = 1e-6
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of a session; given centroids need no cells."""
+        return ("lloyd",) if self.start == "given" else ("cells", "lloyd")
+
+
+# --- What travels ---------------------------------------------------------------------------------
+
+
+PHASES = (CELLS, STEP)
+
+
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
+    """Raise RuleViolation if a task asks for other cells, more clusters or another start."""
+    options = config.options
+    if isinstance(task.common, CellsTask):
+        check_cells_task(task.common, options.k, options.n_init)
+        return
+    check_centroid_number(task.common.centroids, options.k)
+    check_first_centroids(task.common.centroids, config)
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+class State(Model):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "lloyd"}
+        The phase of the open round.
+    seed : int
+    centroids : (K, d) float64 or None
+        Scaled; the sites of the open round assign their points to them.
+    judgement : Judgement
+    """
+
+    phase: Literal["cells", "lloyd"]
+    seed: int
+    centroids: FloatMatrix | None = None
+    judgement: Judgement = Judgement()
+
+
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
+    """Return the first state and task."""
+    options = config.options
+    centroids = given_centroids(config)
+    if centroids is not None:
+        state = State(phase="lloyd", seed=seed, centroids=centroids)
+        return state, _step_task(centroids)
+    task = CellsTask(n_clusters=options.k, n_init=options.n_init)
+    return State(phase="cells", seed=seed), Task("cells", task)
+
+
+def _step_task(centroids: NDArray[np.float64]) -> Task[StepTask]:
+    return Task("lloyd", StepTask(centroids=centroids))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
+) -> Next[State, StepTask] | Done:
+    """Aggregate a round; contributions are sorted by site."""
+    options = config.options
+    if state.phase == "cells" or state.centroids is None:
+        means, counts = collect_cells(contributions)
+        rng = server_rng(state.seed, "lloyd-start")
+        centroids = weighted_kmeans(means, counts, options.k, rng, rule=centroid_rule(config))
+        following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
+        return Next(following, _step_task(centroids))
+    moved, costs, metrics = combine_steps(state.centroids, contributions, config)
+    judgement = judge(state.judgement, state.centroids, costs, config, options.tol)
+    following = state.model_copy(update={"centroids": moved, "judgement": judgement})
+    if judgement.converged:
+        return Done(finish(following, config), metrics)
+    return Next(following, _step_task(moved), metrics)
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    """Return the best centroids of all rounds judged, or the last ones if none was."""
+    because = "converged" if state.judgement.converged else ""
+    centroids = best_centroids(state.judgement, state.centroids)
+    return raw_result(centroids, config, stopped_because=because)
+
+
+# --- What a paper says ----------------------------------------------------------------------------
+
+
+def describe(options: Config) -> str:
+    """Return the sentences; see ``Method.describe``."""
+    if options.centroids is not None:
+        rows = (", ".join(f"{value:g}" for value in row) for row in options.centroids.tolist())
+        start = (
+            "The first centroids were given in the session's definition: "
+            f"({'); ('.join(rows)}), in the order and units of the variables."
+        )
+    else:
+        start = (
+            "For the first centroids, each site divided its own points into at most K cells by "
+            f"weighted k-means from {local_starts(options.n_init)}, and the coordinator clustered "
+            "the cells' means, weighted by their persons, from several starts (farthest first, "
+            "k-means++, Ward's agglomeration)."
+        )
+    return (
+        f"{start} In each round the sites assigned their points to the nearest centroid, and the "
+        "coordinator moved each centroid to the mean of its points at all sites. The rounds ended "
+        f"when the inertia improved by at most {options.tol:g}, relative, in two successive "
+        "rounds; the best centroids of all rounds were the result."
+    )
+
+
+METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
+    name="lloyd",
+    version=4,
+    title="Exact distributed Lloyd (k-means)",
+    citation="S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28, 1982",
+    references=("lloyd1982",),
+    describe=describe,
+    options=Config,
+    phases=PHASES,
+    check_config=check_given_centroids,
+    check_task=check_task,
+    check=check,
+    local_step=local_step,
+    label=label,
+    state=State,
+    start=start,
+    aggregate=aggregate,
+    finish=finish,
+    dissimilarities=("euclidean", "gower", "k-prototypes"),
+    sweeps=True,
+)
