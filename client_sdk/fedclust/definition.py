@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import RootModel, ValidationError
 
 from fedclust.engine import VERSION, Plan, check_evidence, sweep
-from fedclust.methods.common.options import select_variant_model, variant_models
+from fedclust.methods.common.options import select_variant_model, takes_several, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
@@ -289,9 +289,9 @@ def _read_options(algorithm: str, config: Mapping[str, Any]) -> MethodOptions:
     except ValueError:  # canonical JSON has no NaN
         errors = [_error("/config", "finite_number", "every number must be finite")]
     several = isinstance(config.get("n_clusters"), list | tuple)
-    if several and not METHODS[algorithm].sweeps:
-        sweeping = ", ".join(sorted(name for name, method in METHODS.items() if method.sweeps))
-        message = f"one number: only these methods compare several: {sweeping}"
+    if several and not takes_several(options):
+        taking = sorted(name for name, method in METHODS.items() if takes_several(method.options))
+        message = f"one number: only these methods compare several: {', '.join(taking)}"
         errors = [
             _error(error.pointer, error.rule, message)
             if error.pointer == "/config/n_clusters"

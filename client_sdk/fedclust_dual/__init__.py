@@ -211,5 +211,4 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     aggregate=server.aggregate,
     finish=server.finish,
     default_max_rounds=300,
-    joins_late=False,
 )

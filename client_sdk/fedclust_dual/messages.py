@@ -281,11 +281,10 @@ def task_region(task: DualTask, config: RunConfig[Config]) -> Region:
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
-    """Refuse other numbers of clusters, candidates or restarts, and boxes without ``splits``."""
+    """Refuse other numbers of clusters or candidates, and boxes without ``splits``."""
     options = config.options
     match task.common, task.site:
-        case CellsTask() as common, _:
-            kmeans_rounds.check_cells_task(common, options.n_clusters, options.n_init)
+        case CellsTask(), _:
             return
         case DualTask() as common, DualPart() as part:
             n_clusters, d = len(common.references), len(config.columns)
@@ -295,8 +294,8 @@ def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
             if common.lower is not None and not options.splits:
                 raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
         case PrimalTask() as common, PrimalPart():
-            n_candidates, n_clusters, d = common.centroids.shape
-            if not 1 <= n_candidates <= MAX_CANDIDATES or d != len(config.columns):
+            n_clusters = common.centroids.shape[1]
+            if len(common.centroids) > MAX_CANDIDATES:
                 raise RuleViolation(
                     "task",
                     f"a primal round measures 1 to {MAX_CANDIDATES} sets of centroids",

@@ -21,11 +21,10 @@ from support.server import ServerProcess
 from support.timeouts import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
-#: A block of code below the line that begins with its file's name.
-BLOCK = re.compile(
-    r"^`(pyproject\.toml|fedclust_damped/\w+\.py)`(?:(?!```).)*?\n```(?:python|toml)\n(.*?)```",
-    re.DOTALL | re.MULTILINE,
-)
+#: The parts of the module, from the options to the method.
+PARTS = re.compile(r"^```python\n(.*?)```", re.DOTALL | re.MULTILINE)
+#: The name and the entry points of the distribution.
+DECLARED = re.compile(r"^`pyproject\.toml`.*?\n```toml\n(.*?)```", re.DOTALL | re.MULTILINE)
 SITES = {"ada": 60, "brno": 50, "cadiz": 55}
 #: Some of the tests that hold for every method.
 SHARED = ("tests/e2e/test_same_bytes.py", "tests/simulate/test_any_rows.py")
@@ -35,10 +34,11 @@ SHARED = ("tests/e2e/test_same_bytes.py", "tests/simulate/test_any_rows.py")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the page's distribution is installed, and the rows of three sites."""
     place = tmp_path_factory.mktemp("damped")
-    files = dict(BLOCK.findall((ROOT / "docs" / "adding-a-method.md").read_text("utf-8")))
-    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
+    project = tomllib.loads(DECLARED.findall(page)[0])["project"]
     methods = project["entry-points"]["fedclust.methods"]
-    install(place, project["name"], methods, files, project["version"])
+    module = "\n\n".join(PARTS.findall(page[: page.index("## Try it")]))
+    install(place, project["name"], methods, {"fedclust_damped.py": module}, project["version"])
     rng = np.random.default_rng(5)
     for name, n in SITES.items():
         rows = 8.0 * rng.integers(0, 3, (n, 1)) + rng.normal(size=(n, 2))

@@ -13,7 +13,7 @@ import pytest
 from fedclust import engine, errors
 from fedclust.definition import plan_of
 from fedclust.engine.evidence import assigns_by_centroids
-from fedclust.methods.common.options import select_variant_model
+from fedclust.methods.common.options import select_variant_model, takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.site.session_run import SessionRun
 from support.consortium import Consortium
@@ -52,7 +52,7 @@ def consortium(place: Path) -> Iterator[Consortium]:
 
 def every_option(method: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return a definition with all that this variant of a method can be asked for."""
-    several = METHODS[method].sweeps
+    several = takes_several(METHODS[method].options)
     model = select_variant_model(METHODS[method].options, options)
     read = model.model_validate({"n_clusters": 2, **options})
     more = {}

@@ -425,7 +425,7 @@ def test_the_first_round_starts_from_the_given_centroids(scaling: str) -> None:
     # Another processor has another last digit.
     ask(centroids * (1.0 + 1e-15))
     for wrong in (centroids + 1e-6, centroids[::-1], centroids[:2]):
-        with pytest.raises(RuleViolation, match="other first centroids"):
+        with pytest.raises(RuleViolation, match="another first task"):
             ask(wrong)
         # A site that comes later does not know what the rounds before came to.
         ask(wrong, start.number + 1)

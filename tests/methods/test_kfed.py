@@ -12,6 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust import engine
 from fedclust.engine import Plan
+from fedclust.engine.consent_check import check_method_task
 from fedclust.methods import kfed
 from fedclust.methods.common import kmeans_rounds, local_kmeans
 from fedclust.methods.kfed import local_cells
@@ -468,7 +469,7 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
 def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str, Any]) -> None:
     config = _config(n_clusters=4, **options)
     _, task = kfed.start(config, 0)
-    kfed.check_task(SiteTask("cells", task.common), config)
+    check_method_task(kfed.METHOD, SiteTask("cells", task.common), config, 0)
     changes: list[dict[str, Any]] = [
         {"n_clusters": task.common.n_clusters + 1},
         {"n_init": 7},
@@ -477,10 +478,11 @@ def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str
     ]
     for change in changes:
         asked = SiteTask("cells", task.common.model_copy(update=change))
-        with pytest.raises(RuleViolation, match="other cells"):
-            kfed.check_task(asked, config)
+        with pytest.raises(RuleViolation, match="another first task"):
+            check_method_task(kfed.METHOD, asked, config, 0)
+    more = SiteTask("refine", kmeans_rounds.StepTask(centroids=np.eye(5, 2)))
     with pytest.raises(RuleViolation, match="4 clusters"):
-        kfed.check_task(SiteTask("refine", kmeans_rounds.StepTask(centroids=np.eye(5, 2))), config)
+        check_method_task(kfed.METHOD, more, config, 0)
 
 
 def test_a_session_has_the_number_of_rounds_of_its_options() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedclust.engine import Plan
+from fedclust.engine.consent_check import check_method_task
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.schema.errors import RuleViolation
@@ -123,11 +124,12 @@ def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
     ],
 )
 def test_a_site_refuses_more_than_was_consented_to(phase: str, common: Any) -> None:
-    lloyd.check_task(SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3)), _config())
-    lloyd.check_task(_task([[0, 0], [9, 5]]), _config())
+    cells = SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3))
+    for agreed in (cells, _task([[0, 0], [9, 5]])):
+        check_method_task(lloyd.METHOD, agreed, _config(), 0)
 
     with pytest.raises(RuleViolation, match="definition"):
-        lloyd.check_task(SiteTask(phase, common), _config())
+        check_method_task(lloyd.METHOD, SiteTask(phase, common), _config(), 0)
 
 
 def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:

@@ -14,7 +14,8 @@ from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 from fedclust import simulate
-from fedclust.methods.mixture import METHOD, State, messages
+from fedclust.engine.consent_check import check_method_task
+from fedclust.methods.mixture import METHOD, State
 from fedclust.methods.mixture.artificial import draw_persons
 from fedclust.methods.mixture.classes import Classes
 from fedclust.methods.mixture.loss import loss_warning
@@ -179,7 +180,7 @@ def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Rounds:
     config = replace(config, roster=tuple(names))
     for number in range(n):
         asked = SiteTask(task.phase, task.common)
-        METHOD.check_task(asked, replace(config, first=number == 0))
+        check_method_task(METHOD, asked, replace(config, first=number == 0), 0)
         sent = []
         for place, name in enumerate(names):
             rng = site_rng(0, name, number)
@@ -505,4 +506,4 @@ def test_a_size_band_holds_for_the_totals() -> None:
 def test_a_task_that_is_no_mixture_is_refused(change: dict[str, Any]) -> None:
     asked = EM.common.model_copy(update=change)
     with pytest.raises(RuleViolation):
-        messages.check_task(SiteTask("em", asked), CONFIG)
+        check_method_task(METHOD, SiteTask("em", asked), CONFIG, 0)

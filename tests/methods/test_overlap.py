@@ -472,15 +472,15 @@ def test_a_site_answers_the_rounds_of_the_definition() -> None:
         ([_federated(d=3)], "shape 2 x 4"),
         (
             [_asked("cells", own_features.CellsTask(n_clusters=9, search=False, n_init=None))],
-            "other cells",
+            "another first task",
         ),
         (
             [_asked("cells", own_features.CellsTask(n_clusters=2, search=True, n_init=None))],
-            "other cells",
+            "another first task",
         ),
         (
             [_asked("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=9))],
-            "other cells",
+            "another first task",
         ),
     ],
 )

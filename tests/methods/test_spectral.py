@@ -13,6 +13,7 @@ from sklearn.manifold import spectral_embedding
 
 from fedclust import engine
 from fedclust.engine import Plan
+from fedclust.engine.consent_check import check_method_task
 from fedclust.methods import spectral
 from fedclust.methods.spectral import embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
@@ -444,9 +445,6 @@ def _eigen_task(n: int, k: int = 2) -> messages.EigenTask:
     ("options", "phase", "task"),
     [
         ({}, "landmarks", messages.LandmarksTask(n_cells=201)),
-        ({"alignment": "none"}, "landmarks", messages.LandmarksTask(n_cells=200)),
-        ({}, "eigen", messages.EigenTask()),
-        ({"alignment": "none"}, "anchors", messages.AnchorsTask(n_anchors=1)),
         ({"alignment": "none"}, "eigen", _eigen_task(1)),
         ({"alignment": "sign"}, "anchors", messages.AnchorsTask(n_anchors=2)),
         ({"alignment": "sign"}, "eigen", messages.EigenTask()),
@@ -458,7 +456,7 @@ def test_a_task_beyond_the_definition_is_refused(
     options: dict[str, Any], phase: str, task: Any
 ) -> None:
     with pytest.raises(RuleViolation) as refused:
-        messages.check_task(SiteTask(phase, task), _config(**options))
+        check_method_task(spectral.METHOD, SiteTask(phase, task), _config(**options), 0)
     assert refused.value.rule in ("task", "shape")
 
 
@@ -466,9 +464,9 @@ def test_a_task_beyond_the_definition_is_refused(
 def test_the_tasks_of_a_definition_are_accepted(alignment: str) -> None:
     config = _config(alignment=alignment)
     _, task = spectral.start(config, 0)
-    messages.check_task(SiteTask(task.phase, task.common), config)
+    check_method_task(spectral.METHOD, SiteTask(task.phase, task.common), config, 0)
     if alignment in ("sign", "procrustes"):
-        messages.check_task(SiteTask("eigen", _eigen_task(1)), config)
+        check_method_task(spectral.METHOD, SiteTask("eigen", _eigen_task(1)), config, 0)
 
 
 def _anchors(counts: Any, means: Any, vectors: Any) -> messages.Anchors:

@@ -8,6 +8,7 @@ all answers of the session. After ``rounds`` rounds the result carries it in ``e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -142,9 +143,8 @@ def method(*, joins_late: bool = True, version: int = 1) -> Method:
         citation="none",
         options=Config,
         default_max_rounds=50,
-        joins_late=joins_late,
         state=State,
-        phases=(PHASE, REST),
+        phases=(PHASE, replace(REST, needs_all=not joins_late)),
         check_config=_check_config,
         start=start,
         local_step=local_step,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import warnings
@@ -17,9 +16,7 @@ from hypothesis import strategies as st
 
 from fedclust import FederatedKMeans, SessionResult, simulate
 from fedclust.data import DataWarning
-from fedclust.engine.placement import goes_by_distance
 from fedclust.errors import DataError, UsageError
-from fedclust.methods.registry import METHODS
 from fedclust.wire import codec
 
 PAGE = (Path(__file__).parents[2] / "docs/new-patients.md").read_text("utf-8")
@@ -243,8 +240,6 @@ def test_labels_by_something_else_than_distance_have_no_margin() -> None:
     assert np.isnan(details.margin).all()
     assert set(found.predict_details(rows, site="ada").second) == {-1}
     assert json.loads(found.to_json())["rule"] == "method"
-    other = dataclasses.replace(METHODS["fkm"], nearest=False)
-    assert not goes_by_distance(other, session().result)
 
 
 # --- the file -------------------------------------------------------------------------------------

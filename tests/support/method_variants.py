@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 
 
@@ -91,7 +92,7 @@ def add(name: str, tried: Tried) -> None:
         ALL.append((name, options))
         IDS.append("-".join([name, *(f"{key}={value}" for key, value in options.items())]))
     LATER.extend(IDS[-len(tried.variants) : -1])
-    if METHODS[name].sweeps:
+    if takes_several(METHODS[name].options):
         LATER.extend([f"{name}-sweep"] if SWEEPS else [])
         SWEEPS.append((name, {"n_clusters": list(KS)}))
         SWEEP_IDS.append(f"{name}-sweep")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.engine import evidence, outcomes, preparation, resampling
 from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
+from fedclust.engine.sweep_messages import split_task
+from fedclust.methods.common.task_checks import check_centroids
+from fedclust.numeric.canonical import coordinate_tolerance
 from fedclust.schema.errors import RuleViolation, broken_task_rule
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
@@ -52,9 +58,8 @@ def _checked(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> M
     if rounds > max_rounds(plan):
         message = f"the definition allows {max_rounds(plan)} rounds of the method"
         raise RuleViolation("task-rounds", message, "/phase")
-    _refuse_no_centroids(task.common)
     if of_method:
-        plan.method.check_task(task, config)
+        check_method_task(plan.method, task, config, plan.seed)
     _check_closing_task(plan, task, config)
     space = _refuse_other_space(plan, task.space, before.get("space"))
     progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
@@ -82,14 +87,39 @@ def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, NDArray[np.f
             yield from _numbers(each, f"{pointer}/{name}")
 
 
-def _refuse_no_centroids(common: Model) -> None:
-    """Refuse a task that asks about no centroids at all."""
-    for part in getattr(common, "parts", (common,)):
-        asked = part.clusters if isinstance(part, resampling.ResampledModels) else part
-        if isinstance(asked, CentroidTask) and 0 in asked.centroids.shape:
-            raise RuleViolation(
-                "task", "a task names at least one centroid", "/parameters/centroids"
-            )
+def check_method_task(method: AnyMethod, task: SiteTask, config: RunConfig, seed: int) -> None:
+    """Refuse a task of the method's rounds that the definition does not provide for.
+
+    The site computes the first task as the coordinator does. A phase that comes once is compared
+    in every round: a site may have joined later.
+    """
+    # No part of a site's own is compared, so it does not matter which sites there are.
+    _, expected = method.start(replace(config, roster=("",)), seed)
+    compared = config.first or method.phase(task.phase).once
+    if compared and task.phase == expected.phase and _differs(task.common, expected.common):
+        raise RuleViolation("task", "the definition asks for another first task", "/parameters")
+    for one, own in split_task(task, config):
+        if isinstance(one.common, CentroidTask):
+            check_centroids(one.common, own)
+        method.check_task(one, own)
+
+
+def _differs(found: Any, expected: Any) -> bool:
+    """Return whether two parts of tasks differ by more than rounding."""
+    if isinstance(expected, Model):
+        names = type(expected).model_fields
+        return not isinstance(found, type(expected)) or any(
+            _differs(getattr(found, name), getattr(expected, name)) for name in names
+        )
+    if isinstance(expected, tuple):
+        same = isinstance(found, tuple) and len(found) == len(expected)
+        return not same or any(map(_differs, found, expected))
+    if expected is None or found is None:
+        return found is not expected
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
+        return not np.array_equal(found, expected)
+    tolerance = coordinate_tolerance(expected)
+    return found.shape != expected.shape or bool((np.abs(found - expected) > tolerance).any())
 
 
 def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> str | None:

@@ -223,7 +223,7 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -
     ``prototypes``: whether the method tells clusters apart by prototypes.
     """
     asked = narrow(task.common, EvaluationTask)
-    check_centroids(asked.centroids, asked.mask, config)
+    check_centroids(asked, config)
     given = asked.prototypes is not None and len(asked.prototypes) > 0
     message = "the method does not tell clusters apart like this"
     if (asked.prototypes is None) != (asked.prototype_centroids is None) or given > prototypes:

@@ -57,8 +57,8 @@ class Placement:
 
 def goes_by_distance(method: AnyMethod, result: Result) -> bool:
     """Return whether new rows belong to the nearest centroid or prototype of a result."""
-    needs_memory = method.label_new is not None and result.prototypes is None
-    return method.nearest and not needs_memory
+    needs_memory = method.by_prototypes and result.prototypes is None
+    return method.probabilities is None and not needs_memory
 
 
 def place(

@@ -201,16 +201,12 @@ def label(
         -1 where missing values forbid a label.
     """
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
-    own = {name: cells for name, cells in result.mapping.items() if name == site}
+    own = {name: cells for name, cells in result.mapping.items() if name == site and not new}
     result = result.model_copy(update={"mapping": own})
     with one_thread():
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
             rows = keep_columns(result, rows, mask)
-        if new and memory is not None:
-            if method.label_new is not None:
-                return method.label_new(result, rows, memory)
-            memory = None
         return method.label(result, rows, memory)
 
 

@@ -166,10 +166,6 @@ def swept(method: AnyMethod) -> AnyMethod:
             raise failure
         return _raw(state.model_copy(update={"results": results, "warnings": warnings}))
 
-    def check_task(task: SiteTask, config: RunConfig) -> None:
-        for one, own in split_task(task, config):
-            method.check_task(one, own)
-
     return replace(
         method,
         state=State,
@@ -181,10 +177,7 @@ def swept(method: AnyMethod) -> AnyMethod:
         aggregate=aggregate,
         finish=finish,
         label=_with_own_memory(method.label),
-        label_new=method.label_new and _with_own_memory(method.label_new),
         probabilities=method.probabilities and _with_own_memory(method.probabilities),
-        check_task=check_task,
-        sweeping=True,
     )
 
 

@@ -118,7 +118,9 @@ def join_tasks(tasks: Mapping[int, Task]) -> Task:
 
 
 def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
-    """Return the task of each K with its config."""
+    """Return the task of each K with its config; of one K the task itself."""
+    if not isinstance(config.options.n_clusters, tuple):
+        return [(task, config)]
     common, asked = narrow(task.common, SweepTask), several_of(config)
     known = common.n_clusters and set(common.n_clusters) <= set(asked)
     ordered = common.n_clusters == tuple(sorted(set(common.n_clusters)))

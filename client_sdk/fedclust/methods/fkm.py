@@ -252,25 +252,13 @@ PHASES = (
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
-    """Raise RuleViolation if a task asks for another variant's phase, or for more than agreed."""
+    """Raise RuleViolation if a task has more candidates than the definition names."""
     options, asked = config.options, task.common
-    if isinstance(asked, SeedsTask | MeansTask) != isinstance(options, PaperConfig):
-        raise RuleViolation(
-            "task", f"variant: {options.variant} has no phase {task.phase!r}", "/phase"
-        )
-    if isinstance(options, PaperConfig):
-        if isinstance(asked, MeansTask):
-            kmeans_rounds.check_centroid_number(asked.centroids, options.k)
-    elif isinstance(asked, CandidatesTask):
-        n_candidates, n_clusters, _ = asked.centroids.shape
-        if n_candidates > options.candidates or n_clusters > options.k:
-            raise RuleViolation(
-                "task",
-                f"the definition names {options.candidates} candidates of {options.k} clusters",
-                "/parameters/centroids",
-            )
-    elif isinstance(asked, CellsTask):
-        kmeans_rounds.check_cells_task(asked, options.k, options.n_init)
+    if not isinstance(options, DefaultConfig) or not isinstance(asked, CandidatesTask):
+        return
+    if len(asked.centroids) > options.candidates:
+        message = f"the definition names {options.candidates} candidates"
+        raise RuleViolation("task", message, "/parameters/centroids")
 
 
 def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
@@ -654,5 +642,4 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     aggregate=aggregate,
     finish=finish,
     dissimilarities=("euclidean", "gower", "k-prototypes"),
-    sweeps=True,
 )

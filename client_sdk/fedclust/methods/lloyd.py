@@ -22,7 +22,6 @@ from fedclust.methods.common.description import local_starts
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.given_start import (
     StartOptions,
-    check_first_centroids,
     check_given_centroids,
     given_centroids,
 )
@@ -35,8 +34,6 @@ from fedclust.methods.common.kmeans_rounds import (
     StepTask,
     best_centroids,
     check,
-    check_cells_task,
-    check_centroid_number,
     collect_cells,
     combine_steps,
     local_step,
@@ -50,7 +47,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
+from fedclust.schema.task import Contribution, Done, Next, Task
 
 # --- Options --------------------------------------------------------------------------------------
 
@@ -76,16 +73,6 @@ class Config(StartOptions, title="LloydConfig"):
 
 
 PHASES = (CELLS, STEP)
-
-
-def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
-    """Raise RuleViolation if a task asks for other cells, more clusters or another start."""
-    options = config.options
-    if isinstance(task.common, CellsTask):
-        check_cells_task(task.common, options.k, options.n_init)
-        return
-    check_centroid_number(task.common.centroids, options.k)
-    check_first_centroids(task.common.centroids, config)
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -190,7 +177,6 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     options=Config,
     phases=PHASES,
     check_config=check_given_centroids,
-    check_task=check_task,
     check=check,
     local_step=local_step,
     label=label,
@@ -199,5 +185,4 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     aggregate=aggregate,
     finish=finish,
     dissimilarities=("euclidean", "gower", "k-prototypes"),
-    sweeps=True,
 )

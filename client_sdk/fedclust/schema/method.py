@@ -81,11 +81,11 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     finish : (state, config) -> Result
         The best clustering so far: what a session that used up its rounds ends with.
     label : (result, rows in own units (n, d), memory or None) -> (n,) int64
-        -1 where a row cannot be labelled. With a memory the rows are all rows of the session at
-        that site, in order, and ``result.mapping`` holds at most that site's own.
-    label_new : like ``label``, or None
-        Where the result alone cannot label rows that took no part: a site does it with what it
-        remembers. None: ``label`` without a memory does.
+        -1 where a row cannot be labelled. The memory is that of the site that labels.
+        ``result.mapping`` holds at most that site's own, if the rows are all rows of the session at
+        that site, in order; for other rows it is empty. If the method has no ``probabilities``, a
+        row belongs to the cluster of the nearest centroid, or of the nearest prototype if the
+        result has any.
     probabilities : (result, rows (n, d), memory or None) -> (n, K) float64, or None
         How probable each cluster is, of complete rows in the scaled space, from the result's
         ``centroids``, ``soft`` and space. A method that has it has soft clusters: the closing
@@ -99,28 +99,18 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Raises :class:`RuleViolation` where the sites of the roster, with the features that they
         have, cannot serve the method; says what to change. Called before ``start``.
     check_task : (task, config) -> None
-        Raises :class:`RuleViolation` where a task asks for more than the definition says, as other
-        numbers of clusters. Runs at the site before the local step. (The engine itself checks the
-        order of phases, by ``Phase.once``, and the number of rounds.)
+        Raises :class:`RuleViolation` where a task asks for more than the definition says. Runs at
+        the site before the local step. The engine itself compares the first task with that of
+        ``start``, and checks centroids (:class:`CentroidTask`), the order of phases (by
+        ``Phase.once``) and the number of rounds.
     default_max_rounds : int
         The policy's ``max_rounds`` where the definition names none.
-    joins_late : bool
-        Whether a site may join while the session runs.
     by_prototypes : bool
         Whether its results tell clusters apart by prototypes.
-    nearest : bool
-        Whether new rows belong to the cluster of the nearest centroid, or of the nearest prototype
-        if the result has any. Otherwise the next cluster and the margin are not known, and there is
-        no model file.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     dissimilarities : tuple of str
         The values of the policy's ``dissimilarity`` that it takes.
-    sweeps : bool
-        Whether ``n_clusters`` may be several (``engine.sweep``). Whatever K is, the phases of
-        the method's rounds come at the same places, so that every K has its step in each round.
-    sweeping : bool
-        Whether this is a method wrapped to run several K side by side. Set by the engine alone.
     """
 
     name: str
@@ -142,7 +132,6 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     ]
     finish: Callable[[StateT, RunConfig[OptionsT]], Result]
     label: Label
-    label_new: Label | None = None
     references: tuple[str, ...] = ()
     describe: Callable[[OptionsT], str] | None = None
     probabilities: Probabilities | None = None
@@ -150,13 +139,14 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     check_roster: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_task: Callable[[SiteTask[TaskT], RunConfig[OptionsT]], None] = _allow_task
     default_max_rounds: int = 100
-    joins_late: bool = True
     by_prototypes: bool = False
-    nearest: bool = True
     takes_masks: bool = False
     dissimilarities: tuple[str, ...] = ("euclidean",)
-    sweeps: bool = False
-    sweeping: bool = False
+
+    @property
+    def joins_late(self) -> bool:
+        """Whether a site may join while the session runs: not where a phase needs all sites."""
+        return not any(phase.needs_all for phase in self.phases)
 
     def phase(self, name: str) -> Phase:
         """Return the phase called ``name``; KeyError where there is none."""

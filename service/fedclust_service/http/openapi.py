@@ -18,6 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from fedclust import engine
 from fedclust.engine import sweep
+from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import Result
@@ -95,7 +96,11 @@ def build_description(app: FastAPI) -> dict[str, Any]:
             "options": names[method.options],
             "phases": described(method),
             # Of sessions that compare several n_clusters.
-            **({"phases_of_several": described(sweep.swept(method))} if method.sweeps else {}),
+            **(
+                {"phases_of_several": described(sweep.swept(method))}
+                if takes_several(method.options)
+                else {}
+            ),
         }
         for name, method in sorted(METHODS.described().items())
     ]

@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, RootModel, create_model
 from fedclust import engine
 from fedclust.engine import sweep
 from fedclust.engine.sweep_messages import SweepPayload, SweepTask
+from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
@@ -60,7 +61,7 @@ def phases() -> dict[str, list[Phase]]:
     """Return the phases of this project's methods by name, including those of sweeps."""
     found: dict[str, list[Phase]] = {}
     for method in METHODS.described().values():
-        for each in (method, sweep.swept(method)) if method.sweeps else (method,):
+        for each in (method, sweep.swept(method)) if takes_several(method.options) else (method,):
             for phase in engine.all_phases(each):
                 found.setdefault(phase.name, []).append(phase)
     return found

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common.options import Restarts, SweptOptions
 from fedclust.numeric.arrays import FloatMatrix
-from fedclust.numeric.canonical import coordinate_tolerance
 from fedclust.protection.message_checks import check_means, check_shape
 from fedclust.schema.encoding import transformed
 from fedclust.schema.errors import RuleViolation
@@ -63,14 +62,3 @@ def given_centroids(config: RunConfig[StartOptions]) -> NDArray[np.float64] | No
         return None
     scaled = config.space.to_scaled(transformed(config.columns, given))
     return centroid_rule(config)(scaled)
-
-
-def check_first_centroids(asked: NDArray[np.float64], config: RunConfig[StartOptions]) -> None:
-    """Raise RuleViolation if the method's first task brings other centroids than those given."""
-    given = given_centroids(config)
-    if not config.first or given is None:
-        return
-    if asked.shape != given.shape or (np.abs(asked - given) > coordinate_tolerance(given)).any():
-        raise RuleViolation(
-            "task", "the definition gives other first centroids", "/parameters/centroids"
-        )

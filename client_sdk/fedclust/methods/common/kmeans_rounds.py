@@ -13,7 +13,6 @@ from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.common.finalize import no_centroids
 from fedclust.methods.common.local_kmeans import local_kmeans
-from fedclust.methods.common.task_checks import check_expected_task
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.gower import MedianRule, nearest_by_gower, own_dissimilarities
@@ -133,19 +132,6 @@ STEP = Phase(
         ),
     ),
 )
-
-
-def check_cells_task(task: CellsTask, n_clusters: int, n_init: int) -> None:
-    """Raise RuleViolation if a task asks for other cells than the definition."""
-    check_expected_task(task, CellsTask(n_clusters=n_clusters, n_init=n_init))
-
-
-def check_centroid_number(centroids: FloatArray, n_clusters: int) -> None:
-    """Raise RuleViolation if a task brings more centroids (K, d) than the definition names."""
-    if len(centroids) > n_clusters:
-        raise RuleViolation(
-            "task", f"the definition names {n_clusters} clusters", "/parameters/centroids"
-        )
 
 
 def wrong_phase() -> TypeError:

@@ -209,6 +209,11 @@ def variant_models(
     return get_args(options.model_fields["root"].annotation)
 
 
+def takes_several(options: type[MethodOptions] | type[RootModel[MethodOptions]]) -> bool:
+    """Return whether ``n_clusters`` may be several numbers."""
+    return all(issubclass(model, SweptOptions) for model in variant_models(options))
+
+
 def select_variant_model(
     options: type[MethodOptions] | type[RootModel[MethodOptions]], config: Mapping[str, Any]
 ) -> type[MethodOptions]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.model import Model
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import CentroidTask
 
 
 def refuse_dissimilarity(config: RunConfig) -> None:
@@ -22,31 +20,28 @@ def refuse_dissimilarity(config: RunConfig) -> None:
         )
 
 
-def check_expected_task(task: Model, expected: Model) -> None:
-    """Raise RuleViolation if a task for local cells differs from the definition's."""
-    if task != expected:
-        raise RuleViolation(
-            "task", "the task asks for other cells than the definition", "/parameters"
-        )
-
-
-def check_centroids(
-    centroids: NDArray[np.float64], mask: NDArray[np.bool_] | None, config: RunConfig
-) -> None:
-    """Check centroids (K, d) and their mask (K, d) that a task brings.
+def check_centroids(task: CentroidTask, config: RunConfig) -> None:
+    """Check centroids (..., K, d), and their mask if they have one, that a task brings.
 
     Raises
     ------
     RuleViolation
-        There are more centroids than the definition allows, or a mask without ``missing: mask``.
+        There are no centroids, or more than the definition allows, or they have other columns, or a
+        mask without ``missing: mask``.
     """
-    most = _max_centroids(config)
-    if len(centroids) > most:
-        raise RuleViolation(
-            "task", f"the definition provides for {most} clusters", "/parameters/centroids"
-        )
-    if mask is not None and not mask.all() and config.policy.missing != "mask":
-        raise RuleViolation("task", "no site lacks features in this session", "/parameters/mask")
+    shape, most = task.centroids.shape, _max_centroids(config)
+    if 0 in shape:
+        raise RuleViolation("task", "a task names at least one centroid", "/parameters/centroids")
+    if shape[-2] > most:
+        message = f"the definition provides for {most} clusters"
+        raise RuleViolation("task", message, "/parameters/centroids")
+    check_shape(task.centroids, (*shape[:-1], len(config.columns)), "/parameters/centroids")
+    mask = getattr(task, "mask", None)
+    if mask is not None:
+        check_shape(mask, shape, "/parameters/mask")
+        if not mask.all() and config.policy.missing != "mask":
+            message = "no site lacks features in this session"
+            raise RuleViolation("task", message, "/parameters/mask")
 
 
 def _max_centroids(config: RunConfig) -> int:

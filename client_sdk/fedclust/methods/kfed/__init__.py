@@ -31,7 +31,7 @@ from fedclust.methods.common.finalize import no_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import Cells, Step, StepTask
 from fedclust.methods.common.local_kmeans import local_restarts
 from fedclust.methods.common.options import Restarts, SweptOptions, variants
-from fedclust.methods.common.task_checks import check_expected_task, refuse_dissimilarity
+from fedclust.methods.common.task_checks import refuse_dissimilarity
 from fedclust.methods.kfed.local_cells import algorithm_1, lloyd_to_convergence, restarted_cells
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.canonical import tolerant_argmax
@@ -222,14 +222,6 @@ def cells_task(options: Variants) -> CellsTask:
         n_init=options.n_init if isinstance(options, DefaultConfig) else None,
         project=options.projects,
     )
-
-
-def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
-    """Raise RuleViolation if a task asks for other cells or more centroids than the definition."""
-    if isinstance(task.common, StepTask):
-        kmeans_rounds.check_centroid_number(task.common.centroids, config.options.k)
-    else:
-        check_expected_task(task.common, cells_task(config.options))
 
 
 def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
@@ -490,7 +482,6 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     options=Config,
     phases=PHASES,
     check_config=check_config,
-    check_task=check_task,
     check=check,
     local_step=local_step,
     label=label,
@@ -499,5 +490,4 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     aggregate=aggregate,
     finish=finish,
     dissimilarities=("euclidean", "k-prototypes"),
-    sweeps=True,
 )

@@ -409,11 +409,9 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     check=check,
     local_step=local_step,
     label=label,
-    label_new=label,
     probabilities=probabilities,
     state=State,
     start=start,
     aggregate=aggregate,
     finish=finish,
-    sweeps=True,
 )

@@ -15,7 +15,7 @@ from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.given_start import StartOptions, check_first_centroids
+from fedclust.methods.common.given_start import StartOptions
 from fedclust.methods.common.kmeans_rounds import CELLS, Cells, CellsTask, disclosure
 from fedclust.methods.common.options import Tolerance
 from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
@@ -193,18 +193,10 @@ PHASES = (
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
-    """Raise RuleViolation if a task asks for more than the definition says, or is no mixture."""
-    options, asked = config.options, task.common
-    if isinstance(asked, CellsTask):
-        kmeans_rounds.check_cells_task(asked, options.k, options.n_init)
-        return
-    kmeans_rounds.check_centroid_number(asked.centroids, options.k)
-    shape = (len(asked.centroids), len(config.columns))
-    check_shape(asked.centroids, shape, "/parameters/centroids")
-    if isinstance(asked, PartitionTask):
-        check_first_centroids(asked.centroids, config)
-        return
-    check_classes(asked.classes, shape, "/parameters")
+    """Raise RuleViolation if a task's classes are no mixture."""
+    if isinstance(task.common, EMTask):
+        shape = (len(task.common.centroids), len(config.columns))
+        check_classes(task.common.classes, shape, "/parameters")
 
 
 def check_classes(classes: Classes, shape: tuple[int, int], pointer: str) -> None:

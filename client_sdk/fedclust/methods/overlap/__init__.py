@@ -46,12 +46,10 @@ from fedclust.methods.common.own_features import (
     single_site_feature_warning,
 )
 from fedclust.methods.common.partial_features import sum_groups
-from fedclust.methods.common.task_checks import check_centroids, check_expected_task
 from fedclust.methods.overlap.meta_clustering import Meta, group_centroids
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import nearest_centroid
-from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer, Method
 from fedclust.schema.model import Memory, Model
@@ -196,21 +194,11 @@ def cells_task(options: Config) -> CellsTask:
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
-    """Raise RuleViolation if a task differs from the definition's or does not fit the features."""
-    options, asked = config.options, task.common
-    if isinstance(asked, CellsTask):
-        check_expected_task(asked, cells_task(options))
-        return
-    shape = (len(asked.centroids), len(config.columns))
-    check_shape(asked.centroids, shape, "/parameters/centroids")
-    check_shape(asked.mask, shape, "/parameters/mask")
-    check_centroids(asked.centroids, asked.mask, config)
-    if asked.iterations != options.local_iterations:
-        raise RuleViolation(
-            "task",
-            f"the definition names {options.local_iterations} local iterations",
-            "/parameters/iterations",
-        )
+    """Raise RuleViolation if a task asks for other iterations than the definition."""
+    iterations = config.options.local_iterations
+    if isinstance(task.common, FederatedTask) and task.common.iterations != iterations:
+        message = f"the definition names {iterations} local iterations"
+        raise RuleViolation("task", message, "/parameters/iterations")
 
 
 def check(task: SiteTask[AnyTask], payload: Cells, config: RunConfig[Config]) -> None:

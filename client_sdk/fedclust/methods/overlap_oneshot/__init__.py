@@ -47,7 +47,6 @@ from fedclust.methods.common.own_features import (
     too_many_groups_warning,
 )
 from fedclust.methods.common.partial_features import LocalCentroids, sum_groups
-from fedclust.methods.common.task_checks import check_expected_task
 from fedclust.methods.overlap_oneshot.agglomeration import (
     MergeTree,
     best_cut,
@@ -244,11 +243,6 @@ def gaussians_task(options: Config) -> GaussiansTask:
         n_init=options.n_init,
         full=options.covariance == "full",
     )
-
-
-def check_task(task: SiteTask[GaussiansTask], config: RunConfig[Config]) -> None:
-    """Raise RuleViolation if a task differs from the definition's."""
-    check_expected_task(task.common, gaussians_task(config.options))
 
 
 def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[Config]) -> None:
@@ -471,7 +465,6 @@ METHOD: Method[Config, State, GaussiansTask, Gaussians] = Method(
     phases=PHASES,
     check_config=check_config,
     check_roster=check_roster,
-    check_task=check_task,
     check=check,
     local_step=local_step,
     label=label,

@@ -550,7 +550,6 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     check=check,
     local_step=local_step,
     label=label,
-    label_new=label,
     state=State,
     start=start,
     aggregate=aggregate,

@@ -336,21 +336,14 @@ PHASES = (
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
-    """Refuse phases, landmarks and anchors that differ from the definition."""
+    """Refuse anchors that differ from the definition."""
     match config.options, task.common:
-        case LandmarksConfig() as options, LandmarksTask() as common:
-            _check_number(common.n_cells, options.landmarks, "n_cells")
         case EigenConfig() as options, EigenTask() as common:
             _check_eigen_task(common, options, len(config.columns))
-        case EigenConfig(n_anchors=n_anchors), AnchorsTask() as common if n_anchors:
-            _check_number(common.n_anchors, n_anchors, "n_anchors")
-        case _:
-            raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
-
-
-def _check_number(asked: int, defined: int, field: str) -> None:
-    if asked != defined:
-        raise RuleViolation("task", f"the definition says {defined}", f"/parameters/{field}")
+        case EigenConfig(n_anchors=n_anchors), AnchorsTask() as common:
+            if common.n_anchors != n_anchors:
+                message = f"the definition says {n_anchors}"
+                raise RuleViolation("task", message, "/parameters/n_anchors")
 
 
 def _check_eigen_task(task: EigenTask, options: EigenConfig, d: int) -> None:
