@@ -485,7 +485,7 @@ class Client:
     def _pages(self, model: type[M], path: str, **query: str | None) -> Iterator[M]:
         params: dict[str, str | int] = {k: v for k, v in query.items() if v is not None}
         while True:
-            page = _read_reply(models.Page, self._http.request("GET", path, params=params))
+            page = _read_reply(models.Page[Any], self._http.request("GET", path, params=params))
             for item in page.items:
                 yield _parse_body(model, codec.to_json(item), JSON)
             if page.next is None:

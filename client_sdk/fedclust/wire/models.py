@@ -6,7 +6,7 @@ Each refuses unknown fields, as requests need it. ``fedclust.client`` reads answ
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -29,6 +29,7 @@ from fedclust.wire.codec import CONTENT_TYPE, canonical_json, decode
 
 PROTOCOL_VERSION = 1
 M = TypeVar("M", bound=Model)
+P = TypeVar("P")
 MAX_SEED = 2**53 - 1
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -480,11 +481,18 @@ class RoundInfo(Model):
     sites: tuple[RoundSite, ...]
 
 
-class Page(Model):
-    """A page of a list; ``next`` is the cursor of the next page."""
+class Page(Model, Generic[P]):
+    """A page of a list."""
 
-    items: tuple[Any, ...]
-    next: str | None = None
+    items: tuple[P, ...]
+    next: Annotated[
+        str | None, Field(description="The cursor of the next page; null on the last one.")
+    ] = None
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        """Return the name of the schema, such as ``RoundInfoPage``."""
+        return f"{params[0].__name__}Page"
 
 
 # --- results --------------------------------------------------------------------------------------

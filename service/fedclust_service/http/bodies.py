@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -66,19 +66,13 @@ async def read_bytes(request: Request, most: int | None = None) -> bytes:
     return b"".join(chunks)
 
 
-async def _json_body(request: Request) -> bytes:
-    media_type(request, [JSON])
-    body = await read_bytes(request)
-    check_json_size(body)
-    return body
-
-
-async def _optional_json_body(request: Request) -> bytes:
+async def json_body(request: Request) -> bytes:
+    """Return the bytes of a JSON body within its limits; none without a body."""
     body = await read_bytes(request)
     if body:
         media_type(request, [JSON])
         check_json_size(body)
-    return body or b"{}"
+    return body
 
 
 async def either_body(request: Request) -> tuple[bytes, str]:
@@ -90,10 +84,6 @@ async def either_body(request: Request) -> tuple[bytes, str]:
     else:
         check_json_size(body, MAX_JSON_NUMBERS)
     return body, media
-
-
-JsonBody = Annotated[bytes, Depends(_json_body)]
-OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
 
 
 def parse(model: type[M], body: bytes, media: str = JSON) -> M:
@@ -160,11 +150,6 @@ def with_audit_head(co: Coordinator, headers: dict[str, str]) -> dict[str, str]:
     """Add the last sealed audit entry that this process knows; reads no database."""
     head = co.sealer.head
     return headers if head is None or not head.number else {**headers, AUDIT_HEAD: str(head)}
-
-
-def reply(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a model as JSON."""
-    return Response(model.model_dump_json(), status, headers, media_type=JSON)
 
 
 def reply_as(

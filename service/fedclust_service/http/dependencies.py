@@ -8,16 +8,12 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, Path, Query, Request, params
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi import Depends, Path, Query, Request, params
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 
-from fedclust.schema.field_names import unknown_name_message
 from fedclust_service.domain.access import PERMISSIONS, SLUG, Actor, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import SessionState
@@ -106,30 +102,6 @@ def allowed(action: str) -> params.Depends:
         return actor
 
     return params.Depends(check)
-
-
-async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse parameters of the query that the route does not have."""
-    if not request.scope["query_string"]:
-        return
-    route: APIRoute = request.scope["route"]
-    known = [field.alias for field in route.dependant.query_params]
-    errors = [
-        {
-            "loc": ("query",),
-            "type": "extra_forbidden",
-            "msg": unknown_name_message("parameter", name, known),
-        }
-        for name in request.query_params
-        if name not in known
-    ]
-    if errors:
-        raise RequestValidationError(errors)
-
-
-def api_router(prefix: str = "", *, tags: list[str | Enum]) -> APIRouter:
-    """Return a router whose routes refuse unknown parameters."""
-    return APIRouter(prefix=prefix, tags=tags, dependencies=[Depends(refuse_unknown_parameters)])
 
 
 CoordinatorOf = Annotated[Coordinator, Depends(_coordinator)]

@@ -1,34 +1,21 @@
-"""Describe a route for ``openapi.json``: its bodies, answers and problems.
-
-Routes read bodies as bytes (see :mod:`bodies`), so FastAPI cannot see their models. Each route
-names them here, and :mod:`openapi` adds the schemas.
-"""
+"""What FastAPI does not know about a route: the problems that it answers with, and headers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypedDict
-
-from fastapi import Response
-from pydantic import BaseModel
+from typing import Any
 
 from fedclust.wire.problems import CATALOGUE, FieldError, problem
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
-from fedclust.wire.submissions import JSON
 from fedclust_service.http.problem_help import PROBLEM_HELP
 
 #: Problems that the middleware can answer instead of a route.
 _EVERYWHERE = (
     "malformed-request",
-    "body-too-large",
-    "unsupported-media-type",
     "too-many-requests",
     "headers-too-large",
     "internal",
     "unavailable",
 )
-#: Temporary problems, which carry Retry-After.
-_PASSING = {"request-timeout", "result-not-ready", "too-many-requests", "internal", "unavailable"}
 #: Problems of every route that reads a body.
 _OF_BODIES = (
     "malformed-request",
@@ -37,112 +24,52 @@ _OF_BODIES = (
     "unsupported-media-type",
     "invalid",
 )
-Content = dict[str, Any]
-BINARY_CONTENT: Content = {"schema": {"type": "string", "format": "binary"}}
+#: Temporary problems, which carry Retry-After.
+_PASSING = {"request-timeout", "result-not-ready", "too-many-requests", "internal", "unavailable"}
+_OWN = "x-problems"
+BINARY_CONTENT = {"schema": {"type": "string", "format": "binary"}}
 
 
-class Described(TypedDict):
-    """Keyword arguments of a route's decorator."""
-
-    status_code: int
-    response_class: type[Response]
-    response_model: None
-    responses: dict[int | str, dict[str, Any]]
-    openapi_extra: dict[str, Any]
+def refusals(*slugs: str) -> dict[str, Any]:
+    """Return a route's ``openapi_extra``: its problems besides those that `add_problems` adds."""
+    return {_OWN: slugs}
 
 
-#: The models that routes name, and those of them that lists consist of, by name.
-REFERRED: dict[str, type[BaseModel]] = {}
-LISTED: dict[str, type[BaseModel]] = {}
+def headers(texts: dict[str, str]) -> dict[str, Any]:
+    """Return the part of a response that describes its headers, given their texts by name."""
+    schema = {"type": "string"}
+    described = {name: {"description": text, "schema": schema} for name, text in texts.items()}
+    return {"headers": described}
 
 
-def ref(model: type[BaseModel] | str) -> Content:
-    """Return a reference to the schema of a model, given the model or its name."""
-    name = model if isinstance(model, str) else model.__name__
-    if not isinstance(model, str):
-        REFERRED[name] = model
-    return {"$ref": f"#/components/schemas/{name}"}
+def ref(schema: str) -> dict[str, str]:
+    """Return a reference to a schema that :mod:`schemas` derives."""
+    return {"$ref": f"#/components/schemas/{schema}"}
 
 
-def page_of(model: type[BaseModel]) -> Content:
-    """Return a reference to the schema of a page of a list."""
-    LISTED[model.__name__] = model
-    return ref(f"{model.__name__}Page")
+def problem_response(description: str, *slugs: str) -> dict[str, Any]:
+    """Return the response of one status: a problem document, with the examples of these types."""
+    content: dict[str, Any] = {"schema": ref("Problem")}
+    if slugs:
+        content["examples"] = {slug: {"$ref": f"#/components/examples/{slug}"} for slug in slugs}
+    return {"description": description, "content": {PROBLEM: content}}
 
 
-def described(
-    answers: dict[int, tuple[str, Content | None]],
-    *problems: str,
-    body: Content | None = None,
-    body_required: bool = True,
-    headers: dict[str, str] | None = None,
-    public: bool = False,
-) -> Described:
-    """Describe a route.
-
-    Parameters
-    ----------
-    answers : dict of status to (description, content by media type or one JSON schema)
-        None as content means no body. The first one is the usual answer.
-    problems : str
-        Slugs of the catalogue; those of tokens, bodies and the middleware are added.
-    body : dict
-        The request's content by media type, or one JSON schema.
-    headers : dict of name to description
-        Response headers of the successful answers.
-    public : bool
-        Whether the route takes no token.
-    """
-    responses: dict[int | str, dict[str, Any]] = {}
-    for status, (description, content) in answers.items():
-        responses[status] = {"description": description}
-        if content is not None:
-            responses[status]["content"] = _content(content)
-        if headers:
-            responses[status]["headers"] = _headers(headers)
+def add_problems(operation: dict[str, Any]) -> None:
+    """Add the problems that an operation of the description can answer with, in place."""
+    of_token = ["unauthenticated"] if operation["security"] else []
+    of_body = _OF_BODIES if "requestBody" in operation else ()
     by_status: dict[int, list[str]] = {}
-    of_token, of_body = () if public else ("unauthenticated",), _OF_BODIES if body else ()
-    for slug in dict.fromkeys((*of_token, *of_body, *problems, *_EVERYWHERE)):
+    for slug in dict.fromkeys((*of_token, *of_body, *operation.pop(_OWN, ()), *_EVERYWHERE)):
         by_status.setdefault(CATALOGUE[slug][0], []).append(slug)
     for status, slugs in sorted(by_status.items()):
-        lines = [f"`{slug}`: {CATALOGUE[slug][1]}." for slug in slugs]
-        responses[status] = _problem_response("\n\n".join(lines), slugs)
+        text = "\n\n".join(f"`{slug}`: {CATALOGUE[slug][1]}." for slug in slugs)
+        response = operation["responses"][str(status)] = problem_response(text, *slugs)
         if status == 401:
-            responses[status]["headers"] = _headers({"WWW-Authenticate": "`Bearer`."})
+            response |= headers({"WWW-Authenticate": "`Bearer`."})
         if _PASSING.intersection(slugs):
             text = "Seconds to wait before the next try. Absent if waiting does not help."
-            responses[status]["headers"] = _headers({"Retry-After": text})
-    responses["default"] = _problem_response("Any other problem of the catalogue.", ())
-    extra: dict[str, Any] = {}
-    if body is not None:
-        extra["requestBody"] = {"required": body_required, "content": _content(body)}
-    return Described(
-        status_code=next(iter(answers)),
-        response_class=Response,
-        response_model=None,
-        responses=responses,
-        openapi_extra=extra,
-    )
-
-
-def _content(content: Content) -> Content:
-    if all("/" in key for key in content):
-        return content
-    return {JSON: {"schema": content}}
-
-
-def _headers(headers: dict[str, str]) -> dict[str, Any]:
-    return {
-        name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
-    }
-
-
-def _problem_response(description: str, slugs: Iterable[str]) -> dict[str, Any]:
-    content: Content = {"schema": {"$ref": "#/components/schemas/Problem"}}
-    examples = {slug: {"$ref": f"#/components/examples/{slug}"} for slug in slugs}
-    if examples:
-        content["examples"] = examples
-    return {"description": description, "content": {PROBLEM: content}}
+            response |= headers({"Retry-After": text})
 
 
 def problem_examples() -> dict[str, Any]:

@@ -12,10 +12,16 @@ from starlette.responses import Response
 
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.describe import headers
 
 #: What distinguishes the tags of one task in its representations.
 _TASK_SUFFIX = {JSON: "json", BINARY: "msgpack"}
-TAG_HEADER = {"ETag": "Of exactly this representation."}
+_TAG = headers({"ETag": "Of exactly this representation."})
+#: The ``responses`` of routes with an ETag.
+TAGGED: dict[int | str, dict[str, Any]] = {
+    200: _TAG,
+    304: {"description": "The client has it.", **_TAG},
+}
 #: What says when somebody was last seen. A change is not refused because of it.
 _SEEN: Any = {"last_seen_at": True, "tokens": {"__all__": {"last_used_at": True}}}
 #: Only for the API's description: the functions below read the headers, which may be repeated.
@@ -31,12 +37,14 @@ IfMatch = Annotated[
 ]
 
 
-def tagged(request: Request, response: Response, document: BaseModel | None = None) -> Response:
-    """Add the strong ETag of a response's bytes; 304 if the client has them already.
+def tagged_document(request: Request, document: BaseModel) -> Response:
+    """Return what can be changed; its ETag ends with what `unchanged` compares."""
+    response = Response(document.model_dump_json(), media_type=JSON)
+    return tagged(request, response, f"-{_state_of(document)}")
 
-    The tag of a ``document`` that can be changed ends with what `unchanged` compares.
-    """
-    end = "" if document is None else f"-{_state_of(document)}"
+
+def tagged(request: Request, response: Response, end: str = "") -> Response:
+    """Add the strong ETag of a response's bytes; 304 if the client has them already."""
     tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()}{end}"'
     response.headers["ETag"] = tag
     if not {tag, "*"} & _listed(request, "if-none-match"):

@@ -14,18 +14,17 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic.json_schema import models_json_schema
 
 from fedclust import engine
 from fedclust.engine import sweep
 from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
-from fedclust.schema.result import Result
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust_service.http import examples, schemas
-from fedclust_service.http.describe import LISTED, REFERRED, problem_examples
+from fedclust_service.http.describe import add_problems, problem_examples
 
 _PREFIX = "#/components/schemas/"
 _DESCRIPTION = """\
@@ -63,20 +62,23 @@ def build_description(app: FastAPI) -> dict[str, Any]:
     lines = [
         f"- `{PREFIX}{slug}` ({status}): {title}." for slug, (status, title) in CATALOGUE.items()
     ]
-    document = get_openapi(
+    document: dict[str, Any] = get_openapi(
         title=app.title,
         version=app.version,
         summary="The coordinator's HTTP interface, version 1.",
         description=_DESCRIPTION.format(problems="\n".join(lines), binary=BINARY),
+        servers=[{"url": "/", "description": "This coordinator."}],
+        contact={"name": "The operator of this coordinator"},
+        separate_input_output_schemas=False,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
         routes=app.routes,
     )
-    found, names = _schemas()
+    of_routes, titles = _by_title(document["components"].pop("schemas"))
+    document = _renamed(document, titles)
+    derived, names = _schemas()
     parts = document["components"]
-    # FastAPI adds the enumerations of parameters.
-    own = {name: part for name, part in parts.get("schemas", {}).items() if "enum" in part}
-    parts["schemas"] = dict(sorted((own | found).items()))
+    parts["schemas"] = dict(sorted((of_routes | derived).items()))
 
     def described(method: AnyMethod) -> list[dict[str, Any]]:
         return [
@@ -107,10 +109,9 @@ def build_description(app: FastAPI) -> dict[str, Any]:
     _open_answers(document)
     for methods in document["paths"].values():
         for operation in methods.values():
+            add_problems(operation)
             for parameter in operation.get("parameters", ()):
                 del parameter["schema"]["title"]
-    for operation in document["paths"].get("/metrics", {}).values():
-        operation["security"].append({})  # the coordinator's machine needs no token
     parts["examples"] = problem_examples()
     examples.add_examples(document)
     return document
@@ -144,19 +145,9 @@ def _open_answers(document: dict[str, Any]) -> None:
             del schema["additionalProperties"]
 
 
-class _Schemas(GenerateJsonSchema):
-    """JSON Schema without titles of fields: a title is the name of one schema."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic's own
-        return False
-
-
 def _schemas() -> tuple[dict[str, Any], dict[type[BaseModel], dict[str, str]]]:
-    """Return the schemas by title, and a reference to that of each model."""
-    models: dict[str, type[BaseModel]] = {"Problem": Problem, "Result": Result, **LISTED}
-    models |= REFERRED
-    models |= {each.__name__: each for each in schemas.derived()}
-    wanted = list(models.values())
+    """Return the schemas that no route has, by title, and a reference to that of each model."""
+    wanted: list[type[BaseModel]] = [Problem, *schemas.derived()]
     wanted += [method.options for method in METHODS.described().values()]
     for phase in itertools.chain(*schemas.phases().values()):
         wanted += [phase.task, phase.payload]
@@ -164,17 +155,27 @@ def _schemas() -> tuple[dict[str, Any], dict[type[BaseModel], dict[str, str]]]:
     refs, shared = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(wanted)],
         ref_template=_PREFIX + "{model}",
-        schema_generator=_Schemas,
     )
-    # Pydantic names classes that share a name by their modules.
-    names = {_PREFIX + name: _PREFIX + part["title"] for name, part in shared["$defs"].items()}
+    found, names = _by_title(shared["$defs"])
+    return found, {model: _renamed(refs[model, "validation"], names) for model in wanted}
+
+
+def _by_title(schemas: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return schemas by title, and their new references by the old ones.
+
+    Pydantic names classes that share a name by their modules, and generic ones by their origin. A
+    title is then the name of one schema: fields have none.
+    """
+    names = {_PREFIX + name: _PREFIX + part["title"] for name, part in schemas.items()}
     found: dict[str, Any] = {}
-    for part in shared["$defs"].values():
+    for part in schemas.values():
         title = part["title"]
         if title in found:
             raise ValueError(f"two models have the title {title}: give one of them another")
+        for field in part.get("properties", {}).values():
+            field.pop("title", None)
         found[title] = _renamed(part, names)
-    return found, {model: _renamed(refs[model, "validation"], names) for model in wanted}
+    return found, names
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:

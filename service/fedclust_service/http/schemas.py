@@ -25,12 +25,12 @@ from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
+from fedclust.study import SessionOfStudy, SessionRequest
 from fedclust.wire import models
-from fedclust_service.http.describe import LISTED
 
 
 def derived() -> list[type[BaseModel]]:
-    """Return the models, under the names that the routes use."""
+    """Return the models, which replace those of the same names that the routes have."""
     by_name = phases()
     tasks = _choice_model(
         "TaskDocument",
@@ -38,16 +38,16 @@ def derived() -> list[type[BaseModel]]:
         "phase",
         [_task(name, each) for name, each in by_name.items()],
     )
+    whole = _choice_model(
+        "SessionCreate",
+        models.SessionCreate.__doc__,
+        "algorithm",
+        [_definition_model(name) for name in METHODS.described()],
+    )
     return [
-        *map(_page_model, LISTED.values()),
+        _root_model("SessionRequest", SessionRequest.__doc__, whole | SessionOfStudy),
         _with(models.ResultDocument, result=Result),
         _with(models.TaskResponse, task=(tasks | None, None)),
-        _choice_model(
-            "SessionCreate",
-            models.SessionCreate.__doc__,
-            "algorithm",
-            [_definition_model(name) for name in METHODS.described()],
-        ),
         _choice_model(
             "Submission",
             "A site's answer to a round.",
@@ -108,17 +108,6 @@ def _definition_model(method: str) -> type[BaseModel]:
     )
 
 
-def _page_model(model: type[BaseModel]) -> type[BaseModel]:
-    following = Field(description="The cursor of the next page; null on the last one.")
-    return create_model(
-        f"{model.__name__}Page",
-        __base__=models.Page,
-        __doc__="A page of a list.",
-        items=tuple[model, ...],  # type: ignore[valid-type]
-        next=(str | None, following),
-    )
-
-
 def _with(model: type[BaseModel], **fields: Any) -> type[BaseModel]:
     """Return a model with other types for some fields."""
     changed: type[BaseModel] = create_model(
@@ -130,7 +119,10 @@ def _with(model: type[BaseModel], **fields: Any) -> type[BaseModel]:
 def _choice_model(
     name: str, doc: str | None, discriminator: str, variants: Sequence[type[BaseModel]]
 ) -> type[BaseModel]:
-    root: Any = Annotated[_union(variants), Field(discriminator=discriminator)]
+    return _root_model(name, doc, Annotated[_union(variants), Field(discriminator=discriminator)])
+
+
+def _root_model(name: str, doc: str | None, root: Any) -> type[BaseModel]:
     base = cast("type[BaseModel]", RootModel.__class_getitem__(root))
     return create_model(name, __base__=base, __doc__=doc)
 

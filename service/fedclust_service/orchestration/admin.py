@@ -196,12 +196,12 @@ def list_all_sessions(
     *,
     state: SessionState | None = None,
     name: str | None = None,
-) -> Page:
+) -> Page[AdminSession]:
     """List all sessions with their sites, newest first (operators)."""
     require(actor, "admin.read")
     size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[AdminSession]:
         rows = tx.overview.page(limit=size + 1, after_id=after, state=state, name=name)
         more = str(rows[size - 1].session.id) if len(rows) > size else None
         return Page(items=tuple(_admin_session(each, now) for each in rows[:size]), next=more)
@@ -215,12 +215,12 @@ def list_audit(
     limit: int = 50,
     cursor: str | None = None,
     search: AuditSearch | None = None,
-) -> Page:
+) -> Page[AdminAuditEntry]:
     """List the audit trail, newest first (operators)."""
     require(actor, "admin.read")
     size, after = page_size(limit), read_cursor(cursor, row_number)
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[AdminAuditEntry]:
         rows = tx.audit.list(size + 1, after, search)
         more = str(rows[size - 1].id) if len(rows) > size else None
         return Page(items=tuple(AdminAuditEntry(**vars(each)) for each in rows[:size]), next=more)

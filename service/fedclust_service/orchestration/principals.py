@@ -309,7 +309,7 @@ def list_principals(
     limit: int = 50,
     cursor: str | None = None,
     part: str | None = None,
-) -> Page:
+) -> Page[PrincipalInfo]:
     """List sites (operators, analysts), analysts or operators (operators), by name.
 
     ``part`` limits the list to names that contain it.
@@ -320,7 +320,7 @@ def list_principals(
     if part is not None and not is_part_of_slug(part):
         return Page(items=(), next=None)
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[PrincipalInfo]:
         rows = tx.principals.list(role, size + 1, after, part)
         items = tuple(_principal_info(tx, actor, each) for each in rows[:size])
         return Page(items=items, next=rows[size - 1].name if len(rows) > size else None)

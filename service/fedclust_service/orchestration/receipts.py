@@ -26,12 +26,12 @@ class ReceiptEntry(Model):
 
 def list_receipts(
     co: Coordinator, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
-) -> Page:
+) -> Page[ReceiptEntry]:
     """List the site's submissions in a session by round, without payloads (sites)."""
     require(actor, "receipt.read")
     size, after = page_size(limit), read_cursor(cursor, row_number)
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[ReceiptEntry]:
         found, _ = own_session(tx, actor, session)
         rows = tx.submissions.receipts(found.id, actor.name, size + 1, after)
         items = tuple(_entry(each) for each in rows[:size])

@@ -25,14 +25,14 @@ from fedclust_service.store import Tx
 
 def list_rounds(
     co: Coordinator, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
-) -> Page:
+) -> Page[RoundInfo]:
     """List rounds by number, without payloads."""
     require(actor, "round.read")
     size = page_size(limit)
     after = read_cursor(cursor, row_number)
     now = co.clock.now()
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[RoundInfo]:
         found, _ = session_for(tx, actor, session)
         rows = tx.rounds.list(found.id, size + 1, after)
         items = tuple(_round_info(tx, actor, found, each, now) for each in rows[:size])

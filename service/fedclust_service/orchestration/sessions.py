@@ -192,14 +192,14 @@ def list_sessions(
     *,
     state: SessionState | None = None,
     study: str | None = None,
-) -> Page:
+) -> Page[SessionEntry]:
     """List the sessions that the actor may see, newest first."""
     require(actor, "session.read")
     size = page_size(limit)
     after = read_cursor(cursor, row_number)
     now = co.clock.now()
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[SessionEntry]:
         rows = tx.sessions.list(
             limit=size + 1,
             created_by=actor.key if actor.role is Role.ANALYST else None,

@@ -109,7 +109,7 @@ def _audit_refusal(
 
 def list_tables(
     co: Coordinator, actor: Actor, site: str, limit: int = 50, cursor: str | None = None
-) -> Page:
+) -> Page[SiteTableInfo]:
     """List what was accepted last of each table of a site, by ids (operators, the site itself)."""
     require(actor, "table.read")
     if not sees_tables(actor, site):
@@ -117,7 +117,7 @@ def list_tables(
     size = page_size(limit)
     after = read_cursor(cursor, name_in_list)
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[SiteTableInfo]:
         principal_named(tx, Role.SITE, site)
         rows = tx.site_tables.list(site, size + 1, after)
         items = tuple(_info(each) for each in rows[:size])

@@ -85,13 +85,15 @@ def _name_taken() -> Refusal:
     )
 
 
-def list_studies(co: Coordinator, actor: Actor, limit: int = 50, cursor: str | None = None) -> Page:
+def list_studies(
+    co: Coordinator, actor: Actor, limit: int = 50, cursor: str | None = None
+) -> Page[StudyInfo]:
     """List the studies that the actor may see, newest first, without damaged ones."""
     require(actor, "study.read")
     size = page_size(limit)
     after = read_cursor(cursor, row_number)
 
-    def work(tx: Tx) -> Page:
+    def work(tx: Tx) -> Page[StudyInfo]:
         rows = tx.studies.list(
             limit=size + 1,
             created_by=actor.key if actor.role is Role.ANALYST else None,

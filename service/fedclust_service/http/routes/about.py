@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path
-from starlette.responses import Response
 
 from fedclust import engine
 from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
-from fedclust_service.http.bodies import reply
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
     Authenticated,
     CoordinatorOf,
     CursorOf,
     LimitOf,
-    api_router,
 )
-from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.describe import refusals
 from fedclust_service.http.problems import not_found
 from fedclust_service.orchestration import principals
 
@@ -32,10 +30,10 @@ router = api_router(tags=["about"])
     operation_id="whoami",
     summary="The account of a token",
     description="Role, name and expiry of the token; versions of server and protocol.",
-    **described({200: ("The caller.", ref(WhoAmI))}),
+    response_description="The caller.",
 )
-def whoami(actor: ActorOf, co: CoordinatorOf) -> Response:
-    return reply(principals.whoami(co, actor))
+def whoami(actor: ActorOf, co: CoordinatorOf) -> WhoAmI:
+    return principals.whoami(co, actor)
 
 
 @router.get(
@@ -44,12 +42,13 @@ def whoami(actor: ActorOf, co: CoordinatorOf) -> Response:
     dependencies=[Authenticated],
     summary="Methods that this coordinator runs",
     description="Options as JSON Schema, phases, and line by line what leaves a site in each.",
-    **described({200: ("A page of methods, by name.", page_of(AlgorithmInfo))}, "invalid"),
+    response_description="A page of methods, by name.",
+    openapi_extra=refusals("invalid"),
 )
-def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Response:
+def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[AlgorithmInfo]:
     rest = [name for name in sorted(METHODS) if cursor is None or name > cursor]
     items = tuple(_describe(METHODS[name]) for name in rest[:limit])
-    return reply(Page(items=items, next=rest[limit - 1] if len(rest) > limit else None))
+    return Page(items=items, next=rest[limit - 1] if len(rest) > limit else None)
 
 
 @router.get(
@@ -58,13 +57,16 @@ def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Response:
     dependencies=[Authenticated],
     summary="One method: options, phases, disclosures, citation",
     description="What leaves a site and when, for a data protection officer.",
-    **described({200: ("The method.", ref(AlgorithmInfo))}, "not-found"),
+    response_description="The method.",
+    openapi_extra=refusals("not-found"),
 )
-def get_algorithm(algorithm: Annotated[str, Path(description="The method's name.")]) -> Response:
+def get_algorithm(
+    algorithm: Annotated[str, Path(description="The method's name.")],
+) -> AlgorithmInfo:
     method = METHODS.get(algorithm)
     if method is None:
         raise not_found()
-    return reply(_describe(method))
+    return _describe(method)
 
 
 def _describe(method: AnyMethod) -> AlgorithmInfo:

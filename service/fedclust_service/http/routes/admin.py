@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Request
-from starlette.responses import Response
 
 from fedclust.schema.times import Timestamp
+from fedclust.wire.models import Page
 from fedclust_service.domain.access import SLUG, AuditSearch
-from fedclust_service.http.bodies import reply
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     NAME,
     ActorOf,
@@ -17,10 +17,9 @@ from fedclust_service.http.dependencies import (
     CursorOf,
     LimitOf,
     StateOf,
-    api_router,
     service_of,
 )
-from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.describe import refusals
 from fedclust_service.orchestration import admin
 
 router = api_router(prefix="/v1/admin", tags=["admin"])
@@ -56,10 +55,11 @@ UntilOf = Annotated[
     "tokens that end within two weeks and have no successor, at most 50 of each; an old backup; "
     "a disk that is nearly full); the last backup, the database's size, what is free on the "
     "coordinator's disk, how far clocks differ, versions.",
-    **described({200: ("The overview.", ref(admin.Overview))}, "forbidden"),
+    response_description="The overview.",
+    openapi_extra=refusals("forbidden"),
 )
-def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> Response:
-    return reply(admin.overview(co, actor, service_of(request).settings.data_dir))
+def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.Overview:
+    return admin.overview(co, actor, service_of(request).settings.data_dir)
 
 
 @router.get(
@@ -69,9 +69,8 @@ def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> Response:
     description="Operators, newest first. For each site: whether it has answered the latest round, "
     "since when it is late, when it was last seen (in any session, to the minute), its SDK, its "
     "refused answers, the bytes of its stored answers and of the tasks made for it, each once.",
-    **described(
-        {200: ("A page of sessions.", page_of(admin.AdminSession))}, "forbidden", "invalid"
-    ),
+    response_description="A page of sessions.",
+    openapi_extra=refusals("forbidden", "invalid"),
 )
 def sessions(
     actor: ActorOf,
@@ -80,8 +79,8 @@ def sessions(
     cursor: CursorOf = None,
     state: StateOf = None,
     session: NameOf = None,
-) -> Response:
-    return reply(admin.list_all_sessions(co, actor, limit, cursor, state=state, name=session))
+) -> Page[admin.AdminSession]:
+    return admin.list_all_sessions(co, actor, limit, cursor, state=state, name=session)
 
 
 # One parameter for each field of the query.
@@ -91,9 +90,8 @@ def sessions(
     summary="The audit trail",
     description="Operators, newest first. `number` and `hash` are null for the second or so until "
     "an entry is sealed.",
-    **described(
-        {200: ("A page of entries.", page_of(admin.AdminAuditEntry))}, "forbidden", "invalid"
-    ),
+    response_description="A page of entries.",
+    openapi_extra=refusals("forbidden", "invalid"),
 )
 def audit(
     actor: ActorOf,
@@ -105,6 +103,6 @@ def audit(
     action: ActionOf = None,
     since: SinceOf = None,
     until: UntilOf = None,
-) -> Response:
+) -> Page[admin.AdminAuditEntry]:
     search = AuditSearch(subject=session, actor=by, action=action, since=since, until=until)
-    return reply(admin.list_audit(co, actor, limit, cursor, search))
+    return admin.list_audit(co, actor, limit, cursor, search)

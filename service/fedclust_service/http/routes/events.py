@@ -16,15 +16,14 @@ from starlette.types import Receive, Scope, Send
 from fedclust.wire.models import AuditHead
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import reply
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
     SessionName,
-    api_router,
     bearer_token,
 )
-from fedclust_service.http.describe import described, ref
+from fedclust_service.http.describe import refusals
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration.audit import trail
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -66,14 +65,13 @@ class EventStream(StreamingResponse):
     "start, or after `Last-Event-ID`. The stream ends with the session's end event; 204 tells a "
     "reader who has that event that nothing follows. Sites learn that other sites answered, but no "
     "counts.",
-    **described(
-        {
-            200: ("Events, until the session has ended.", {STREAM: {"schema": _SCHEMA}}),
-            204: ("The session has ended and nothing follows.", None),
-        },
-        "not-found",
-        "invalid",
-    ),
+    response_description="Events, until the session has ended.",
+    response_class=Response,
+    responses={
+        200: {"content": {STREAM: {"schema": _SCHEMA}}},
+        204: {"description": "The session has ended and nothing follows."},
+    },
+    openapi_extra=refusals("not-found", "invalid"),
 )
 async def events(
     request: Request,
@@ -157,7 +155,8 @@ def read_number(last_event_id: str | None) -> int:
     description="Any token. Sites note number and hash of the last sealed entry with each "
     "submission (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail "
     "was rewritten or cut. The answer contains only the hash.",
-    **described({200: ("Number and hash.", ref(AuditHead))}, "not-found", "invalid"),
+    response_description="Number and hash.",
+    openapi_extra=refusals("not-found", "invalid"),
 )
 def head(
     actor: ActorOf,
@@ -165,5 +164,5 @@ def head(
     number: Annotated[
         int, Path(ge=1, le=2**53 - 1, description="The entry's number in the chain, from 1.")
     ],
-) -> Response:
-    return reply(trail.head_at(co, actor, number))
+) -> AuditHead:
+    return trail.head_at(co, actor, number)

@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from fedclust.schema.model import Model
 from fedclust_service.addresses import is_loopback
 from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import api_router, bearer, bearer_token, service_of
-from fedclust_service.http.describe import described, ref
+from fedclust_service.http.api_route import api_router
+from fedclust_service.http.dependencies import bearer, bearer_token, service_of
+from fedclust_service.http.describe import refusals
 from fedclust_service.http.readiness import REASONS, faults
 from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import CONTENT_TYPE
@@ -24,7 +24,6 @@ from fedclust_service.orchestration import principals
 
 router = api_router(tags=["health"])
 _CHECK_SECONDS = 5.0
-_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 #: Headers that proxies add. A request with one of them began on another machine.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
@@ -52,10 +51,11 @@ class Readiness(Model):
     operation_id="healthz",
     summary="Liveness",
     description="Answers while the process runs; does not use the database.",
-    **described({200: ("It runs.", ref(Liveness))}, public=True),
+    response_description="It runs.",
+    openapi_extra={"security": []},
 )
-async def healthz() -> Response:
-    return reply(Liveness(status="ok"))
+async def healthz() -> Liveness:
+    return Liveness(status="ok")
 
 
 @router.get(
@@ -65,9 +65,10 @@ async def healthz() -> Response:
     description="The database answers and has this program's schema; driver and sweeper run; "
     "clocks agree. A worker whose listening connection is broken can serve. Otherwise `reasons` of "
     "the problem names what is wrong: " + ", ".join(f"`{reason}`" for reason in REASONS) + ".",
-    **described({200: ("It can serve.", ref(Readiness))}, "unavailable", public=True),
+    response_description="It can serve.",
+    openapi_extra={"security": []},
 )
-async def readyz(request: Request) -> Response:
+async def readyz(request: Request) -> Readiness:
     co = service_of(request).coordinator
     try:
         async with asyncio.timeout(_CHECK_SECONDS):
@@ -76,7 +77,7 @@ async def readyz(request: Request) -> Response:
         reasons = ["database-silent"]
     if reasons:
         raise Refusal("unavailable", REASONS[reasons[0]], retry_after_s=5, reasons=reasons)
-    return reply(Readiness(status="ok", listening=co.listening))
+    return Readiness(status="ok", listening=co.listening)
 
 
 @router.get(
@@ -85,7 +86,10 @@ async def readyz(request: Request) -> Response:
     summary="Metrics",
     description="Prometheus' text form. Operators; without a token only from the coordinator's "
     "machine, and only without a proxy.",
-    **described({200: ("Counts of this process and of the database.", _TEXT)}, "forbidden"),
+    response_class=PlainTextResponse,
+    response_description="Counts of this process and of the database.",
+    # The coordinator's machine needs no token.
+    openapi_extra={"security": [{}], **refusals("forbidden")},
 )
 async def metrics(request: Request, _: Annotated[object, Depends(bearer)]) -> Response:
     if not _from_this_machine(request):

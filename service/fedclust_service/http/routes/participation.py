@@ -8,16 +8,15 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Participation, ParticipationInfo
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.bodies import JsonBody, parse, reply
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
     SessionName,
     SiteName,
     allowed,
-    api_router,
 )
-from fedclust_service.http.describe import described, ref
+from fedclust_service.http.describe import refusals
 from fedclust_service.orchestration import participation
 
 router = api_router(prefix="/v1/sessions/{session}/participation", tags=["participation"])
@@ -30,14 +29,16 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
     description="Sites. Names the SHA-256 of the definition that is consented to, further "
     "consents, the features that the site has, its own least group size, its size band, the heads "
     "of its protected table and what its SDK speaks. Repeating it changes nothing.",
-    **described(
-        {
-            201: ("Joined.", ref(ParticipationInfo)),
-            200: (
-                "Joined with the same body before; or joined late: asked from the next round.",
-                ref(ParticipationInfo),
-            ),
-        },
+    status_code=201,
+    response_description="Joined.",
+    responses={
+        200: {
+            "description": "Joined with the same body before; or joined late: asked from the next "
+            "round.",
+            "model": ParticipationInfo,
+        }
+    },
+    openapi_extra=refusals(
         "forbidden",
         "not-found",
         "wrong-state",
@@ -49,17 +50,18 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
         "version-unsupported",
         "late-joining-refused",
         "stored-data-damaged",
-        body=ref(Participation),
     ),
 )
 def join(
     actor: Annotated[Actor, allowed("session.join")],
     co: CoordinatorOf,
     session: SessionName,
-    body: JsonBody,
-) -> Response:
-    info, created = participation.join(co, actor, session, parse(Participation, body))
-    return reply(info, 201 if created else 200)
+    body: Participation,
+    response: Response,
+) -> ParticipationInfo:
+    info, created = participation.join(co, actor, session, body)
+    response.status_code = 201 if created else 200
+    return info
 
 
 @router.delete(
@@ -67,11 +69,12 @@ def join(
     operation_id="leave_session",
     summary="Leave a session, or decline the invitation",
     description="Sites. What was stored still counts; nothing more is asked. Idempotent.",
-    **described({204: ("Left.", None)}, "forbidden", "not-found", "wrong-state"),
+    status_code=204,
+    response_description="Left.",
+    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
 )
-def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
+def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
     participation.leave(co, actor, session)
-    return Response(status_code=204)
 
 
 @router.delete(
@@ -79,8 +82,9 @@ def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     operation_id="exclude_site",
     summary="Exclude a site",
     description="Its analyst and operators. What was stored still counts. Idempotent.",
-    **described({204: ("Excluded.", None)}, "forbidden", "not-found", "wrong-state"),
+    status_code=204,
+    response_description="Excluded.",
+    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
 )
-def exclude(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> Response:
+def exclude(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> None:
     participation.exclude(co, actor, session, site)
-    return Response(status_code=204)

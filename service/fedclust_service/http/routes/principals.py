@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import (
+    Page,
     PrincipalCreate,
     PrincipalInfo,
     PrincipalPatch,
@@ -15,7 +16,7 @@ from fedclust.wire.models import (
     TokenIssued,
 )
 from fedclust_service.domain.access import Actor, Role
-from fedclust_service.http.bodies import JsonBody, OptionalJsonBody, parse, reply
+from fedclust_service.http.api_route import api_router, locate
 from fedclust_service.http.dependencies import (
     NAME,
     ActorOf,
@@ -24,12 +25,13 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     TokenId,
     allowed,
-    api_router,
 )
-from fedclust_service.http.describe import described, page_of, ref
-from fedclust_service.http.etags import TAG_HEADER, IfMatch, IfNoneMatch, tagged, unchanged
+from fedclust_service.http.describe import refusals
+from fedclust_service.http.etags import TAGGED, IfMatch, IfNoneMatch, tagged_document, unchanged
 from fedclust_service.orchestration import principals
 
+#: A token with the usual term, for a request without a body.
+_DEFAULTS = TokenCreate()
 PrincipalName = Annotated[str, Path(pattern=NAME, description="The name it was registered with.")]
 
 
@@ -48,48 +50,48 @@ def _router(role: Role, readers: str) -> APIRouter:
         summary=f"Register {article} {one}",
         description="Operators. The same body again gives the existing one; names are never "
         "reused.",
-        **described(
-            {
-                201: ("Registered.", ref(PrincipalInfo)),
-                200: ("It was registered with the same body before.", ref(PrincipalInfo)),
-            },
-            "forbidden",
-            "name-taken",
-            body=ref(PrincipalCreate),
-        ),
+        status_code=201,
+        response_description="Registered.",
+        responses={
+            200: {
+                "description": "It was registered with the same body before.",
+                "model": PrincipalInfo,
+            }
+        },
+        openapi_extra=refusals("forbidden", "name-taken"),
     )
     def create(
-        actor: Annotated[Actor, allowed("principal.create")], co: CoordinatorOf, body: JsonBody
-    ) -> Response:
-        request = parse(PrincipalCreate, body)
-        info, created = principals.create_principal(co, actor, role, request)
-        if not created:
-            return reply(info)
-        return reply(info, 201, {"Location": f"/v1/{many}/{info.name}"})
+        actor: Annotated[Actor, allowed("principal.create")],
+        co: CoordinatorOf,
+        body: PrincipalCreate,
+        response: Response,
+    ) -> PrincipalInfo:
+        info, created = principals.create_principal(co, actor, role, body)
+        locate(response, f"/v1/{many}/{info.name}", created=created)
+        return info
 
     @router.get(
         "",
         operation_id=f"list_{many}",
         summary=f"List {many}",
         description=f"{readers}. By name.",
-        **described({200: (f"A page of {many}.", page_of(PrincipalInfo))}, "forbidden", "invalid"),
+        response_description=f"A page of {many}.",
+        openapi_extra=refusals("forbidden", "invalid"),
     )
     def index(
         actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
-    ) -> Response:
-        return reply(principals.list_principals(co, actor, role, limit, cursor))
+    ) -> Page[PrincipalInfo]:
+        return principals.list_principals(co, actor, role, limit, cursor)
 
     @router.get(
         "/{name}",
         operation_id=f"get_{one}",
         summary=f"Read one {one}",
         description=f"{readers}. Tokens' ids and dates are shown to operators only.",
-        **described(
-            {200: (f"The {one}.", ref(PrincipalInfo)), 304: ("The client has it.", None)},
-            "forbidden",
-            "not-found",
-            headers=TAG_HEADER,
-        ),
+        response_description=f"The {one}.",
+        responses=TAGGED,
+        openapi_extra=refusals("forbidden", "not-found"),
+        response_model=PrincipalInfo,
     )
     def read(
         request: Request,
@@ -99,32 +101,25 @@ def _router(role: Role, readers: str) -> APIRouter:
         _known: IfNoneMatch = None,
     ) -> Response:
         document = principals.get_principal(co, actor, role, name)
-        return tagged(request, reply(document), document)
+        return tagged_document(request, document)
 
     @router.patch(
         "/{name}",
         operation_id=f"change_{one}",
         summary=f"Change {article} {one}'s title, disable or enable it",
         description=f"Operators. The tokens of a disabled one stop working at once.{kept}",
-        **described(
-            {200: ("Changed.", ref(PrincipalInfo))},
-            "forbidden",
-            "not-found",
-            "precondition-failed",
-            *last,
-            body=ref(PrincipalPatch),
-        ),
+        response_description="Changed.",
+        openapi_extra=refusals("forbidden", "not-found", "precondition-failed", *last),
     )
     def change(
         actor: Annotated[Actor, allowed("principal.change")],
         co: CoordinatorOf,
         name: PrincipalName,
         request: Request,
-        body: JsonBody,
+        body: PrincipalPatch,
         _expected: IfMatch = None,
-    ) -> Response:
-        patch, check = parse(PrincipalPatch, body), unchanged(request)
-        return reply(principals.patch_principal(co, actor, role, name, patch, check))
+    ) -> PrincipalInfo:
+        return principals.patch_principal(co, actor, role, name, body, unchanged(request))
 
     @router.post(
         "/{name}/tokens",
@@ -132,35 +127,29 @@ def _router(role: Role, readers: str) -> APIRouter:
         summary="Issue a token",
         description="Operators. The answer is the only place where the token is ever shown. "
         "Earlier tokens stay valid until they expire or are revoked.",
-        **described(
-            {201: ("Issued.", ref(TokenIssued))},
-            "forbidden",
-            "not-found",
-            body=ref(TokenCreate),
-            body_required=False,
-        ),
+        status_code=201,
+        response_description="Issued.",
+        openapi_extra=refusals("forbidden", "not-found"),
     )
     def issue(
         actor: Annotated[Actor, allowed("token.issue")],
         co: CoordinatorOf,
         name: PrincipalName,
-        body: OptionalJsonBody,
-    ) -> Response:
-        request = parse(TokenCreate, body)
-        return reply(principals.issue_token(co, actor, role, name, request), 201)
+        body: TokenCreate = _DEFAULTS,
+    ) -> TokenIssued:
+        return principals.issue_token(co, actor, role, name, body)
 
     @router.delete(
         "/{name}/tokens/{token_id}",
         operation_id=f"revoke_{one}_token",
         summary="Revoke a token",
         description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
-        **described({204: ("Revoked.", None)}, "forbidden", "not-found", *last),
+        status_code=204,
+        response_description="Revoked.",
+        openapi_extra=refusals("forbidden", "not-found", *last),
     )
-    def revoke(
-        actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId
-    ) -> Response:
+    def revoke(actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId) -> None:
         principals.revoke_token(co, actor, role, name, token_id)
-        return Response(status_code=204)
 
     return router
 

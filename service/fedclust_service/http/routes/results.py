@@ -10,10 +10,11 @@ from starlette.responses import Response
 from fedclust.report.tables import centroid_table
 from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.bodies import CSV, negotiate, reply_as
-from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName, api_router
-from fedclust_service.http.describe import BINARY_CONTENT, described, ref
-from fedclust_service.http.etags import TAG_HEADER, IfNoneMatch, tagged
+from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
+from fedclust_service.http.describe import BINARY_CONTENT, refusals
+from fedclust_service.http.etags import TAGGED, IfNoneMatch, tagged
 from fedclust_service.orchestration import results
 
 router = api_router(tags=["results"])
@@ -29,14 +30,13 @@ _TEXT = {"schema": {"type": "string"}}
     "cluster with its size and its centroid in own units. For a sweep, the result has one number "
     "of clusters (`choice` says why, `tied` what is about as good) and `sweep` holds all; `k` "
     "selects one. Excluded sites cannot read it.",
-    **described(
-        {
-            200: (
-                "The result.",
-                {JSON: {"schema": ref(ResultDocument)}, BINARY: BINARY_CONTENT, CSV: _TEXT},
-            ),
-            304: ("The client has it.", None),
-        },
+    response_description="The result.",
+    response_model=ResultDocument,
+    responses={
+        **TAGGED,
+        200: {**TAGGED[200], "content": {BINARY: BINARY_CONTENT, CSV: _TEXT}},
+    },
+    openapi_extra=refusals(
         "forbidden",
         "not-found",
         "not-acceptable",
@@ -44,7 +44,6 @@ _TEXT = {"schema": {"type": "string"}}
         "invalid",
         "stored-data-damaged",
         "version-unsupported",
-        headers=TAG_HEADER,
     ),
 )
 def get_result(

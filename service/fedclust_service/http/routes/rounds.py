@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from starlette.responses import Response
-
-from fedclust.wire.models import RoundInfo
-from fedclust_service.http.bodies import reply
+from fedclust.wire.models import Page, RoundInfo
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -13,9 +11,8 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     RoundNumber,
     SessionName,
-    api_router,
 )
-from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.describe import refusals
 from fedclust_service.orchestration import rounds
 
 router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
@@ -27,9 +24,8 @@ router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
     summary="List a session's rounds",
     description="Its analyst, operators and its sites. Of other sites, a site reads only the names "
     "and whether they answered.",
-    **described(
-        {200: ("A page of rounds, by number.", page_of(RoundInfo))}, "not-found", "invalid"
-    ),
+    response_description="A page of rounds, by number.",
+    openapi_extra=refusals("not-found", "invalid"),
 )
 def index(
     actor: ActorOf,
@@ -37,8 +33,8 @@ def index(
     session: SessionName,
     limit: LimitOf = 50,
     cursor: CursorOf = None,
-) -> Response:
-    return reply(rounds.list_rounds(co, actor, session, limit, cursor))
+) -> Page[RoundInfo]:
+    return rounds.list_rounds(co, actor, session, limit, cursor)
 
 
 @router.get(
@@ -46,10 +42,11 @@ def index(
     operation_id="get_round",
     summary="Read a round",
     description="State, phase, deadline, who answered, metrics and timings.",
-    **described({200: ("The round.", ref(RoundInfo))}, "not-found"),
+    response_description="The round.",
+    openapi_extra=refusals("not-found"),
 )
-def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> Response:
-    return reply(rounds.get_round(co, actor, session, number))
+def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> RoundInfo:
+    return rounds.get_round(co, actor, session, number)
 
 
 @router.post(
@@ -58,14 +55,12 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundN
     summary="Close a round before its deadline",
     description="Its analyst and operators; the quorum must have answered, and a phase that "
     "needs all its sites refuses. Idempotent.",
-    **described(
-        {200: ("The round has stopped collecting.", ref(RoundInfo))},
-        "forbidden",
-        "not-found",
-        "wrong-state",
-        "quorum-missing",
-        "needs-all-sites",
+    response_description="The round has stopped collecting.",
+    openapi_extra=refusals(
+        "forbidden", "not-found", "wrong-state", "quorum-missing", "needs-all-sites"
     ),
 )
-def close(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> Response:
-    return reply(rounds.close_round(co, actor, session, number))
+def close(
+    actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
+) -> RoundInfo:
+    return rounds.close_round(co, actor, session, number)

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import Request
 from starlette.responses import Response
 
-from fedclust.study import SessionOfStudy, SessionRequest
-from fedclust.wire.models import SessionCreate, SessionEntry, SessionInfo, SessionPatch
+from fedclust.study import SessionRequest
+from fedclust.wire.models import Page, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.bodies import JsonBody, parse, reply
+from fedclust_service.http.api_route import api_router, locate
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -20,10 +20,9 @@ from fedclust_service.http.dependencies import (
     StateOf,
     StudyOf,
     allowed,
-    api_router,
 )
-from fedclust_service.http.describe import described, page_of, ref
-from fedclust_service.http.etags import TAG_HEADER, IfMatch, IfNoneMatch, tagged, unchanged
+from fedclust_service.http.describe import refusals
+from fedclust_service.http.etags import TAGGED, IfMatch, IfNoneMatch, tagged_document, unchanged
 from fedclust_service.orchestration import sessions
 
 router = api_router(prefix="/v1/sessions", tags=["sessions"])
@@ -37,25 +36,22 @@ router = api_router(prefix="/v1/sessions", tags=["sessions"])
     "of its canonical form. The same body by the same creator again gives the existing session. "
     "A session of a study may leave out what the study gives: its fields are taken over at "
     "creation, and `config` and `policy` field by field.",
-    **described(
-        {
-            201: ("Created.", ref(SessionInfo)),
-            200: ("It was created with the same body before.", ref(SessionInfo)),
-        },
-        "forbidden",
-        "name-taken",
-        "stored-data-damaged",
-        "version-unsupported",
-        body={"anyOf": [ref(SessionCreate), ref(SessionOfStudy)]},
-    ),
+    status_code=201,
+    response_description="Created.",
+    responses={
+        200: {"description": "It was created with the same body before.", "model": SessionInfo}
+    },
+    openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged", "version-unsupported"),
 )
 def create(
-    actor: Annotated[Actor, allowed("session.create")], co: CoordinatorOf, body: JsonBody
-) -> Response:
-    info, created = sessions.create_session(co, actor, parse(SessionRequest, body).root)
-    if not created:
-        return reply(info)
-    return reply(info, 201, {"Location": f"/v1/sessions/{info.name}"})
+    actor: Annotated[Actor, allowed("session.create")],
+    co: CoordinatorOf,
+    body: SessionRequest,
+    response: Response,
+) -> SessionInfo:
+    info, created = sessions.create_session(co, actor, body.root)
+    locate(response, f"/v1/sessions/{info.name}", created=created)
+    return info
 
 
 @router.get(
@@ -64,7 +60,8 @@ def create(
     summary="List sessions",
     description="Operators see all sessions, analysts those they created, sites those they take "
     "part in. Newest first. A session's `definition` is null if it is damaged.",
-    **described({200: ("A page of sessions.", page_of(SessionEntry))}, "invalid"),
+    response_description="A page of sessions.",
+    openapi_extra=refusals("invalid"),
 )
 def index(
     actor: ActorOf,
@@ -73,8 +70,8 @@ def index(
     cursor: CursorOf = None,
     state: StateOf = None,
     study: StudyOf = None,
-) -> Response:
-    return reply(sessions.list_sessions(co, actor, limit, cursor, state=state, study=study))
+) -> Page[SessionEntry]:
+    return sessions.list_sessions(co, actor, limit, cursor, state=state, study=study)
 
 
 @router.get(
@@ -82,13 +79,10 @@ def index(
     operation_id="get_session",
     summary="Read a session",
     description="State, definition and its SHA-256, and the sites' names and states.",
-    **described(
-        {200: ("The session.", ref(SessionInfo)), 304: ("The client has it.", None)},
-        "not-found",
-        "stored-data-damaged",
-        "version-unsupported",
-        headers=TAG_HEADER,
-    ),
+    response_description="The session.",
+    responses=TAGGED,
+    openapi_extra=refusals("not-found", "stored-data-damaged", "version-unsupported"),
+    response_model=SessionInfo,
 )
 def read(
     request: Request,
@@ -98,7 +92,7 @@ def read(
     _known: IfNoneMatch = None,
 ) -> Response:
     document = sessions.get_session(co, actor, session)
-    return tagged(request, reply(document), document)
+    return tagged_document(request, document)
 
 
 @router.patch(
@@ -107,8 +101,8 @@ def read(
     summary="Move the open round's deadline, or invite more sites",
     description="Its analyst and operators. After completion sites are invited as readers of "
     "the result.",
-    **described(
-        {200: ("Changed.", ref(SessionInfo))},
+    response_description="Changed.",
+    openapi_extra=refusals(
         "forbidden",
         "not-found",
         "wrong-state",
@@ -116,7 +110,6 @@ def read(
         "precondition-failed",
         "stored-data-damaged",
         "version-unsupported",
-        body=ref(SessionPatch),
     ),
 )
 def change(
@@ -124,11 +117,10 @@ def change(
     actor: Annotated[Actor, allowed("session.manage")],
     co: CoordinatorOf,
     session: SessionName,
-    body: JsonBody,
+    body: SessionPatch,
     _expected: IfMatch = None,
-) -> Response:
-    patch, check = parse(SessionPatch, body), unchanged(request)
-    return reply(sessions.patch_session(co, actor, session, patch, check))
+) -> SessionInfo:
+    return sessions.patch_session(co, actor, session, body, unchanged(request))
 
 
 @router.delete(
@@ -138,13 +130,14 @@ def change(
     description="Its analyst and operators. Afterwards its name can be used again. A session that "
     "a site ever joined stays (409 `wrong-state`): cancel it instead. The same person may "
     "repeat the request.",
-    **described({204: ("Deleted.", None)}, "forbidden", "not-found", "wrong-state"),
+    status_code=204,
+    response_description="Deleted.",
+    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
 )
 def delete(
     actor: Annotated[Actor, allowed("session.manage")], co: CoordinatorOf, session: SessionName
-) -> Response:
+) -> None:
     sessions.delete_session(co, actor, session)
-    return Response(status_code=204)
 
 
 @router.post(
@@ -152,8 +145,8 @@ def delete(
     operation_id="start_session",
     summary="Start with the sites that have joined",
     description="Its analyst and operators, once the quorum has joined. Idempotent.",
-    **described(
-        {200: ("Started, or running already.", ref(SessionInfo))},
+    response_description="Started, or running already.",
+    openapi_extra=refusals(
         "forbidden",
         "not-found",
         "wrong-state",
@@ -163,8 +156,8 @@ def delete(
         "version-unsupported",
     ),
 )
-def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
-    return reply(sessions.start_session(co, actor, session))
+def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
+    return sessions.start_session(co, actor, session)
 
 
 @router.post(
@@ -174,19 +167,15 @@ def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     description="Operators. A session is held when the process that aggregates one of its rounds "
     "has died too often. The round is aggregated again, from the answers that are stored. "
     "Idempotent.",
-    **described(
-        {200: ("It runs.", ref(SessionInfo))},
-        "forbidden",
-        "not-found",
-        "wrong-state",
-        "stored-data-damaged",
-        "version-unsupported",
+    response_description="It runs.",
+    openapi_extra=refusals(
+        "forbidden", "not-found", "wrong-state", "stored-data-damaged", "version-unsupported"
     ),
 )
 def retry(
     actor: Annotated[Actor, allowed("session.retry")], co: CoordinatorOf, session: SessionName
-) -> Response:
-    return reply(sessions.retry_session(co, actor, session))
+) -> SessionInfo:
+    return sessions.retry_session(co, actor, session)
 
 
 @router.post(
@@ -195,7 +184,8 @@ def retry(
     summary="Cancel a session",
     description="Its analyst and operators. What was stored stays until its retention ends. "
     "Idempotent.",
-    **described({200: ("Cancelled.", ref(SessionEntry))}, "forbidden", "not-found", "wrong-state"),
+    response_description="Cancelled.",
+    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
 )
-def cancel(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
-    return reply(sessions.cancel_session(co, actor, session))
+def cancel(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionEntry:
+    return sessions.cancel_session(co, actor, session)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path
-from starlette.responses import Response
 
-from fedclust.wire.models import TABLE_ID, SiteTableInfo, TableAcceptance
+from fedclust.wire.models import TABLE_ID, Page, SiteTableInfo, TableAcceptance
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.bodies import JsonBody, parse, reply
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -17,9 +16,8 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     SiteName,
     allowed,
-    api_router,
 )
-from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.describe import refusals
 from fedclust_service.orchestration import site_tables
 
 router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
@@ -31,9 +29,8 @@ router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
     summary="List a site's protected tables",
     description="Operators, and the site itself: a site whose state was restored sees whether it "
     "lacks a change. Number and head of the change that was accepted last, by the tables' ids.",
-    **described(
-        {200: ("A page of tables.", page_of(SiteTableInfo))}, "forbidden", "not-found", "invalid"
-    ),
+    response_description="A page of tables.",
+    openapi_extra=refusals("forbidden", "not-found", "invalid"),
 )
 def index(
     actor: ActorOf,
@@ -41,8 +38,8 @@ def index(
     site: SiteName,
     limit: LimitOf = 50,
     cursor: CursorOf = None,
-) -> Response:
-    return reply(site_tables.list_tables(co, actor, site, limit, cursor))
+) -> Page[SiteTableInfo]:
+    return site_tables.list_tables(co, actor, site, limit, cursor)
 
 
 @router.put(
@@ -52,19 +49,14 @@ def index(
     description="Operators. For a site that asks for it, because its store was restored from a "
     "backup and no newer one is left. The next join must have this head at this number. A second "
     "time changes nothing.",
-    **described(
-        {200: ("Accepted.", ref(SiteTableInfo))},
-        "forbidden",
-        "not-found",
-        body=ref(TableAcceptance),
-    ),
+    response_description="Accepted.",
+    openapi_extra=refusals("forbidden", "not-found"),
 )
 def accept(
     actor: Annotated[Actor, allowed("table.accept")],
     co: CoordinatorOf,
     site: SiteName,
     table_id: Annotated[str, Path(pattern=TABLE_ID, description="The table's id.")],
-    body: JsonBody,
-) -> Response:
-    request = parse(TableAcceptance, body)
-    return reply(site_tables.accept_table(co, actor, site, table_id, request))
+    body: TableAcceptance,
+) -> SiteTableInfo:
+    return site_tables.accept_table(co, actor, site, table_id, body)

@@ -11,12 +11,10 @@ from starlette.responses import Response
 from fedclust.wire.models import ParticipationInfo, Receipt, TaskRefusal
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.access import Actor
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.bodies import (
     AUDIT_HEAD_HEADER,
-    JsonBody,
     either_body,
-    parse,
-    reply,
     with_audit_head,
 )
 from fedclust_service.http.body_limits import check_repeated_keys
@@ -25,19 +23,25 @@ from fedclust_service.http.dependencies import (
     RoundNumber,
     SessionName,
     allowed,
-    api_router,
     bearer,
     bearer_token,
     for_site,
     service_of,
 )
-from fedclust_service.http.describe import BINARY_CONTENT, described, ref
+from fedclust_service.http.describe import BINARY_CONTENT, headers, ref, refusals
 from fedclust_service.http.etags import task_tags
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration import participation, submissions
 
 TASK_ETAG = "Fedclust-Task-ETag"
 
+_HEADERS = headers(
+    {
+        TASK_ETAG: "The task's new ETags, one for each representation: send them as "
+        "If-None-Match to wait for the next task. Absent if the task has changed again already.",
+        **AUDIT_HEAD_HEADER,
+    }
+)
 router = api_router(tags=["submissions"])
 
 
@@ -48,25 +52,30 @@ router = api_router(tags=["submissions"])
     description="Sites. Exactly once: the same bytes again give the first receipt at any time; "
     "other bytes are refused. A 2xx answer means that the submission is stored durably. `payload` "
     "null is an empty answer.",
-    **described(
-        {201: ("Stored.", ref(Receipt)), 200: ("These bytes were stored before.", ref(Receipt))},
-        "forbidden",
-        "not-found",
-        "not-addressed",
-        "wrong-state",
-        "submission-differs",
-        "task-mismatch",
-        "round-closed",
-        "disclosure-refused",
-        "stored-data-damaged",
-        body={JSON: {"schema": ref("Submission")}, BINARY: BINARY_CONTENT},
-        headers={
-            TASK_ETAG: "The task's new ETags, one for each representation: send them as "
-            "If-None-Match to wait for the next task. Absent if "
-            "the task has changed again already.",
-            **AUDIT_HEAD_HEADER,
+    status_code=201,
+    response_description="Stored.",
+    response_model=Receipt,
+    responses={
+        200: {"description": "These bytes were stored before.", "model": Receipt, **_HEADERS},
+        201: _HEADERS,
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {JSON: {"schema": ref("Submission")}, BINARY: BINARY_CONTENT},
         },
-    ),
+        **refusals(
+            "forbidden",
+            "not-found",
+            "not-addressed",
+            "wrong-state",
+            "submission-differs",
+            "task-mismatch",
+            "round-closed",
+            "disclosure-refused",
+            "stored-data-damaged",
+        ),
+    },
 )
 async def put_submission(
     request: Request,
@@ -85,8 +94,13 @@ async def put_submission(
     # The answer is stored even if its sender has gone.
     submitted = await asyncio.shield(asyncio.wrap_future(stored))
     digest = submitted.task_digest
-    headers = {} if digest is None else {TASK_ETAG: task_tags(digest)}
-    return reply(submitted.receipt, 201 if submitted.created else 200, with_audit_head(co, headers))
+    sent = {} if digest is None else {TASK_ETAG: task_tags(digest)}
+    return Response(
+        submitted.receipt.model_dump_json(),
+        201 if submitted.created else 200,
+        with_audit_head(co, sent),
+        media_type=JSON,
+    )
 
 
 @router.put(
@@ -96,19 +110,14 @@ async def put_submission(
     description="Sites. The task breaks a rule of the protocol or asks for something that the "
     "definition does not provide for. The site leaves the session with it; what was stored still "
     "counts. Repeating it changes nothing.",
-    **described(
-        {200: ("Refused.", ref(ParticipationInfo))},
-        "forbidden",
-        "not-found",
-        "wrong-state",
-        body=ref(TaskRefusal),
-    ),
+    response_description="Refused.",
+    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
 )
 def refuse_task(
     actor: Annotated[Actor, allowed("submission.put")],
     co: CoordinatorOf,
     session: SessionName,
     number: RoundNumber,
-    body: JsonBody,
-) -> Response:
-    return reply(participation.refuse(co, actor, session, number, parse(TaskRefusal, body)))
+    body: TaskRefusal,
+) -> ParticipationInfo:
+    return participation.refuse(co, actor, session, number, body)

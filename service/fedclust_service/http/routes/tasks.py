@@ -8,25 +8,25 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
-from fedclust.wire.models import TaskResponse
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.api_route import api_router
 from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, negotiate, reply_as, with_audit_head
 from fedclust_service.http.dependencies import (
     SessionName,
-    api_router,
     bearer,
     bearer_token,
     for_site,
     service_of,
 )
-from fedclust_service.http.describe import BINARY_CONTENT, described, ref
+from fedclust_service.http.describe import BINARY_CONTENT, headers, ref, refusals
 from fedclust_service.http.etags import IfNoneMatch, known_tasks, task_tags
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration import tasks
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.tasks import TaskView
 
+_HEADERS = headers({"ETag": "Send it as If-None-Match with the next request.", **AUDIT_HEAD_HEADER})
 router = api_router(tags=["tasks"])
 WaitOf = Annotated[
     float,
@@ -46,21 +46,17 @@ WaitOf = Annotated[
     description="Sites. Without an If-None-Match that matches it answers at once; with one it "
     "waits at most `wait` seconds for a change and gives 304. The ETag belongs to one "
     "representation, JSON or binary, and covers all but `progress`.",
-    **described(
-        {
-            200: (
-                "The site's view of its session.",
-                {JSON: {"schema": ref(TaskResponse)}, BINARY: BINARY_CONTENT},
-            ),
-            304: ("Nothing new.", None),
+    response_description="The site's view of its session.",
+    response_class=Response,
+    responses={
+        200: {
+            "content": {JSON: {"schema": ref("TaskResponse")}, BINARY: BINARY_CONTENT},
+            **_HEADERS,
         },
-        "forbidden",
-        "not-found",
-        "not-acceptable",
-        "invalid",
-        "stored-data-damaged",
-        "unavailable",
-        headers={"ETag": "Send it as If-None-Match with the next request.", **AUDIT_HEAD_HEADER},
+        304: {"description": "Nothing new.", **_HEADERS},
+    },
+    openapi_extra=refusals(
+        "forbidden", "not-found", "not-acceptable", "invalid", "stored-data-damaged", "unavailable"
     ),
 )
 async def get_task(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
 
 from starlette.responses import Response
 
@@ -96,7 +95,7 @@ def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
     found: tuple[ShownEntry, ...] = ()
     if not form.errors:
         listed = list_audit(page.co, page.actor, cursor=cursor, search=_search(form))
-        found = tuple(_entry(cast(AdminAuditEntry, each)) for each in listed.items)
+        found = tuple(_entry(each) for each in listed.items)
         more = listed.next and address("/ui/audit", **form.texts, cursor=listed.next)
     return page.render(
         "audit.html",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import cast
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -104,7 +103,7 @@ def _find(role: Role, page: PageRequest) -> Person:
 def _list(role: Role, page: PageRequest) -> Response:
     part, cursor = (page.query("name") or "").strip().lower() or None, page.query("cursor")
     found = principals.list_principals(page.co, page.actor, role, cursor=cursor, part=part)
-    people = [_person(page, role, cast(PrincipalInfo, each)) for each in found.items]
+    people = [_person(page, role, each) for each in found.items]
     more = found.next and address(_path(role), name=part, cursor=found.next)
     return page.render(
         "people.html",
