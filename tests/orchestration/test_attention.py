@@ -9,11 +9,11 @@ import pytest
 
 from fedclust import engine
 from fedclust.schema.errors import RuleViolation
+from fedclust_service.domain.overview import Attention
 from fedclust_service.orchestration import admin
 from fedclust_service.orchestration.attention import (
     BACKED_UP,
     LEAST_FREE_BYTES,
-    Attention,
     find_attention,
 )
 from fedclust_service.orchestration.audit.trail import record_command

@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal, Self, TypeAlias
 
+from fedclust.schema.model import Model
+from fedclust.schema.times import Timestamp
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, Session
 
+AttentionKind: TypeAlias = Literal[
+    "round-late",
+    "round-stuck",
+    "cannot-start",
+    "task-refused",
+    "table-refused",
+    "session-held",
+    "session-failed",
+    "token-expiring",
+    "notifications-waiting",
+    "notification-failed",
+    "backup-old",
+    "audit-changed",
+    "disk-low",
+]
 #: The most sites that are named at once.
 _MOST_NAMED = 20
 
@@ -86,21 +104,31 @@ class SessionOverview:
         return current.deadline if now >= current.deadline else None
 
 
-@dataclass(frozen=True)
-class Concern:
-    """Something that an operator should look at; ``at`` is when it began, or when a token ends.
+class Attention(Model):
+    """Something to look at. ``at`` is when it began or was due; for a token, when it ends."""
 
-    ``kind`` is one of those of `Attention`. ``subject`` is a session; for ``token-expiring`` and
-    ``table-refused`` an account's ``role:name``; for ``notifications-waiting`` a channel and for
-    ``notification-failed`` a recipient. ``detail`` names late sites, or says why something was
-    refused, failed or cannot start.
-    """
+    # ``subject`` is a session; for ``token-expiring`` and ``table-refused`` an account's
+    # ``role:name``; for ``notifications-waiting`` a channel and for ``notification-failed`` a
+    # recipient. ``detail`` names late sites, or says why something was refused, failed or cannot
+    # start.
 
-    kind: str
+    kind: AttentionKind
     subject: str
-    at: datetime
-    round: int | None = None
-    detail: str | None = None
+    at: Timestamp
+    round: int | None
+    detail: str | None
+
+    @classmethod
+    def to(
+        cls,
+        kind: AttentionKind,
+        subject: str,
+        at: datetime,
+        number: int | None = None,
+        detail: str | None = None,
+    ) -> Self:
+        """Return one item; ``number`` is that of a round."""
+        return cls(kind=kind, subject=subject, at=at, round=number, detail=detail)
 
 
 def named(sites: Sequence[str]) -> str | None:

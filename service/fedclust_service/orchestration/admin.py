@@ -17,12 +17,11 @@ from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
-from fedclust_service.domain.overview import SessionOverview, SiteOverview
+from fedclust_service.domain.overview import Attention, SessionOverview, SiteOverview
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.orchestration.attention import (
     BACKED_UP,
-    Attention,
     find_attention,
     last_about_database,
 )

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Literal
 
 from fedclust.definition import DefinitionError
-from fedclust.schema.model import Model
-from fedclust.schema.times import Timestamp
 from fedclust_service.domain.access import AuditEntry, AuditSearch
-from fedclust_service.domain.overview import Concern
+from fedclust_service.domain.overview import Attention
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration.session_start import unsuitable
 from fedclust_service.store import DataDamaged, Tx
@@ -28,35 +25,11 @@ BACKED_UP = "database.backed_up"
 VERIFIED = "audit.verified"
 
 
-class Attention(Model):
-    """Something to look at. ``at`` is when it began or was due; for a token, when it ends."""
-
-    kind: Literal[
-        "round-late",
-        "round-stuck",
-        "cannot-start",
-        "task-refused",
-        "table-refused",
-        "session-held",
-        "session-failed",
-        "token-expiring",
-        "notifications-waiting",
-        "notification-failed",
-        "backup-old",
-        "audit-changed",
-        "disk-low",
-    ]
-    subject: str
-    at: Timestamp
-    round: int | None
-    detail: str | None
-
-
 def find_attention(
     tx: Tx, now: datetime, free_bytes: int, *, backups: bool
 ) -> tuple[Attention, ...]:
     """Return what needs attention. ``backups``: whether this database is copied by `backup`."""
-    concerns = [
+    found = [
         *tx.overview.concerns(
             now=now,
             failed_since=now - FAILED_FOR,
@@ -69,8 +42,8 @@ def find_attention(
     ]
     if free_bytes < LEAST_FREE_BYTES:
         free = f"{free_bytes // 2**20} MiB are free"
-        concerns.append(Concern("disk-low", "disk", now, detail=free))
-    return tuple(Attention.model_validate(vars(each)) for each in concerns)
+        found.append(Attention.to("disk-low", "disk", now, detail=free))
+    return tuple(found)
 
 
 def last_about_database(tx: Tx, action: str) -> AuditEntry | None:
@@ -79,21 +52,21 @@ def last_about_database(tx: Tx, action: str) -> AuditEntry | None:
     return found[0] if found else None
 
 
-def _backup_old(tx: Tx, now: datetime) -> Iterator[Concern]:
+def _backup_old(tx: Tx, now: datetime) -> Iterator[Attention]:
     last = last_about_database(tx, BACKED_UP)
     since = tx.audit.began() if last is None else last.at
     if since is not None and now - since > BACKUP_EVERY:
         why = "no backup was made" if last is None else f"the last one is of {last.at:%Y-%m-%d}"
-        yield Concern("backup-old", "database", since + BACKUP_EVERY, detail=why)
+        yield Attention.to("backup-old", "database", since + BACKUP_EVERY, detail=why)
 
 
-def _audit_changed(tx: Tx) -> Iterator[Concern]:
+def _audit_changed(tx: Tx) -> Iterator[Attention]:
     last = last_about_database(tx, VERIFIED)
     if last is not None and last.details.get("faults"):
-        yield Concern("audit-changed", "database", last.at, detail=f"found by {last.actor}")
+        yield Attention.to("audit-changed", "database", last.at, detail=f"found by {last.actor}")
 
 
-def _cannot_start(tx: Tx) -> Iterator[Concern]:
+def _cannot_start(tx: Tx) -> Iterator[Attention]:
     """Yield the sessions that all sites have answered and whose method cannot serve them."""
     for session in tx.sessions.answered_by_all(MAX_CONCERNS):
         sites = tx.participations.list(session.id)
@@ -105,4 +78,4 @@ def _cannot_start(tx: Tx) -> Iterator[Concern]:
             continue  # shown where the session is listed
         if why is not None:
             came = max((each.joined_at for each in sites if each.joined_at), default=None)
-            yield Concern("cannot-start", session.name, came or session.created_at, detail=why)
+            yield Attention.to("cannot-start", session.name, came or session.created_at, detail=why)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
 
-from fedclust import notification_texts as sdk_texts
+from fedclust import notification_texts as texts
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.notification import (
     OPERATOR_EMAILS,
@@ -23,7 +23,6 @@ from fedclust_service.domain.notification import (
 )
 from fedclust_service.domain.round import Round, RoundState, Rules
 from fedclust_service.domain.session import ParticipationState, Session, SessionState
-from fedclust_service.orchestration import notification_texts as texts
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import Tx
 
@@ -66,7 +65,7 @@ def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> No
             # A site is invited once, so its name identifies this invitation.
             cause=f"invited with {names[0]}",
             text=texts.invited(session.name, names),
-            own_text=lambda site: sdk_texts.site_invited(session.name, site),
+            own_text=lambda site: texts.site_invited(session.name, site),
             session=session.name,
             sites=names,
             state=session.state.value,
@@ -108,7 +107,7 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
             subject=session.name,
             cause=cause,
             text=text,
-            own_text=lambda site: sdk_texts.site_late(session.name, current.number, site, at),
+            own_text=lambda site: texts.site_late(session.name, current.number, site, at),
             session=session.name,
             round=current.number,
             sites=late,
@@ -139,12 +138,12 @@ def session_held(uow: UnitOfWork, session: Session, current: Round) -> None:
 def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> None:
     """Notify operators, the analyst and the session's sites of its end."""
     kind, name = NotificationKind.FINISHED, session.name
-    text, own_text = texts.completed(name), sdk_texts.site_completed(name)
+    text, own_text = texts.completed(name), texts.site_completed(name)
     if session.state is SessionState.FAILED:
         kind = NotificationKind.FAILED
-        text, own_text = texts.failed(name), sdk_texts.site_failed(name)
+        text, own_text = texts.failed(name), texts.site_failed(name)
     elif session.state is SessionState.CANCELLED:
-        text = own_text = sdk_texts.cancelled(name)
+        text = own_text = texts.cancelled(name)
     sites = [each.site for each in uow.tx.participations.list(session.id) if not each.state.gone]
     _write_event(
         uow,
@@ -172,15 +171,15 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
     reached = [each for each in warnings if left <= each]
     if not reached:
         return
-    text = sdk_texts.own_token_expiring(owner.role.value, owner.name, token.expires_at)
+    named = owner.role.value, owner.name, token.expires_at
     _write_event(
         uow,
         _Event(
             kind=NotificationKind.TOKEN_EXPIRING,
             subject=owner.key,
             cause=f"token {token.id} within {reached[0].days} days",
-            text=texts.token_expiring(owner, token.expires_at),
-            own_text=lambda _: text,
+            text=texts.token_expiring(*named),
+            own_text=lambda _: texts.own_token_expiring(*named),
             account=owner.key,
             expires_at=token.expires_at,
             # An operator gets the operators' mail.
@@ -271,7 +270,7 @@ def _outbox_row(
             "state": event.state,
             "account": event.account,
             "expires_at": None if ends is None else _rfc3339(ends),
-            "text": sdk_texts.with_address(text, url, link),
+            "text": texts.with_address(text, url, link),
             "link": link,
         },
         created_at=uow.now,

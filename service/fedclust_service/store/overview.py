@@ -27,7 +27,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import FAILING_FOR, DeliveryState
 from fedclust_service.domain.overview import (
     Attendance,
-    Concern,
+    Attention,
     Presence,
     RoundOverview,
     SessionOverview,
@@ -199,7 +199,7 @@ class OverviewQueries(Repository):
 
     def concerns(
         self, *, now: datetime, failed_since: datetime, expiring_by: datetime, limit: int
-    ) -> Sequence[Concern]:
+    ) -> Sequence[Attention]:
         """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
         s, r = tables.sessions, tables.rounds
         opened = select(s.c.name, r.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
@@ -230,39 +230,41 @@ class OverviewQueries(Repository):
         refusals = self._refused_tasks([row.id for row in without])
         return [
             *(
-                Concern("round-late", row.name, row.deadline, row.number, named(awaited[row.id]))
+                Attention.to(
+                    "round-late", row.name, row.deadline, row.number, named(awaited[row.id])
+                )
                 for row in overdue
             ),
             *(
-                Concern("round-stuck", row.name, row.lease_expires_at, row.number)
+                Attention.to("round-stuck", row.name, row.lease_expires_at, row.number)
                 for row in run(stuck.order_by(r.c.lease_expires_at).limit(limit))
             ),
             *(
-                Concern("task-refused", row.name, row.since, detail=refusals[row.id])
+                Attention.to("task-refused", row.name, row.since, detail=refusals[row.id])
                 for row in without
             ),
             *(
-                Concern("table-refused", row.actor, row.at, detail=_table_refusal(row))
+                Attention.to("table-refused", row.actor, row.at, detail=_table_refusal(row))
                 for row in run(_refused_tables(failed_since).limit(limit))
             ),
             *(
-                Concern("session-held", row.name, row.held_at, detail=row.failure)
+                Attention.to("session-held", row.name, row.held_at, detail=row.failure)
                 for row in run(held.order_by(s.c.held_at).limit(limit))
             ),
             *(
-                Concern("session-failed", row.name, row.ended_at, detail=row.failure)
+                Attention.to("session-failed", row.name, row.ended_at, detail=row.failure)
                 for row in run(failed.limit(limit))
             ),
             *(
-                Concern("token-expiring", f"{row.role}:{row.name}", row.ends)
+                Attention.to("token-expiring", f"{row.role}:{row.name}", row.ends)
                 for row in run(_last_tokens(now, expiring_by).limit(limit))
             ),
             *(
-                Concern("notifications-waiting", row.channel, row.since, detail=row.why)
+                Attention.to("notifications-waiting", row.channel, row.since, detail=row.why)
                 for row in run(_failing_channels(now - FAILING_FOR))
             ),
             *(
-                Concern("notification-failed", row.recipient, row.ended_at, detail=row.failure)
+                Attention.to("notification-failed", row.recipient, row.ended_at, detail=row.failure)
                 for row in run(_failed_notifications(failed_since).limit(limit))
             ),
         ]

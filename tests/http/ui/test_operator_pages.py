@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from html import unescape
+from typing import get_args
 
 import pytest
 
-from fedclust_service.domain.overview import Concern
+from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http.ui import audit_pages
-from fedclust_service.http.ui.attention import concerns
-from fedclust_service.orchestration.attention import Attention
+from fedclust_service.http.ui.overview_pages import matters
 from fedclust_service.orchestration.audit.trail import verify_audit
 from fedclust_service.orchestration.sweeper import sweep
 from support.api_caller import ApiCaller
@@ -289,13 +289,13 @@ def test_the_overview_says_what_needs_attention_and_where_to_solve_it(
 
 def test_every_kind_of_attention_has_a_sentence() -> None:
     elsewhere = {"notifications-waiting", "backup-old", "disk-low"}
-    for kind in Attention.model_fields["kind"].annotation.__args__:  # type: ignore[union-attr]
-        found = vars(Concern(kind, "site:north", ManualClock().now(), 3, "why"))
-        (matter,) = concerns([Attention.model_validate(found)], [])
+    for kind in get_args(AttentionKind):
+        item = Attention.to(kind, "site:north", ManualClock().now(), 3, "why")
+        (matter,) = matters([item], [])
         assert matter.what.endswith(".")
         assert matter.to_do, kind
         assert (matter.where is None) == (kind in elsewhere)
-    assert concerns([], []) == ()
+    assert matters([], []) == ()
 
 
 # --- the audit trail ------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from fedclust_service.domain.access import AuditSearch, require
 from fedclust_service.domain.audit_chain import Head
-from fedclust_service.http.ui.address import address
-from fedclust_service.http.ui.attention import account_path
+from fedclust_service.http.ui.address import account_path, address
 from fedclust_service.http.ui.filled_form import FilledForm
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.orchestration.admin import AdminAuditEntry, list_audit
