@@ -28,7 +28,7 @@ from fedclust_service.clock import StoreClock  # noqa: E402
 from fedclust_service.domain.access import Actor, AuditSearch  # noqa: E402
 from fedclust_service.domain.session import SessionState  # noqa: E402
 from fedclust_service.orchestration import admin, sessions, studies  # noqa: E402
-from fedclust_service.orchestration.session_rows import list_completed  # noqa: E402
+from fedclust_service.orchestration.sessions import list_completed  # noqa: E402
 from fedclust_service.orchestration.sweeper import Waiting, end_unsupported, sweep  # noqa: E402
 from fedclust_service.store import Store, migrate  # noqa: E402
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site  # noqa: E402

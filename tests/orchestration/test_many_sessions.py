@@ -7,7 +7,7 @@ from pathlib import Path
 from fedclust_service.domain.access import AuditSearch
 from fedclust_service.orchestration import admin, sessions, studies
 from fedclust_service.orchestration.audit.trail import verify_audit
-from fedclust_service.orchestration.session_rows import list_completed
+from fedclust_service.orchestration.sessions import list_completed
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.many_sessions import SITES, fill, session_name

@@ -10,7 +10,7 @@ from typing import Literal, Self, TypeAlias
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import ParticipationState, Session
+from fedclust_service.domain.session import ParticipationState
 
 AttentionKind: TypeAlias = Literal[
     "round-late",
@@ -29,29 +29,6 @@ AttentionKind: TypeAlias = Literal[
 ]
 #: The most sites that are named at once.
 _MOST_NAMED = 20
-
-
-@dataclass(frozen=True)
-class SiteOverview:
-    """One site in one session. Bytes are of stored answers and of the tasks made for it.
-
-    ``sdk_version`` is the one of the last join, ``last_seen_at`` the last time in any session.
-    ``asked`` and ``answered`` are about the latest round, ``refusals`` counts its refused answers.
-    """
-
-    site: str
-    state: ParticipationState
-    refused_task: str | None
-    sdk_version: str | None
-    table_id: str | None
-    separate_groups: bool
-    other_persons: bool
-    last_seen_at: datetime | None
-    asked: bool
-    answered: bool
-    bytes_in: int
-    bytes_out: int
-    refusals: int
 
 
 @dataclass(frozen=True)
@@ -86,22 +63,33 @@ class Attendance:
     round: RoundOverview | None
     sites: tuple[Presence, ...]
 
-
-@dataclass(frozen=True)
-class SessionOverview:
-    """One session without its definition (empty), its latest round, and its sites by name."""
-
-    session: Session
-    scrubbed_at: datetime | None
-    round: RoundOverview | None
-    sites: tuple[SiteOverview, ...]
+    @property
+    def deadline(self) -> datetime | None:
+        """The deadline of the round that collects answers now."""
+        collects = self.round is not None and self.round.state is RoundState.COLLECTING
+        return self.round.deadline if self.round is not None and collects else None
 
     def late_since(self, now: datetime) -> datetime | None:
-        """Return the deadline of the open round if it has passed, else None."""
-        current = self.round
-        if current is None or current.state is not RoundState.COLLECTING:
-            return None
-        return current.deadline if now >= current.deadline else None
+        """Return the deadline of the round that collects answers, if it has passed."""
+        return self.deadline if self.deadline is not None and now >= self.deadline else None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What operators see of a site in a session besides.
+
+    Bytes are of stored answers and of the tasks made for it. ``sdk_version`` is the one of the last
+    join, ``last_seen_at`` the last time in any session. ``refusals`` counts its refused answers.
+    """
+
+    sdk_version: str | None
+    table_id: str | None
+    separate_groups: bool
+    other_persons: bool
+    last_seen_at: datetime | None
+    bytes_in: int
+    bytes_out: int
+    refusals: int
 
 
 class Attention(Model):

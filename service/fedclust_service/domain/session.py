@@ -77,7 +77,7 @@ class Session:
     hash, and ``request_sha256`` the hash of the request, before the seed was drawn. ``version``
     increases with every change that a request may wait for. ``study`` is the name of its study.
     ``deaths`` counts the processes that died while they aggregated its open round. ``failure`` says
-    why a session has failed, or why it is held.
+    why a session has failed, or why it is held. ``scrubbed_at`` is when its payloads were deleted.
     """
 
     id: int
@@ -98,6 +98,7 @@ class Session:
     ended_at: datetime | None = None
     stopped_because: str | None = None
     failure: str | None = None
+    scrubbed_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TypedDict
 
 from fedclust_service.domain.access import (
     SLUG,
@@ -54,6 +55,21 @@ def session_for(
     if session is None or not sees_session(actor, session.created_by, takes_part=own is not None):
         raise absent("session")
     return session, own
+
+
+class Visible(TypedDict):
+    """Which sessions and studies an actor sees: those created by somebody, or with a site."""
+
+    created_by: str | None
+    site: str | None
+
+
+def visible_to(actor: Actor) -> Visible:
+    """Return the limits of the store's lists for an actor; None limits nothing."""
+    return {
+        "created_by": actor.key if actor.role is Role.ANALYST else None,
+        "site": actor.name if actor.role is Role.SITE else None,
+    }
 
 
 def own_session(

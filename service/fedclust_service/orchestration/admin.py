@@ -17,9 +17,9 @@ from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
-from fedclust_service.domain.overview import Attention, SessionOverview, SiteOverview
+from fedclust_service.domain.overview import Attendance, Attention, Standing
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import SessionState
+from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.attention import (
     BACKED_UP,
     find_attention,
@@ -201,9 +201,11 @@ def list_all_sessions(
     size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
 
     def work(tx: Tx) -> Page[AdminSession]:
-        rows = tx.overview.page(limit=size + 1, after_id=after, state=state, name=name)
-        more = str(rows[size - 1].session.id) if len(rows) > size else None
-        return Page(items=tuple(_admin_session(each, now) for each in rows[:size]), next=more)
+        rows = tx.sessions.list(limit=size + 1, after_id=after, state=state, name=name)
+        names = {each.id: each.name for each in rows[:size]}
+        known, standing = tx.overview.attendance([*names]), tx.overview.standing(names)
+        items = tuple(_admin_session(each, known[each.id], standing, now) for each in rows[:size])
+        return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
 
     return co.store.read("admin.sessions", work)
 
@@ -227,9 +229,24 @@ def list_audit(
     return co.store.read("admin.audit", work)
 
 
-def _admin_session(each: SessionOverview, now: datetime) -> AdminSession:
-    session, current, sites = each.session, each.round, each.sites
-    late = each.late_since(now)
+def _admin_session(
+    session: Session,
+    known: Attendance,
+    standing: Mapping[tuple[int, str], Standing],
+    now: datetime,
+) -> AdminSession:
+    current, late = known.round, known.late_since(now)
+    sites = tuple(
+        AdminSite(
+            name=each.site,
+            state=each.state.value,
+            refused_task=each.refused_task,
+            answered=each.answered if each.asked else None,
+            late_since=late if each.asked and not each.answered else None,
+            **vars(standing[session.id, each.site]),
+        )
+        for each in known.sites
+    )
     return AdminSession(
         name=session.name,
         algorithm=session.algorithm,
@@ -238,7 +255,7 @@ def _admin_session(each: SessionOverview, now: datetime) -> AdminSession:
         created_at=session.created_at,
         started_at=session.started_at,
         ended_at=session.ended_at,
-        scrubbed_at=each.scrubbed_at,
+        scrubbed_at=session.scrubbed_at,
         stopped_because=session.stopped_because,
         failure=session.failure,
         round=current.number if current else None,
@@ -246,18 +263,10 @@ def _admin_session(each: SessionOverview, now: datetime) -> AdminSession:
         round_state=current.state.value if current else None,
         deadline=current.deadline if current else None,
         late_since=late,
-        asked=sum(site.asked for site in sites),
-        answered=sum(site.answered for site in sites),
+        asked=sum(site.asked for site in known.sites),
+        answered=sum(site.answered for site in known.sites),
         refusals=sum(site.refusals for site in sites),
         bytes_in=sum(site.bytes_in for site in sites),
         bytes_out=sum(site.bytes_out for site in sites),
-        sites=tuple(_admin_site(site, late) for site in sites),
+        sites=sites,
     )
-
-
-def _admin_site(site: SiteOverview, late: datetime | None) -> AdminSite:
-    shown = {**vars(site), "name": site.site, "state": site.state.value}
-    shown["answered"] = site.answered if site.asked else None
-    shown["late_since"] = late if site.asked and not site.answered else None
-    del shown["site"], shown["asked"]
-    return AdminSite(**shown)

@@ -8,8 +8,10 @@ holds a sentence that says what to do.
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from fedclust import engine
@@ -40,6 +42,7 @@ from fedclust_service.orchestration.access_queries import (
     is_slug,
     joined,
     session_for,
+    visible_to,
 )
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
@@ -184,6 +187,14 @@ def _first_version(tx: Tx, name: str) -> int:
     return 1 + int(deleted[0].details["version"] or 0) if deleted else 1
 
 
+@dataclass(frozen=True)
+class ListedSession:
+    """A session in a list, and what else is known of its latest round."""
+
+    entry: SessionEntry
+    known: Attendance
+
+
 def list_sessions(
     co: Coordinator,
     actor: Actor,
@@ -194,24 +205,57 @@ def list_sessions(
     study: str | None = None,
 ) -> Page[SessionEntry]:
     """List the sessions that the actor may see, newest first."""
+    page = list_with_rounds(co, actor, limit, cursor, state=state, study=study)
+    return Page(items=tuple(each.entry for each in page.items), next=page.next)
+
+
+def list_with_rounds(
+    co: Coordinator,
+    actor: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    *,
+    state: SessionState | None = None,
+    study: str | None = None,
+) -> Page:
+    """List the sessions that the actor may see as :class:`ListedSession`, newest first."""
     require(actor, "session.read")
-    size = page_size(limit)
-    after = read_cursor(cursor, row_number)
-    now = co.clock.now()
+    size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
 
     def work(tx: Tx) -> Page[SessionEntry]:
         rows = tx.sessions.list(
-            limit=size + 1,
-            created_by=actor.key if actor.role is Role.ANALYST else None,
-            site=actor.name if actor.role is Role.SITE else None,
-            state=state,
-            study=study,
-            after_id=after,
+            limit=size + 1, state=state, study=study, after_id=after, **visible_to(actor)
         )
-        items = _session_entries(tx, rows[:size], now)
+        known = tx.overview.attendance([each.id for each in rows[:size]])
+        items = tuple(
+            ListedSession(_session_entry(each, known[each.id], now), known[each.id])
+            for each in rows[:size]
+        )
         return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
 
     return co.store.read("session.list", work)
+
+
+def list_completed(co: Coordinator, actor: Actor, limit: int = 50) -> dict[str, str]:
+    """Return the newest completed sessions that the actor may see: the title by the name.
+
+    Nothing but the title is read of a definition, which is not verified: this names sessions.
+    """
+    require(actor, "session.read")
+    size, state = page_size(limit), SessionState.COMPLETED
+    found = co.store.read(
+        "session.completed",
+        lambda tx: tx.sessions.list(limit=size, state=state, **visible_to(actor)),
+    )
+    return {each.name: _title(each) for each in found}
+
+
+def _title(session: Session) -> str:
+    with contextlib.suppress(ValueError):
+        read = json.loads(session.definition)
+        if isinstance(read, dict):
+            return str(read.get("title") or "")
+    return ""
 
 
 def get_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
@@ -369,7 +413,7 @@ def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionEntry:
             session = end_session(
                 uow, session, SessionState.CANCELLED, reason="cancelled", actor=actor
             )
-        return _session_entries(tx, [session], uow.now)[0]
+        return _entry_of(tx, session, uow.now)
 
     return commit(co, "session.cancel", work)
 
@@ -420,18 +464,14 @@ def _reloaded(tx: Tx, session: Session) -> Session:
 def _session_info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
     """Return one session as shown; raises as `definition_of` if its definition is unreadable."""
     definition_of(session)
-    return SessionInfo(**dict(_session_entries(tx, [session], now)[0]))
+    return SessionInfo(**dict(_entry_of(tx, session, now)))
 
 
-def _session_entries(
-    tx: Tx, sessions: Sequence[Session], now: datetime
-) -> tuple[SessionEntry, ...]:
-    """Return sessions as shown, read from the database together."""
-    known = tx.overview.attendance([each.id for each in sessions])
-    return tuple(session_entry(each, known[each.id], now) for each in sessions)
+def _entry_of(tx: Tx, session: Session, now: datetime) -> SessionEntry:
+    return _session_entry(session, tx.overview.attendance([session.id])[session.id], now)
 
 
-def session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
+def _session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
     """Return a session as lists show it."""
     current = known.round
     past = current is not None and now >= current.deadline
@@ -455,8 +495,8 @@ def session_entry(session: Session, known: Attendance, now: datetime) -> Session
             SitePresence(
                 name=each.site,
                 state=each.state.value,
-                answered=each.answered if each.asked or each.answered else None,
-                late=past and not each.answered if each.asked or each.answered else None,
+                answered=each.answered if each.asked else None,
+                late=past and not each.answered if each.asked else None,
                 refused_task=each.refused_task,
                 points_short=each.points_short,
             )

@@ -13,7 +13,12 @@ from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, Role, require, sees_whole_study
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.study import Study
-from fedclust_service.orchestration.access_queries import deleted_before, is_slug, study_for
+from fedclust_service.orchestration.access_queries import (
+    deleted_before,
+    is_slug,
+    study_for,
+    visible_to,
+)
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
 from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
@@ -94,12 +99,7 @@ def list_studies(
     after = read_cursor(cursor, row_number)
 
     def work(tx: Tx) -> Page[StudyInfo]:
-        rows = tx.studies.list(
-            limit=size + 1,
-            created_by=actor.key if actor.role is Role.ANALYST else None,
-            site=actor.name if actor.role is Role.SITE else None,
-            after_id=after,
-        )
+        rows = tx.studies.list(limit=size + 1, after_id=after, **visible_to(actor))
         shown = rows[:size]
         counts = _session_counts(tx, actor, [each.name for each in shown])
         items = []
@@ -212,11 +212,7 @@ def _definition_of(study: Study) -> StudyCreate:
 
 
 def _session_counts(tx: Tx, actor: Actor, names: list[str]) -> dict[str, int]:
-    return tx.studies.session_counts(
-        names,
-        created_by=actor.key if actor.role is Role.ANALYST else None,
-        site=actor.name if actor.role is Role.SITE else None,
-    )
+    return tx.studies.session_counts(names, **visible_to(actor))
 
 
 def _info(tx: Tx, actor: Actor, study: Study) -> StudyInfo:

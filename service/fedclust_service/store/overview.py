@@ -6,7 +6,7 @@ stored anyway, so the sites send nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +14,7 @@ from sqlalchemy import (
     BindParameter,
     Select,
     bindparam,
-    case,
     func,
-    literal,
     or_,
     select,
     text,
@@ -30,8 +28,7 @@ from fedclust_service.domain.overview import (
     Attention,
     Presence,
     RoundOverview,
-    SessionOverview,
-    SiteOverview,
+    Standing,
     named,
     refusals_in_words,
 )
@@ -39,12 +36,9 @@ from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, unindexed
-from fedclust_service.store.sessions import to_session
 
 REFUSED = "submission.refused"
 _P = tables.participations.c
-_SESSION = [c for c in tables.sessions.c if c.name not in {"definition", "scrubbed_at"}]
-_NO_DEFINITION = literal(b"").label("definition")
 _AT = ("id", "number", "phase", "state", "opened_at", "deadline", "overdue_since")
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _ROUNDS: BindParameter[Any] = bindparam("rounds", expanding=True)
@@ -86,36 +80,6 @@ _LATEST, _PRESENT = _latest_rounds(), _who_is_there()
 class OverviewQueries(Repository):
     """Queries about sessions and the whole coordinator."""
 
-    def page(
-        self,
-        *,
-        limit: int,
-        after_id: int | None = None,
-        state: SessionState | None = None,
-        name: str | None = None,
-    ) -> Sequence[SessionOverview]:
-        """Return at most ``limit`` sessions, newest first, after the id ``after_id``."""
-        t = tables.sessions
-        query = select(*_SESSION, _NO_DEFINITION, t.c.scrubbed_at)
-        query = query.order_by(t.c.id.desc()).limit(limit)
-        if after_id is not None:
-            query = query.where(t.c.id < after_id)
-        if state is not None:
-            query = query.where(t.c.state == state.value)
-        if name is not None:
-            query = query.where(t.c.name == name)
-        rows = [dict(row) for row in self._rows(query)]
-        scrubbed = {row["id"]: row.pop("scrubbed_at") for row in rows}
-        found = [to_session(row) for row in rows]
-        rounds = self._latest([each.id for each in found])
-        sites = self._sites({each.id: each.name for each in found}, rounds)
-        return [
-            SessionOverview(
-                each, scrubbed[each.id], rounds.get(each.id), tuple(sites.get(each.id, ()))
-            )
-            for each in found
-        ]
-
     def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
         """Return each session's latest round and which of its sites were asked and answered."""
         rounds = self._latest(ids)
@@ -123,7 +87,8 @@ class OverviewQueries(Repository):
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
         for row in self._all(_PRESENT, ids=ids, rounds=latest):
             session, site, state, refused, short, released, answer = row
-            asked, answered = released is False, answer is not None
+            answered = answer is not None
+            asked = answered or released is False
             there = Presence(site, ParticipationState(state), refused, short, asked, answered)
             sites[session].append(there)
         return {each: Attendance(rounds.get(each), tuple(sites[each])) for each in ids}
@@ -136,54 +101,46 @@ class OverviewQueries(Repository):
             found[row["session_id"]] = RoundOverview(**shown)
         return found
 
-    def _sites(
-        self, names: dict[int, str], rounds: dict[int, RoundOverview]
-    ) -> dict[int, list[SiteOverview]]:
+    def standing(self, names: Mapping[int, str]) -> dict[tuple[int, str], Standing]:
+        """Return what operators see of the sites of sessions, by session id and site.
+
+        ``names``: the sessions' names by id.
+        """
         seen, refusals = self._last_seen(), self._refusals(names)
         answers, tasks = _select_answers(names).subquery(), _select_tasks(names).subquery()
         p = tables.participations
         query = (
             select(
-                *(p.c.session_id, p.c.site, p.c.state, p.c.refused_task),
+                *(p.c.session_id, p.c.site),
                 *(p.c.sdk_version, p.c.table_id, p.c.separate_groups, p.c.other_persons),
-                *(answers.c.bytes_in, answers.c.answered_in, tasks.c.bytes_out, tasks.c.asked_in),
+                *(answers.c.bytes_in, tasks.c.bytes_out),
             )
             .outerjoin(
                 answers, (answers.c.session_id == p.c.session_id) & (answers.c.site == p.c.site)
             )
             .outerjoin(tasks, (tasks.c.session_id == p.c.session_id) & (tasks.c.site == p.c.site))
             .where(p.c.session_id.in_(names))
-            .order_by(p.c.session_id, p.c.site)
         )
-        found: dict[int, list[SiteOverview]] = {}
-        for row in self._all(query):
-            current = rounds.get(row.session_id)
-            answered = current is not None and row.answered_in == current.id
-            found.setdefault(row.session_id, []).append(
-                SiteOverview(
-                    site=row.site,
-                    state=ParticipationState(row.state),
-                    refused_task=row.refused_task,
-                    sdk_version=row.sdk_version,
-                    table_id=row.table_id,
-                    separate_groups=row.separate_groups,
-                    other_persons=row.other_persons,
-                    last_seen_at=seen.get(row.site),
-                    asked=answered or (current is not None and row.asked_in == current.id),
-                    answered=answered,
-                    bytes_in=int(row.bytes_in or 0),
-                    bytes_out=int(row.bytes_out or 0),
-                    refusals=refusals.get((names[row.session_id], row.site), 0),
-                )
+        return {
+            (row.session_id, row.site): Standing(
+                sdk_version=row.sdk_version,
+                table_id=row.table_id,
+                separate_groups=row.separate_groups,
+                other_persons=row.other_persons,
+                last_seen_at=seen.get(row.site),
+                bytes_in=int(row.bytes_in or 0),
+                bytes_out=int(row.bytes_out or 0),
+                refusals=refusals.get((names[row.session_id], row.site), 0),
             )
-        return found
+            for row in self._all(query)
+        }
 
     def _last_seen(self) -> dict[str, datetime | None]:
         u = tables.principals
         query = select(u.c.name, u.c.last_seen_at).where(u.c.role == Role.SITE.value)
         return {row.name: row.last_seen_at for row in self._all(query)}
 
-    def _refusals(self, names: dict[int, str]) -> dict[tuple[str, str], int]:
+    def _refusals(self, names: Mapping[int, str]) -> dict[tuple[str, str], int]:
         t = tables.audit
         query = (
             select(t.c.subject, t.c.actor, func.count())
@@ -324,36 +281,25 @@ class OverviewQueries(Repository):
         return int(self._all(query).scalar_one())
 
 
-def _select_answers(ids: Iterable[int]) -> Select[int, str, int, int]:
-    """Select the bytes of each site's answers and the last round that it answered.
-
-    The newest round of a session has the largest id.
-    """
+def _select_answers(ids: Iterable[int]) -> Select[int, str, int]:
+    """Select the bytes of each site's answers."""
     s = tables.submissions
     return (
-        select(
-            *(s.c.session_id, s.c.site),
-            func.sum(s.c.size).label("bytes_in"),
-            func.max(s.c.round_id).label("answered_in"),
-        )
+        select(s.c.session_id, s.c.site, func.sum(s.c.size).label("bytes_in"))
         .where(s.c.session_id.in_(ids))
         .group_by(s.c.session_id, s.c.site)
     )
 
 
-def _select_tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
-    """Select the bytes of each site's tasks and the last round that waits or waited for it.
+def _select_tasks(ids: Iterable[int]) -> Select[int, str, int]:
+    """Select the bytes of each site's tasks.
 
     Neither database reads a task to get its length.
     """
     r, a = tables.rounds, tables.addressees
     size = func.length(r.c.common) + func.length(a.c.site_part)
     return (
-        select(
-            *(r.c.session_id, a.c.site),
-            func.sum(size).label("bytes_out"),
-            func.max(case((a.c.released.is_(False), a.c.round_id))).label("asked_in"),
-        )
+        select(r.c.session_id, a.c.site, func.sum(size).label("bytes_out"))
         .join(a, a.c.round_id == r.c.id)
         .where(r.c.session_id.in_(ids))
         .group_by(r.c.session_id, a.c.site)

@@ -13,10 +13,9 @@ from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, Row
 
 _S, _P = tables.sessions.c, tables.participations.c
-COLUMNS = [column for column in _S if column.name != "scrubbed_at"]
 # These run with every request of a site. Building a statement costs more than running it.
-_BY_NAME = select(*COLUMNS).where(_S.name == bindparam("name"))
-_BY_ID = select(*COLUMNS).where(_S.id == bindparam("id"))
+_BY_NAME = select(tables.sessions).where(_S.name == bindparam("name"))
+_BY_ID = select(tables.sessions).where(_S.id == bindparam("id"))
 _LOCK_BY_NAME = _BY_NAME.with_for_update(key_share=True)
 _LOCK_BY_ID = _BY_ID.with_for_update(key_share=True)
 _UPDATE = update(tables.sessions).where(_S.id == bindparam("session_id"))
@@ -118,14 +117,15 @@ class Sessions(Repository):
         site: str | None = None,
         state: SessionState | None = None,
         study: str | None = None,
+        name: str | None = None,
         after_id: int | None = None,
     ) -> Sequence[Session]:
         """Return at most ``limit`` sessions, newest first, after the id ``after_id``.
 
         Only sessions of the creator ``created_by``, in the state ``state``, of the study ``study``,
-        and in which ``site`` has a participation of any state.
+        of the name ``name``, and in which ``site`` has a participation of any state.
         """
-        query = select(*COLUMNS).order_by(_S.id.desc()).limit(limit)
+        query = select(tables.sessions).order_by(_S.id.desc()).limit(limit)
         if created_by is not None:
             query = query.where(_S.created_by == created_by)
         if site is not None:
@@ -136,6 +136,8 @@ class Sessions(Repository):
             query = query.where(_S.state == state.value)
         if study is not None:
             query = query.where(_S.study == study)
+        if name is not None:
+            query = query.where(_S.name == name)
         if after_id is not None:
             query = query.where(_S.id < after_id)
         return [to_session(row) for row in self._rows(query)]
@@ -149,7 +151,7 @@ class Sessions(Repository):
         """Return all sessions that have not ended, oldest first, without damaged ones."""
         states = [state.value for state in SessionState if not state.ended]
         query = select(_S.id).where(_S.state.in_(states)).order_by(_S.id)
-        return self._readable("session", query, COLUMNS, to_session, self.get_by_id)
+        return self._readable("session", query, list(_S), to_session, self.get_by_id)
 
     def answered_by_all(self, limit: int) -> Sequence[Session]:
         """Return the newest recruiting sessions that wait for no invited site, without damaged."""
@@ -164,7 +166,7 @@ class Sessions(Repository):
             .order_by(_S.id.desc())
             .limit(limit)
         )
-        return self._readable("session", query, COLUMNS, to_session, self.get_by_id)
+        return self._readable("session", query, list(_S), to_session, self.get_by_id)
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
         """Return ended sessions with payloads past their retention time, without damaged ones."""
@@ -174,7 +176,7 @@ class Sessions(Repository):
             .order_by(_S.ended_at, _S.id)
             .limit(limit)
         )
-        return self._readable("session", query, COLUMNS, to_session, self.get_by_id)
+        return self._readable("session", query, list(_S), to_session, self.get_by_id)
 
     def _one(self, query: Executable, **asked: Any) -> Session | None:
         row = self._row(query, **asked)

@@ -20,7 +20,7 @@ from fedclust_service.store.principals import (
     to_token,
 )
 from fedclust_service.store.rounds import PARTS, RoundView, round_view
-from fedclust_service.store.sessions import COLUMNS, to_participation, to_session
+from fedclust_service.store.sessions import to_participation, to_session
 from fedclust_service.store.submissions import SUMMARY
 
 
@@ -40,9 +40,9 @@ class TokenView(NamedTuple):
     seen: SiteView | None
 
 
-_SESSION = [*labelled(COLUMNS), *labelled(tables.participations.c)]
+_SESSION = [*labelled(tables.sessions.c), *labelled(tables.participations.c)]
 _ROUND = [*labelled(tables.rounds.c), *labelled(tables.addressees.c), *labelled(SUMMARY)]
-_SESSION_PARTS = (names(COLUMNS), names(tables.participations.c))
+_SESSION_PARTS = (names(tables.sessions.c), names(tables.participations.c))
 
 
 def _with_round(start: FromClause, site: ColumnElement[str], *, latest: bool) -> FromClause:

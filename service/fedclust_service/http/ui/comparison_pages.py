@@ -21,7 +21,7 @@ from fedclust_service.http.ui.result_pages import (
     read_shown,
 )
 from fedclust_service.orchestration import sessions
-from fedclust_service.orchestration.session_rows import list_completed
+from fedclust_service.orchestration.sessions import list_completed
 
 #: Sessions that the form offers, the newest; an address may name any.
 _MOST_OFFERED = 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import urlencode
 
 from starlette.responses import Response
@@ -13,12 +14,13 @@ from fedclust.report.session_terms import feature_text
 from fedclust.report.wording import value_text
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.feature import clustered
+from fedclust.wire.models import SessionEntry
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.session_view import closed_because, listed, load_view
 from fedclust_service.orchestration import sessions
 from fedclust_service.orchestration.events import newest_number
-from fedclust_service.orchestration.session_rows import ListedSession, list_session_rows
+from fedclust_service.orchestration.sessions import ListedSession
 
 _LIST = "/ui/sessions"
 #: The most names that a line of the list holds.
@@ -29,7 +31,9 @@ _NAMES = 3
 class _Line:
     """What a line of the list counts, so that the template has little to do."""
 
-    row: ListedSession
+    entry: SessionEntry
+    deadline: datetime | None
+    late_since: datetime | None
     joined: int
     asked: int
     answered: int
@@ -39,7 +43,7 @@ class _Line:
     @property
     def waits_for(self) -> str:
         """What the session waits for from the reader's site: a decision, an answer, or nothing."""
-        if self.own_state == "invited" and self.row.entry.state == "recruiting":
+        if self.own_state == "invited" and self.entry.state == "recruiting":
             return "decision"
         return "answer" if self.own_state == "late" else ""
 
@@ -48,14 +52,15 @@ def _list(page: PageRequest) -> Response:
     wanted, study = page.query("state"), page.query("study")
     state = next((each for each in SessionState if each.value == wanted), None)
     cursor = page.query("cursor")
-    found = list_session_rows(page.co, page.actor, cursor=cursor, state=state, study=study)
+    found = sessions.list_with_rounds(page.co, page.actor, cursor=cursor, state=state, study=study)
+    now = page.co.clock.now()
     kept = {"state": state.value if state else "", "study": study or ""}
     filters = {name: value for name, value in kept.items() if value}
     further = f"{_LIST}?{urlencode({**filters, 'cursor': found.next})}" if found.next else None
     first = f"{_LIST}?{urlencode(filters)}".rstrip("?") if cursor else None
     return page.render(
         "sessions.html",
-        lines=[_line(page.actor.name, each) for each in found.rows],
+        lines=[_line(page.actor.name, each, now) for each in found.items],
         states=[each.value for each in SessionState],
         filters=kept,
         filtered=bool(filters),
@@ -64,15 +69,17 @@ def _list(page: PageRequest) -> Response:
     )
 
 
-def _line(reader: str, row: ListedSession) -> _Line:
-    sites = row.entry.sites
-    late = [each.name for each in sites if each.late] if row.late_since else []
+def _line(reader: str, row: ListedSession, now: datetime) -> _Line:
+    sites, late_since = row.entry.sites, row.known.late_since(now)
+    late = [each.name for each in sites if each.late] if late_since else []
     own = next((each for each in sites if each.name == reader), None)
     state: str = "" if own is None else own.state
     if own is not None and own.state == "joined" and row.entry.state == "running":
         state = "answered" if own.answered else "late" if own.name in late else state
     return _Line(
-        row,
+        row.entry,
+        row.known.deadline,
+        late_since,
         joined=sum(each.state == "joined" for each in sites),
         asked=sum(each.answered is not None for each in sites),
         answered=sum(each.answered is True for each in sites),
