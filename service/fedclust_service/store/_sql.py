@@ -74,12 +74,12 @@ class Repository:
         kind: str,
         ids: Select[int],
         columns: Sequence[Column[Any]],
-        make: Callable[[Row], T],
+        make: Callable[..., T],
         get: Callable[[int], T | None],
     ) -> list[T]:
         """Read rows in one query; if one is damaged, one by one without the damaged ones."""
         try:
-            return [make(row) for row in self._rows(ids.with_only_columns(*columns))]
+            return [make(**row) for row in self._rows(ids.with_only_columns(*columns))]
         except (ValueError, TypeError, DBAPIError) as error:
             if not is_unreadable(error):
                 raise

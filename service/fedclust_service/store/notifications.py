@@ -11,18 +11,20 @@ from fedclust_service.domain.notification import (
     Channel,
     DeliveryState,
     Notification,
-    NotificationKind,
 )
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, Row
+from fedclust_service.store._sql import Repository
 
 _N = tables.notifications.c
-_WAITING = DeliveryState.WAITING.value
 _KEY = ("kind", "subject", "cause", "recipient")
 # This runs every second. Building a statement costs more than running it.
 _DUE = (
     select(tables.notifications)
-    .where(_N.state == _WAITING, _N.channel == bindparam("channel"), _N.due_at <= bindparam("now"))
+    .where(
+        _N.state == DeliveryState.WAITING,
+        _N.channel == bindparam("channel"),
+        _N.due_at <= bindparam("now"),
+    )
     .order_by(_N.created_at, _N.id)
     .limit(1)
 )
@@ -34,23 +36,17 @@ class Notifications(Repository):
     def add(self, new: Iterable[Notification]) -> None:
         """Store those whose kind, subject, cause and recipient are not stored yet."""
         for each in new:
-            values = {
-                **vars(each),
-                "kind": each.kind.value,
-                "channel": each.channel.value,
-                "state": each.state.value,
-            }
-            self._insert_unless_there(tables.notifications, values, _KEY)
+            self._insert_unless_there(tables.notifications, vars(each), _KEY)
 
     def get(self, notification_id: str) -> Notification | None:
         """Return one row."""
         row = self._row(select(tables.notifications).where(_N.id == notification_id))
-        return _to_notification(row) if row else None
+        return Notification(**row) if row else None
 
     def due(self, channel: Channel, now: datetime) -> Notification | None:
         """Return the oldest waiting row that is due, if any."""
-        row = self._row(_DUE, channel=channel.value, now=now)
-        return _to_notification(row) if row else None
+        row = self._row(_DUE, channel=channel, now=now)
+        return Notification(**row) if row else None
 
     def older(self, than: Notification) -> Notification | None:
         """Return the recipient's oldest row that waits for its next attempt, if it is older."""
@@ -58,12 +54,12 @@ class Notifications(Repository):
             *_waiting_for_attempt(than), _N.created_at < than.created_at
         )
         row = self._row(query.order_by(_N.created_at, _N.id).limit(1))
-        return _to_notification(row) if row else None
+        return Notification(**row) if row else None
 
     def take(self, seen: Notification, token: str, until: datetime) -> bool:
         """Take a waiting row until a time; False if another worker has changed it since."""
         one = update(tables.notifications).where(
-            _N.id == seen.id, _N.state == _WAITING, _N.due_at == seen.due_at
+            _N.id == seen.id, _N.state == DeliveryState.WAITING, _N.due_at == seen.due_at
         )
         return self._changed(one.values(lease_token=token, due_at=until, attempts=_N.attempts + 1))
 
@@ -85,7 +81,7 @@ class Notifications(Repository):
         failure: str | None = None,
     ) -> bool:
         """End a taken row as sent or failed; False if another worker has it."""
-        values = {"state": state.value, "ended_at": at, "failure": failure}
+        values = {"state": state, "ended_at": at, "failure": failure}
         return self._update_taken(notification_id, token, **values)
 
     def forget(self, session: str) -> None:
@@ -108,7 +104,7 @@ class Notifications(Repository):
     def counts(self) -> dict[DeliveryState, int]:
         """Return how many rows are in each state."""
         query = select(_N.state, func.count()).group_by(_N.state)
-        return {DeliveryState(state): n for state, n in self._all(query)}
+        return dict(self._all(query).all())
 
     def _update_taken(self, notification_id: str, token: str, **values: object) -> bool:
         one = update(tables.notifications).where(*_taken_by(notification_id, token))
@@ -118,8 +114,8 @@ class Notifications(Repository):
 def _waiting_for_attempt(like: Notification) -> tuple[ColumnElement[bool], ...]:
     """Select the rows of the same recipient that no worker has taken."""
     return (
-        _N.state == _WAITING,
-        _N.channel == like.channel.value,
+        _N.state == DeliveryState.WAITING,
+        _N.channel == like.channel,
         _N.recipient == like.recipient,
         _N.lease_token.is_(None),
     )
@@ -127,12 +123,3 @@ def _waiting_for_attempt(like: Notification) -> tuple[ColumnElement[bool], ...]:
 
 def _taken_by(notification_id: str, token: str) -> tuple[ColumnElement[bool], ...]:
     return _N.id == notification_id, _N.lease_token == token
-
-
-def _to_notification(row: Row) -> Notification:
-    kinds = {
-        "kind": NotificationKind(row["kind"]),
-        "channel": Channel(row["channel"]),
-        "state": DeliveryState(row["state"]),
-    }
-    return Notification(**{**row, **kinds})

@@ -33,7 +33,7 @@ from fedclust_service.domain.overview import (
     refusals_in_words,
 )
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import ParticipationState, SessionState
+from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, unindexed
 
@@ -89,17 +89,15 @@ class OverviewQueries(Repository):
             session, site, state, refused, short, released, answer = row
             answered = answer is not None
             asked = answered or released is False
-            there = Presence(site, ParticipationState(state), refused, short, asked, answered)
+            there = Presence(site, state, refused, short, asked, answered)
             sites[session].append(there)
         return {each: Attendance(rounds.get(each), tuple(sites[each])) for each in ids}
 
     def _latest(self, ids: Sequence[int]) -> dict[int, RoundOverview]:
-        found = {}
-        for row in self._rows(_LATEST, ids=ids):
-            shown = {name: row[name] for name in _AT}
-            shown["state"] = RoundState(row["state"])
-            found[row["session_id"]] = RoundOverview(**shown)
-        return found
+        return {
+            row["session_id"]: RoundOverview(**{name: row[name] for name in _AT})
+            for row in self._rows(_LATEST, ids=ids)
+        }
 
     def standing(self, names: Mapping[int, str]) -> dict[tuple[int, str], Standing]:
         """Return what operators see of the sites of sessions, by session id and site.
@@ -137,7 +135,7 @@ class OverviewQueries(Repository):
 
     def _last_seen(self) -> dict[str, datetime | None]:
         u = tables.principals
-        query = select(u.c.name, u.c.last_seen_at).where(u.c.role == Role.SITE.value)
+        query = select(u.c.name, u.c.last_seen_at).where(u.c.role == Role.SITE)
         return {row.name: row.last_seen_at for row in self._all(query)}
 
     def _refusals(self, names: Mapping[int, str]) -> dict[tuple[str, str], int]:
@@ -148,7 +146,7 @@ class OverviewQueries(Repository):
             .group_by(t.c.subject, t.c.actor)
         )
         return {
-            (subject, actor.removeprefix(f"{Role.SITE.value}:")): count
+            (subject, actor.removeprefix(f"{Role.SITE}:")): count
             for subject, actor, count in self._all(query)
         }
 
@@ -160,23 +158,19 @@ class OverviewQueries(Repository):
         """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
         s, r = tables.sessions, tables.rounds
         opened = select(s.c.name, r.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
-        opened = opened.join(s, s.c.id == r.c.session_id).where(
-            s.c.state == SessionState.RUNNING.value
-        )
-        late = opened.where(r.c.state == RoundState.COLLECTING.value, r.c.deadline <= now)
-        stuck = opened.where(r.c.state == RoundState.AGGREGATING.value, r.c.lease_expires_at <= now)
-        held = select(s.c.name, s.c.held_at, s.c.failure).where(
-            s.c.state == SessionState.HELD.value
-        )
+        opened = opened.join(s, s.c.id == r.c.session_id).where(s.c.state == SessionState.RUNNING)
+        late = opened.where(r.c.state == RoundState.COLLECTING, r.c.deadline <= now)
+        stuck = opened.where(r.c.state == RoundState.AGGREGATING, r.c.lease_expires_at <= now)
+        held = select(s.c.name, s.c.held_at, s.c.failure).where(s.c.state == SessionState.HELD)
         failed = (
             select(s.c.name, s.c.ended_at, s.c.failure)
-            .where(s.c.state == SessionState.FAILED.value, s.c.ended_at >= failed_since)
+            .where(s.c.state == SessionState.FAILED, s.c.ended_at >= failed_since)
             .order_by(s.c.ended_at.desc())
         )
         refused = (
             select(s.c.name, s.c.id, func.min(_P.left_at).label("since"))
             .join(s, s.c.id == _P.session_id)
-            .where(s.c.state == SessionState.RUNNING.value, _P.refused_task.is_not(None))
+            .where(s.c.state == SessionState.RUNNING, _P.refused_task.is_not(None))
             .group_by(s.c.name, s.c.id)
             .order_by("since", s.c.id)
         )
@@ -265,7 +259,7 @@ class OverviewQueries(Repository):
             .limit(1)
             .scalar_subquery()
         )
-        sites = select(newest.label("version")).where(known.c.role == Role.SITE.value).subquery()
+        sites = select(newest.label("version")).where(known.c.role == Role.SITE).subquery()
         query = (
             select(sites.c.version, func.count())
             .where(sites.c.version.is_not(None))
@@ -357,7 +351,7 @@ def _failing_channels(before: datetime) -> Select[str, datetime, str]:
     since = func.min(n.c.created_at)
     return (
         select(n.c.channel, since.label("since"), func.max(n.c.failure).label("why"))
-        .where(n.c.state == DeliveryState.WAITING.value, n.c.failure.is_not(None))
+        .where(n.c.state == DeliveryState.WAITING, n.c.failure.is_not(None))
         .group_by(n.c.channel)
         .having(since <= before)
         .order_by(since, n.c.channel)
@@ -367,7 +361,7 @@ def _failing_channels(before: datetime) -> Select[str, datetime, str]:
 def _failed_notifications(since: datetime) -> Select[str, datetime, str]:
     """Select the last failed notification of each recipient since a time."""
     n = tables.notifications
-    failed = n.c.state == DeliveryState.FAILED.value, n.c.ended_at >= since
+    failed = n.c.state == DeliveryState.FAILED, n.c.ended_at >= since
     last = select(n.c.recipient, func.max(n.c.ended_at)).where(*failed).group_by(n.c.recipient)
     return (
         select(n.c.recipient, n.c.ended_at, n.c.failure)

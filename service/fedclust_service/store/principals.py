@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, exists, select, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, Row, labelled, names, split
+from fedclust_service.store._sql import Repository, labelled, names, split
 
 _P, _T = tables.principals.c, tables.tokens.c
 # This runs with every request. Building a statement costs more than running it.
@@ -31,14 +31,14 @@ class Principals(Repository):
     def add(self, role: Role, name: str, title: str, email: str | None = None) -> Principal:
         """Register a principal, enabled; AlreadyExists when the role has one of that name."""
         values = {
-            "role": role.value,
+            "role": role,
             "name": name,
             "title": title,
             "email": email,
             "disabled": False,
             "created_at": self._now,
         }
-        there = f"a principal with role {role.value} has that name"
+        there = f"a principal with role {role} has that name"
         self._insert(tables.principals, values, ("role", "name"), there)
         added = self.get(role, name)
         assert added is not None  # noqa: S101  # inserted in this transaction
@@ -46,9 +46,9 @@ class Principals(Repository):
 
     def get(self, role: Role, name: str) -> Principal | None:
         """Return the principal of a role by its name."""
-        query = select(tables.principals).where(_P.role == role.value, _P.name == name)
+        query = select(tables.principals).where(_P.role == role, _P.name == name)
         row = self._row(query)
-        return to_principal(row) if row else None
+        return Principal(**row) if row else None
 
     def list(
         self, role: Role, limit: int, after: str | None = None, part: str | None = None
@@ -57,16 +57,16 @@ class Principals(Repository):
 
         ``part`` limits it to names that contain this.
         """
-        query = select(tables.principals).where(_P.role == role.value).order_by(_P.name)
+        query = select(tables.principals).where(_P.role == role).order_by(_P.name)
         if part is not None:
             query = query.where(_P.name.contains(part, autoescape=True))
         if after is not None:
             query = query.where(_P.name > after)
-        return [to_principal(row) for row in self._rows(query.limit(limit))]
+        return [Principal(**row) for row in self._rows(query.limit(limit))]
 
     def existing(self, role: Role, names: Collection[str]) -> frozenset[str]:
         """Return which of ``names`` a role has, including disabled ones."""
-        query = select(_P.name).where(_P.role == role.value, _P.name.in_(sorted(set(names))))
+        query = select(_P.name).where(_P.role == role, _P.name.in_(sorted(set(names))))
         return frozenset(self._all(query).scalars())
 
     def emails(self, role: Role, names: Collection[str] | None = None) -> dict[str, str]:
@@ -75,7 +75,7 @@ class Principals(Repository):
         ``names`` limits it to these.
         """
         query = select(_P.name, _P.email).where(
-            _P.role == role.value, _P.disabled.is_(False), _P.email.is_not(None)
+            _P.role == role, _P.disabled.is_(False), _P.email.is_not(None)
         )
         if names is not None:
             query = query.where(_P.name.in_(sorted(set(names))))
@@ -92,7 +92,7 @@ class Principals(Repository):
 
         On SQLite a write transaction excludes all others anyway.
         """
-        query = select(_P.id).where(_P.role == role.value).order_by(_P.id).with_for_update()
+        query = select(_P.id).where(_P.role == role).order_by(_P.id).with_for_update()
         self._all(query).all()
 
     def touch_seen(self, principal_id: int, at: datetime) -> None:
@@ -120,19 +120,19 @@ class Tokens(Repository):
         if row is None:
             return None
         shown, owner = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
-        return to_token(shown), to_principal(owner)
+        return Token(**shown), Principal(**owner)
 
     def list_for(self, principal_id: int) -> Sequence[Token]:
         """Return all tokens of a principal, oldest first."""
         query = select(tables.tokens).where(_T.principal_id == principal_id)
-        return [to_token(row) for row in self._rows(query.order_by(_T.created_at, _T.id))]
+        return [Token(**row) for row in self._rows(query.order_by(_T.created_at, _T.id))]
 
     def any_valid(self, role: Role, at: datetime) -> bool:
         """Whether an enabled principal of a role has a token that is valid at a time."""
         query = (
             select(_T.id)
             .join(tables.principals, _P.id == _T.principal_id)
-            .where(_P.role == role.value, _P.disabled.is_(False))
+            .where(_P.role == role, _P.disabled.is_(False))
             .where(_T.revoked_at.is_(None), _T.expires_at > at)
             .limit(1)
         )
@@ -156,7 +156,7 @@ class Tokens(Repository):
         found = []
         for row in self._all(query):
             shown, owner = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
-            found.append((to_token(shown), to_principal(owner)))
+            found.append((Token(**shown), Principal(**owner)))
         return found
 
     def any_unrevoked(self) -> bool:
@@ -179,13 +179,3 @@ class Tokens(Repository):
         earlier = _T.last_used_at.is_(None) | (_T.last_used_at < at)
         one = update(tables.tokens).where(_T.id == token_id, earlier)
         self._all(one.values(last_used_at=at))
-
-
-def to_principal(row: Row) -> Principal:
-    """Return a principal from its columns."""
-    return Principal(**{**row, "role": Role(row["role"])})
-
-
-def to_token(row: Row) -> Token:
-    """Return a token from its columns."""
-    return Token(**row)

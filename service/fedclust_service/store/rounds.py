@@ -89,7 +89,7 @@ class Rounds(Repository):
         the round as stored.
         """
         lease = _lease_values(new.lease) if new.lease else _NO_LEASE
-        values = {**vars(new), "state": new.state.value, **lease}
+        values = {**vars(new), **lease}
         del values["id"], values["lease"]
         key, there = ("session_id", "number"), "the session has a round of that number"
         self._insert(tables.rounds, values, key, there)
@@ -124,7 +124,7 @@ class Rounds(Repository):
         query = query.order_by(_R.number).limit(limit)
         if after is not None:
             query = query.where(_R.number > after)
-        return [_round(row) for row in self._rows(query)]
+        return [_round(**row) for row in self._rows(query)]
 
     def numbers(self, session_id: int) -> dict[int, int]:
         """Return the number of each round of a session by its id, without reading tasks."""
@@ -134,19 +134,23 @@ class Rounds(Repository):
     def due(self, now: datetime) -> Sequence[DueRound]:
         """Return collecting rounds past their deadline or marked overdue, earliest first."""
         ids = _DUE.where(or_(_R.deadline <= now, _R.overdue_since.is_not(None)))
-        return self._readable("round", ids, _DUE_COLUMNS, _due_round, self._due_by_id)
+        return self._readable("round", ids, _DUE_COLUMNS, DueRound, self._due_by_id)
 
     def _due_by_id(self, round_id: int) -> DueRound | None:
         row = self._row(select(*_DUE_COLUMNS).where(_R.id == round_id))
-        return _due_round(row) if row else None
+        return DueRound(**row) if row else None
 
     def counts(self, now: datetime) -> RoundCounts:
         """Count rounds by state, overdue ones and leased ones."""
         states = select(_R.state, func.count()).group_by(_R.state)
-        overdue = select(func.count()).where(_R.state == _COLLECTING, _R.overdue_since.is_not(None))
-        leased = select(func.count()).where(_R.state == _AGGREGATES, _R.lease_expires_at > now)
+        overdue = select(func.count()).where(
+            _R.state == RoundState.COLLECTING, _R.overdue_since.is_not(None)
+        )
+        leased = select(func.count()).where(
+            _R.state == RoundState.AGGREGATING, _R.lease_expires_at > now
+        )
         return RoundCounts(
-            {RoundState(state): n for state, n in self._all(states)},
+            dict(self._all(states).all()),
             self._all(overdue).scalar_one(),
             self._all(leased).scalar_one(),
         )
@@ -165,12 +169,12 @@ class Rounds(Repository):
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
         """Move the deadline of a collecting round."""
-        return self._set(_IN_STATE, round_id, _state=_COLLECTING, deadline=deadline)
+        return self._set(_IN_STATE, round_id, _state=RoundState.COLLECTING, deadline=deadline)
 
     def set_overdue(self, round_id: int, since: datetime | None) -> bool:
         """Mark a collecting round overdue, or remove the mark; False if nothing changed."""
         statement = _ON_TIME if since else _OVERDUE
-        return self._set(statement, round_id, _state=_COLLECTING, overdue_since=since)
+        return self._set(statement, round_id, _state=RoundState.COLLECTING, overdue_since=since)
 
     def transition(
         self,
@@ -183,12 +187,12 @@ class Rounds(Repository):
 
         The domain decides whether the step is allowed; this decides that only one caller wins.
         """
-        values: dict[str, Any] = {"state": to_state.value, **_NO_LEASE, **changes}
-        return self._set(_IN_STATE, round_id, _state=from_state.value, **values)
+        values: dict[str, Any] = {"state": to_state, **_NO_LEASE, **changes}
+        return self._set(_IN_STATE, round_id, _state=from_state, **values)
 
     def take_lease(self, round_id: int, lease: Lease, now: datetime) -> bool:
         """Take the right to aggregate, if nobody holds it at ``now``; counts an attempt."""
-        values = {"_state": _AGGREGATES, "_now": now, **_lease_values(lease)}
+        values = {"_state": RoundState.AGGREGATING, "_now": now, **_lease_values(lease)}
         return self._set(_TAKE, round_id, **values)
 
     def renew_lease(self, round_id: int, token: str, expires_at: datetime) -> bool:
@@ -206,7 +210,7 @@ class Rounds(Repository):
 
         On False the caller MUST NOT write its result.
         """
-        values: dict[str, Any] = {"state": to_state.value, **_NO_LEASE, **changes}
+        values: dict[str, Any] = {"state": to_state, **_NO_LEASE, **changes}
         return self._set(_HELD, round_id, **_by(lease_token), **values)
 
     def addressees(self, round_id: int) -> Sequence[Addressee]:
@@ -225,14 +229,10 @@ class Rounds(Repository):
 
     def _one(self, query: Executable, **asked: Any) -> Round | None:
         row = self._row(query, **asked)
-        return _round(row) if row else None
+        return _round(**row) if row else None
 
     def _set(self, statement: Executable, round_id: int, **values: Any) -> bool:
         return self._changed(statement, _id=round_id, **values)
-
-
-def _due_round(row: Row) -> DueRound:
-    return DueRound(**row)
 
 
 def _turnout() -> Select[int, int, int, int, int]:
@@ -243,7 +243,7 @@ def _turnout() -> Select[int, int, int, int, int]:
             func.count().filter(unanswered, a.c.released.is_(False)),
             func.count(s.c.id),
             func.count(s.c.id).filter(s.c.empty.is_(False)),
-            func.count().filter(p.c.state == ParticipationState.JOINED.value),
+            func.count().filter(p.c.state == ParticipationState.JOINED),
             func.count().filter(unanswered, a.c.released.is_(True)),
         )
         .select_from(a)
@@ -255,13 +255,12 @@ def _turnout() -> Select[int, int, int, int, int]:
 
 
 # These run with every request of a site. Building a statement costs more than running it.
-_COLLECTING, _AGGREGATES = RoundState.COLLECTING.value, RoundState.AGGREGATING.value
 _TURNOUT = _turnout()
 _BY_ID = select(tables.rounds).where(_R.id == bindparam("id"))
 _OF_SESSION = select(tables.rounds).where(_R.session_id == bindparam("session_id"))
 _NUMBERED = _OF_SESSION.where(_R.number == bindparam("number"))
 _LATEST = _OF_SESSION.order_by(_R.number.desc()).limit(1)
-_AGGREGATING = select(_R.id).where(_R.state == _AGGREGATES).order_by(_R.id)
+_AGGREGATING = select(_R.id).where(_R.state == RoundState.AGGREGATING).order_by(_R.id)
 PARTS = (names(_R), names(_A), names(SUMMARY))
 
 # An UPDATE sets the columns that it is executed with.
@@ -269,14 +268,14 @@ _IN_STATE = update(tables.rounds).where(_R.id == bindparam("_id"), _R.state == b
 _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
-_DUE = select(_R.id).where(_R.state == _COLLECTING).order_by(_R.deadline, _R.id)
+_DUE = select(_R.id).where(_R.state == RoundState.COLLECTING).order_by(_R.deadline, _R.id)
 _DUE_COLUMNS = [_R.id, _R.session_id, _R.number, _R.deadline, _R.overdue_since]
 _FREE = or_(_R.lease_token.is_(None), _R.lease_expires_at <= bindparam("_now"))
 _WAITING = (
     select(_R.id, _R.session_id, _R.phase, _R.attempts)
     .join(tables.sessions, tables.sessions.c.id == _R.session_id)
-    .where(_R.state == _AGGREGATES, _FREE)
-    .where(tables.sessions.c.state == SessionState.RUNNING.value)
+    .where(_R.state == RoundState.AGGREGATING, _FREE)
+    .where(tables.sessions.c.state == SessionState.RUNNING)
     .order_by(_R.id)
 )
 _LAST_SECONDS = (
@@ -290,7 +289,7 @@ _TAKE = _IN_STATE.where(_FREE).values(attempts=_R.attempts + 1)
 
 
 def _by(token: str) -> dict[str, Any]:
-    return {"_state": _AGGREGATES, "_token": token}
+    return {"_state": RoundState.AGGREGATING, "_token": token}
 
 
 def _lease_values(lease: Lease) -> dict[str, Any]:
@@ -304,13 +303,12 @@ def _lease_values(lease: Lease) -> dict[str, Any]:
 def round_view(found: Row, part: Row, answer: Row) -> RoundView:
     """Return a round with a site's part and answer, from their columns."""
     return RoundView(
-        _round(found),
+        _round(**found),
         Addressee(**part) if part["site"] is not None else None,
         Submission(**answer) if answer["site"] is not None else None,
     )
 
 
-def _round(row: Row) -> Round:
-    values = {**row, "state": RoundState(row["state"])}
-    token, holder, expires_at = (values.pop(name) for name in _NO_LEASE)
-    return Round(**values, lease=None if token is None else Lease(token, holder, expires_at))
+def _round(**columns: Any) -> Round:
+    token, holder, expires_at = (columns.pop(name) for name in _NO_LEASE)
+    return Round(**columns, lease=None if token is None else Lease(token, holder, expires_at))

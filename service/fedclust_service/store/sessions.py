@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Executable, bindparam, delete, func, select, 
 
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, Row
+from fedclust_service.store._sql import Repository
 
 _S, _P = tables.sessions.c, tables.participations.c
 # These run with every request of a site. Building a statement costs more than running it.
@@ -40,7 +40,7 @@ class Sessions(Repository):
 
     def add(self, new: Session) -> Session:
         """Store a session and return it with the database's id; AlreadyExists for a taken name."""
-        values = {**vars(new), "state": new.state.value}
+        values = dict(vars(new))
         del values["id"]
         self._insert(tables.sessions, values, ("name",), "a session has that name")
         added = self.get(new.name)
@@ -72,7 +72,7 @@ class Sessions(Repository):
         """Write state, times and reasons. ``version`` is not written: `touch` raises it."""
         self._all(
             _UPDATE.values(
-                state=session.state.value,
+                state=session.state,
                 started_at=session.started_at,
                 held_at=session.held_at,
                 deaths=session.deaths,
@@ -133,40 +133,40 @@ class Sessions(Repository):
             asked = select(_P.session_id).where(_P.session_id == _S.id, _P.site == site)
             query = query.where(asked.exists())
         if state is not None:
-            query = query.where(_S.state == state.value)
+            query = query.where(_S.state == state)
         if study is not None:
             query = query.where(_S.study == study)
         if name is not None:
             query = query.where(_S.name == name)
         if after_id is not None:
             query = query.where(_S.id < after_id)
-        return [to_session(row) for row in self._rows(query)]
+        return [Session(**row) for row in self._rows(query)]
 
     def counts(self) -> dict[SessionState, int]:
         """Return how many sessions are in each state."""
         query = select(_S.state, func.count()).group_by(_S.state)
-        return {SessionState(state): n for state, n in self._all(query)}
+        return dict(self._all(query).all())
 
     def not_ended(self) -> Sequence[Session]:
         """Return all sessions that have not ended, oldest first, without damaged ones."""
-        states = [state.value for state in SessionState if not state.ended]
+        states = [state for state in SessionState if not state.ended]
         query = select(_S.id).where(_S.state.in_(states)).order_by(_S.id)
-        return self._readable("session", query, list(_S), to_session, self.get_by_id)
+        return self._readable("session", query, list(_S), Session, self.get_by_id)
 
     def answered_by_all(self, limit: int) -> Sequence[Session]:
         """Return the newest recruiting sessions that wait for no invited site, without damaged."""
         invited = (
             select(_P.session_id)
-            .where(_P.session_id == _S.id, _P.state == ParticipationState.INVITED.value)
+            .where(_P.session_id == _S.id, _P.state == ParticipationState.INVITED)
             .exists()
         )
         query = (
             select(_S.id)
-            .where(_S.state == SessionState.RECRUITING.value, ~invited)
+            .where(_S.state == SessionState.RECRUITING, ~invited)
             .order_by(_S.id.desc())
             .limit(limit)
         )
-        return self._readable("session", query, list(_S), to_session, self.get_by_id)
+        return self._readable("session", query, list(_S), Session, self.get_by_id)
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
         """Return ended sessions with payloads past their retention time, without damaged ones."""
@@ -176,11 +176,11 @@ class Sessions(Repository):
             .order_by(_S.ended_at, _S.id)
             .limit(limit)
         )
-        return self._readable("session", query, list(_S), to_session, self.get_by_id)
+        return self._readable("session", query, list(_S), Session, self.get_by_id)
 
     def _one(self, query: Executable, **asked: Any) -> Session | None:
         row = self._row(query, **asked)
-        return to_session(row) if row else None
+        return Session(**row) if row else None
 
 
 class Participations(Repository):
@@ -189,17 +189,16 @@ class Participations(Repository):
     def add(self, participation: Participation) -> None:
         """Store a new participation; AlreadyExists when the site has one in the session."""
         there = "the site has a participation in that session"
-        values = _participation_values(participation)
-        self._insert(tables.participations, values, ("session_id", "site"), there)
+        self._insert(tables.participations, vars(participation), ("session_id", "site"), there)
 
     def get(self, session_id: int, site: str) -> Participation | None:
         """Return one site's participation."""
         row = self._row(_PARTICIPATION, session_id=session_id, site=site)
-        return to_participation(row) if row else None
+        return Participation(**row) if row else None
 
     def list(self, session_id: int) -> Sequence[Participation]:
         """Return all participations of a session, sorted by site."""
-        return [to_participation(row) for row in self._rows(_PARTICIPATIONS, session_id=session_id)]
+        return [Participation(**row) for row in self._rows(_PARTICIPATIONS, session_id=session_id)]
 
     def refusals(self, session_id: int) -> dict[str, str]:
         """Return the sites that have refused a task, with the rule that it broke."""
@@ -208,24 +207,4 @@ class Participations(Repository):
     def update(self, participation: Participation) -> None:
         """Write all columns of a participation."""
         key = _P.session_id == participation.session_id, _P.site == participation.site
-        values = _participation_values(participation)
-        self._all(update(tables.participations).where(*key).values(**values))
-
-
-def to_session(row: Row) -> Session:
-    """Return a session from its columns."""
-    return Session(**{**row, "state": SessionState(row["state"])})
-
-
-def to_participation(row: Row) -> Participation:
-    """Return a participation from its columns."""
-    state, features = ParticipationState(row["state"]), tuple(row["features"])
-    return Participation(**{**row, "state": state, "features": features})
-
-
-def _participation_values(participation: Participation) -> dict[str, object]:
-    return {
-        **vars(participation),
-        "state": participation.state.value,
-        "features": list(participation.features),
-    }
+        self._all(update(tables.participations).where(*key).values(**vars(participation)))

@@ -10,13 +10,8 @@ from sqlalchemy import ColumnElement, bindparam, delete, select, update
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.sign_in import SignIn
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, Row, labelled, names, split
-from fedclust_service.store.principals import (
-    PRINCIPAL_COLUMNS,
-    TOKEN_COLUMNS,
-    to_principal,
-    to_token,
-)
+from fedclust_service.store._sql import Repository, labelled, names, split
+from fedclust_service.store.principals import PRINCIPAL_COLUMNS, TOKEN_COLUMNS
 
 _S, _T, _P = tables.sign_ins.c, tables.tokens.c, tables.principals.c
 _COLUMNS = names(_S)
@@ -42,7 +37,7 @@ class SignIns(Repository):
         if row is None:
             return None
         shown, token, owner = split(row, _COLUMNS, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
-        return _to_sign_in(shown), to_token(token), to_principal(owner)
+        return SignIn(**shown), Token(**token), Principal(**owner)
 
     def open(self, role: Role, name: str, now: datetime, used_after: datetime) -> Sequence[SignIn]:
         """Return a principal's sign-ins that have not ended and whose tokens are valid.
@@ -53,12 +48,12 @@ class SignIns(Repository):
             select(tables.sign_ins)
             .join(tables.tokens, _T.id == _S.token_id)
             .join(tables.principals, _P.id == _T.principal_id)
-            .where(_P.role == role.value, _P.name == name, _P.disabled.is_(False))
+            .where(_P.role == role, _P.name == name, _P.disabled.is_(False))
             .where(_T.revoked_at.is_(None), _T.expires_at > now)
             .where(_S.ended_at.is_(None), _S.ends_at > now, _S.last_used_at > used_after)
             .order_by(_S.created_at.desc(), _S.id)
         )
-        return [_to_sign_in(row) for row in self._rows(query)]
+        return [SignIn(**row) for row in self._rows(query)]
 
     def touch_used(self, sign_in_id: str, at: datetime) -> None:
         """Record when a sign-in was last used; the time never moves backwards."""
@@ -74,7 +69,7 @@ class SignIns(Repository):
         own = (
             select(_T.id)
             .join(tables.principals, _P.id == _T.principal_id)
-            .where(_P.role == role.value, _P.name == name)
+            .where(_P.role == role, _P.name == name)
         )
         self._end(_S.token_id.in_(own), at)
 
@@ -94,7 +89,3 @@ class SignIns(Repository):
     def _end(self, which: ColumnElement[bool], at: datetime) -> int:
         rows = update(tables.sign_ins).where(which, _S.ended_at.is_(None))
         return self._all(rows.values(ended_at=at)).rowcount
-
-
-def _to_sign_in(row: Row) -> SignIn:
-    return SignIn(**row)

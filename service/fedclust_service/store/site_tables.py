@@ -14,7 +14,7 @@ from fedclust_service.store._sql import Repository
 _T, _U = tables.site_tables.c, tables.principals.c
 _LOCK = (
     select(_U.id)
-    .where(_U.role == Role.SITE.value, _U.name == bindparam("site"))
+    .where(_U.role == Role.SITE, _U.name == bindparam("site"))
     .with_for_update(key_share=True)
 )
 _OF_SITE = select(tables.site_tables).where(_T.site == bindparam("site"))

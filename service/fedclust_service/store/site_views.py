@@ -13,14 +13,8 @@ from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.session import Participation, Session
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, labelled, names, split
-from fedclust_service.store.principals import (
-    PRINCIPAL_COLUMNS,
-    TOKEN_COLUMNS,
-    to_principal,
-    to_token,
-)
+from fedclust_service.store.principals import PRINCIPAL_COLUMNS, TOKEN_COLUMNS
 from fedclust_service.store.rounds import PARTS, RoundView, round_view
-from fedclust_service.store.sessions import to_participation, to_session
 from fedclust_service.store.submissions import SUMMARY
 
 
@@ -93,7 +87,7 @@ class SiteViews(Repository):
         if row is None:
             return None
         shown, owner, *rest = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS, *_SESSION_PARTS, *PARTS)
-        return TokenView(to_token(shown), to_principal(owner), _seen(*rest))
+        return TokenView(Token(**shown), Principal(**owner), _seen(*rest))
 
     def by_name(
         self, name: str, site: str, number: int | None = None, *, lock: bool = False
@@ -112,7 +106,7 @@ def _seen(shown: Any, own: Any, *parts: Any) -> SiteView | None:
     if shown["id"] is None:
         return None
     return SiteView(
-        to_session(shown),
-        to_participation(own) if own["site"] is not None else None,
+        Session(**shown),
+        Participation(**own) if own["site"] is not None else None,
         round_view(*parts) if parts[0]["id"] is not None else None,
     )

@@ -74,6 +74,22 @@ class Word(TypeDecorator[str]):
         return Text(collation="C") if dialect.name == "postgresql" else Text()
 
 
+def _stored(kind: type[StrEnum]) -> type[TypeDecorator[StrEnum]]:
+    """Return the type of a column that holds the values of an enumeration."""
+
+    class Stored(TypeDecorator[StrEnum]):
+        impl = Word
+        cache_ok = True
+
+        def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+            return None if value is None else str(value)
+
+        def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:  # noqa: ARG002
+            return None if value is None else kind(value)
+
+    return Stored
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """A time in UTC. SQLite has no time zones: it stores naive UTC."""
 
@@ -96,6 +112,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Names(TypeDecorator[tuple[str, ...]]):
+    """Names as a list in canonical JSON."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:  # noqa: ARG002
+        return canonical_json(list(value)).decode()
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else tuple(json.loads(value))
 
 
 class CanonicalJson(TypeDecorator[Any]):
@@ -129,7 +158,7 @@ class PrincipalRow(Row, table=True):
     __table_args__ = (UniqueConstraint("role", "name"), _one_of("role", Role))
 
     id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    role: str = Field(sa_type=Word)
+    role: Role = Field(sa_type=_stored(Role))
     name: str = Field(sa_type=Word)
     title: str = Field(sa_type=Text)
     disabled: bool
@@ -230,7 +259,7 @@ class SessionRow(Row, table=True):
     definition_sha256: str = Field(sa_type=Word)
     request_sha256: str = Field(sa_type=Word)
     created_by: str = Field(sa_type=Word)
-    state: str = Field(sa_type=Word)
+    state: SessionState = Field(sa_type=_stored(SessionState))
     version: int = Field(sa_type=Whole)
     created_at: datetime = Field(sa_type=UtcDateTime)
     started_at: datetime | None = Field(sa_type=UtcDateTime)
@@ -261,12 +290,12 @@ class ParticipationRow(Row, table=True):
 
     session_id: int = Field(primary_key=True, sa_type=Whole)
     site: str = Field(primary_key=True, sa_type=Word)
-    state: str = Field(sa_type=Word)
+    state: ParticipationState = Field(sa_type=_stored(ParticipationState))
     invited_at: datetime = Field(sa_type=UtcDateTime)
     definition_sha256: str | None = Field(sa_type=Word)
     two_sites_with: str | None = Field(sa_type=Word)
     protection_none: bool
-    features: list[str] = Field(sa_type=CanonicalJson)
+    features: tuple[str, ...] = Field(sa_type=Names)
     min_group_size: int | None = Field(sa_type=Whole)
     size_band: str | None = Field(sa_type=Word)
     sdk_version: str | None = Field(sa_type=Word)
@@ -312,7 +341,7 @@ class RoundRow(Row, table=True):
     session_id: int = Field(sa_type=Whole)
     number: int
     phase: str = Field(sa_type=Word)
-    state: str = Field(sa_type=Word)
+    state: RoundState = Field(sa_type=_stored(RoundState))
     needs_all: bool
     opened_at: datetime = Field(sa_type=UtcDateTime)
     deadline: datetime = Field(sa_type=UtcDateTime)
@@ -446,13 +475,13 @@ class NotificationRow(Row, table=True):
     )
 
     id: str = Field(primary_key=True, sa_type=Word)
-    kind: str = Field(sa_type=Word)
+    kind: NotificationKind = Field(sa_type=_stored(NotificationKind))
     subject: str = Field(sa_type=Word)
     cause: str = Field(sa_type=Word)
     recipient: str = Field(sa_type=Word)
-    channel: str = Field(sa_type=Word)
+    channel: Channel = Field(sa_type=_stored(Channel))
     body: dict[str, Any] = Field(sa_type=CanonicalJson)
-    state: str = Field(sa_type=Word)
+    state: DeliveryState = Field(sa_type=_stored(DeliveryState))
     created_at: datetime = Field(sa_type=UtcDateTime)
     due_at: datetime = Field(sa_type=UtcDateTime)
     attempts: int
