@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -24,6 +24,9 @@ from fedclust_service import logging
 from fedclust_service.addresses import is_email
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.settings import OF_NOTIFICATIONS, Settings, SettingsError, load_settings
+
+if TYPE_CHECKING:
+    from fedclust_service.store import Store
 
 app = typer.Typer(
     name="fedclust-service",
@@ -275,21 +278,17 @@ def backup(
     secret key: keep that in another place. The database's audit trail records the backup.
     """
     from fedclust_service.bootstrap import explain_store_errors
-    from fedclust_service.clock import StoreClock
     from fedclust_service.orchestration.attention import BACKED_UP
     from fedclust_service.orchestration.audit import trail
-    from fedclust_service.store import Store, StoreError
+    from fedclust_service.store import StoreError
     from fedclust_service.store import backup as copies
 
     with explain_store_errors(settings, "no backup was made"):
         made = copies.backup(settings.store_url, out)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
     try:
-        store = Store.open(settings.store_url, StoreClock(), create=False)
-        try:
+        with contextlib.closing(_open_store(settings)) as store:
             trail.record_command(store, BACKED_UP, backup=made.sha256, bytes=made.size)
-        finally:
-            store.close()
     except StoreError as error:
         # The copy is good, for instance one that is made before an upgrade of the schema.
         print(f"fedclust-service: the backup is not recorded: {error}", file=sys.stderr)
@@ -373,27 +372,22 @@ def audit_verify(
     rewritten completely.
     """
     from fedclust_service.bootstrap import explain_store_errors
-    from fedclust_service.clock import StoreClock
     from fedclust_service.domain.audit_chain import Head
     from fedclust_service.orchestration.attention import VERIFIED
     from fedclust_service.orchestration.audit.trail import record_command, verify_trail
-    from fedclust_service.store import Store, StoreError
+    from fedclust_service.store import StoreError
 
     noted = None if head is None else Head.noted(head)
     if head is not None and noted is None:
         raise typer.BadParameter("give 64 hexadecimal digits, or NUMBER:HASH", param_hint="--head")
-    with explain_store_errors(settings):
-        store = Store.open(settings.store_url, StoreClock(), create=False)
+    with explain_store_errors(settings), contextlib.closing(_open_store(settings)) as store:
+        verdict, waiting = verify_trail(store, noted)
+        found = {"entries": verdict.head.number, "faults": len(verdict.faults)}
         try:
-            verdict, waiting = verify_trail(store, noted)
-            found = {"entries": verdict.head.number, "faults": len(verdict.faults)}
-            try:
-                record_command(store, VERIFIED, **found)
-            except StoreError as error:
-                not_recorded = f"fedclust-service: the verification is not recorded: {error}"
-                print(not_recorded, file=sys.stderr)
-        finally:
-            store.close()
+            record_command(store, VERIFIED, **found)
+        except StoreError as error:
+            not_recorded = f"fedclust-service: the verification is not recorded: {error}"
+            print(not_recorded, file=sys.stderr)
     if as_json:
         known = {"entries": verdict.head.number, "head": verdict.head.hash}
         _say(json.dumps({**known, "unsealed": waiting, "faults": verdict.faults}))
@@ -454,20 +448,22 @@ def notify_test(
         raise typer.Exit(Exit.FAILED)
 
 
+def _open_store(settings: Settings) -> Store:
+    """Open a database that exists, next to a server that may be running."""
+    from fedclust_service.clock import StoreClock
+    from fedclust_service.store import Store
+
+    return Store.open(settings.store_url, StoreClock(), create=False)
+
+
 def operators_addresses(settings: Settings) -> Iterable[str]:
     """Return the addresses of operators' accounts; say so if the database cannot be read."""
     from fedclust_service.bootstrap import explain_store_errors
-    from fedclust_service.clock import StoreClock
     from fedclust_service.domain.access import Role
-    from fedclust_service.store import Store
 
     try:
-        with explain_store_errors(settings):
-            store = Store.open(settings.store_url, StoreClock(), create=False)
-            try:
-                emails = store.read("notify.test", lambda tx: tx.principals.emails(Role.OPERATOR))
-            finally:
-                store.close()
+        with explain_store_errors(settings), contextlib.closing(_open_store(settings)) as store:
+            emails = store.read("notify.test", lambda tx: tx.principals.emails(Role.OPERATOR))
     except StartFailure as failure:
         _say(f"e-mail: the operators' accounts were not read: {failure.message}")
         return ()

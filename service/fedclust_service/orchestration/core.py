@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
+
+import structlog
 
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.notifier import Notifier
-from fedclust_service.store import Store
+from fedclust_service.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,17 @@ class Observer:
 def new_holder() -> str:
     """Return a name for this process that no other process ever had."""
     return f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def survived(thread: str) -> Iterator[None]:
+    """Log what goes wrong in the block: the thread survives every defect."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning(f"{thread}_store_error", error=type(error).__name__)
+    except Exception as error:
+        log.error(f"{thread}_error", error=type(error).__name__, exc_info=error)
 
 
 @dataclass

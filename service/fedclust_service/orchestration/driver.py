@@ -12,13 +12,12 @@ processes of a pool.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,7 +46,7 @@ from fedclust_service.orchestration.aggregation_pool import (
     PooledAggregation,
     ProcessLost,
 )
-from fedclust_service.orchestration.core import AggregationEnd, CoordinatorCore
+from fedclust_service.orchestration.core import AggregationEnd, CoordinatorCore, survived
 from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.provenance import platform_of
 from fedclust_service.orchestration.round_lifecycle import (
@@ -148,7 +147,7 @@ class Driver(BackgroundThread):
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._co.aggregation_due.clear()
-            with _survived():
+            with survived("driver"):
                 while not self._stopping.is_set() and self._begin_next():
                     pass
             self._pool.end_idle()
@@ -177,7 +176,7 @@ class Driver(BackgroundThread):
 
     def _carry_out_here(self, work: _Work) -> None:
         try:
-            with _survived():
+            with survived("driver"):
                 self._carry_out(work)
         finally:
             self._working.discard(threading.current_thread())
@@ -411,17 +410,6 @@ class Driver(BackgroundThread):
         """End a computation that is not wanted any more, if it has a process of its own."""
         if work.pooled is not None:
             work.pooled.end()
-
-
-@contextlib.contextmanager
-def _survived() -> Iterator[None]:
-    """Log what goes wrong: the thread survives every defect; the round does not."""
-    try:
-        yield
-    except StoreError as error:
-        log.warning("driver_store_error", error=type(error).__name__)
-    except Exception as error:
-        log.error("driver_error", error=type(error).__name__, exc_info=error)
 
 
 def _log_fields(work: _Work) -> dict[str, Any]:

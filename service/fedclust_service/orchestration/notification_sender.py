@@ -26,9 +26,9 @@ from fedclust_service.domain.notification import (
     Sender,
     next_attempt,
 )
-from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.core import CoordinatorCore, survived
 from fedclust_service.orchestration.notifications import is_stale
-from fedclust_service.store import StoreError, Tx
+from fedclust_service.store import Tx
 
 log = structlog.get_logger(__name__)
 #: Deliveries of a channel under way at once, so that a slow one does not delay the others. Mails
@@ -47,13 +47,9 @@ class NotificationSender(BackgroundThread):
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
+            with survived("notification"):
                 while not self._stopping.is_set() and self.run_once():
                     pass
-            except StoreError as error:
-                log.warning("notification_store_error", error=type(error).__name__)
-            except Exception as error:  # the thread survives every defect
-                log.error("notification_error", error=type(error).__name__, exc_info=error)
             self._stopping.wait(self._co.limits.send_poll_s)
 
     def run_once(self) -> bool:

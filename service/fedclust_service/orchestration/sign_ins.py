@@ -50,16 +50,6 @@ class SignedIn:
         return hmac.compare_digest(csrf.encode(), self.csrf.encode())
 
 
-@dataclass(frozen=True)
-class SignInInfo:
-    """A sign-in as its holder sees it in a list."""
-
-    id: str
-    token_id: str
-    created_at: datetime
-    last_used_at: datetime
-
-
 def known_token(co: Coordinator, token: str) -> str:
     """Return the id that a token names, even with a wrong secret; empty if no token has it."""
     try:
@@ -161,11 +151,10 @@ def end_every(co: Coordinator) -> None:
     commit(co, "sign_out.every", work)
 
 
-def list_sign_ins(co: Coordinator, actor: Actor) -> tuple[SignInInfo, ...]:
+def list_sign_ins(co: Coordinator, actor: Actor) -> Sequence[SignIn]:
     """Return the actor's own open sign-ins, newest first."""
     now = co.clock.now()
-    rows = co.store.read("sign_in.list", lambda tx: _open(co, tx, actor, now))
-    return tuple(SignInInfo(row.id, row.token_id, row.created_at, row.last_used_at) for row in rows)
+    return co.store.read("sign_in.list", lambda tx: _open(co, tx, actor, now))
 
 
 def _open(co: Coordinator, tx: Tx, actor: Actor, now: datetime) -> Sequence[SignIn]:

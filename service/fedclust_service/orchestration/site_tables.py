@@ -161,9 +161,4 @@ def accept_table(
 
 
 def _info(table: SiteTable) -> SiteTableInfo:
-    return SiteTableInfo(
-        table_id=table.table_id,
-        number=table.number,
-        head=table.head,
-        accepted_at=table.accepted_at,
-    )
+    return SiteTableInfo.model_validate(table, from_attributes=True)

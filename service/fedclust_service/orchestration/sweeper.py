@@ -18,7 +18,7 @@ from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
 from fedclust_service.domain.round import FailureReason, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration import notifications
-from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.core import CoordinatorCore, survived
 from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.round_lifecycle import (
     changes_anything,
@@ -54,7 +54,7 @@ class Sweeper(BackgroundThread):
         upgraded = False
         tidied_at: datetime | None = None
         while not self._stopping.is_set():
-            try:
+            with survived("sweeper"):
                 if not upgraded:
                     end_unsupported(self._co)
                     upgraded = True
@@ -63,10 +63,6 @@ class Sweeper(BackgroundThread):
                     tidied_at = self._co.clock.now()
                     look_after_notifications(self._co)
                     remove_sign_ins(self._co)
-            except StoreError as error:
-                log.warning("sweeper_store_error", error=type(error).__name__)
-            except Exception as error:  # the thread survives every defect
-                log.error("sweeper_error", error=type(error).__name__, exc_info=error)
             self._stopping.wait(self._co.limits.sweep_every_s)
 
 

@@ -105,17 +105,12 @@ def check(connection: Connection) -> None:
     )
 
 
-def upgrade_with(engine: Engine, revision: str = "head") -> None:
-    """Upgrade as `upgrade` does, over a write engine and without a lock."""
-    _run_migration(engine, revision, up=True)
-
-
 def _migrate(url: str, revision: str, *, up: bool) -> None:
     made = _engines(url)
     try:
         lock = serving_lock(made.file) if made.file else None
         try:
-            _run_migration(made.write, revision, up=up)
+            migrate_with(made.write, revision, up=up)
         finally:
             if lock:
                 lock.release()
@@ -123,7 +118,8 @@ def _migrate(url: str, revision: str, *, up: bool) -> None:
         made.dispose()
 
 
-def _run_migration(engine: Engine, revision: str, *, up: bool) -> None:
+def migrate_with(engine: Engine, revision: str = "head", *, up: bool = True) -> None:
+    """Upgrade or downgrade over a write engine and without a lock. Raises as `upgrade`."""
     from alembic import command
 
     config = _alembic_config()

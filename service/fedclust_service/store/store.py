@@ -278,7 +278,7 @@ class Store:
                     "that name, and the user and password"
                 ) from None
             raise translate(error, "open") from None
-        migrations.upgrade_with(self._engines.write)
+        migrations.migrate_with(self._engines.write)
 
     def _database_time(self) -> datetime:
         ask = text("SELECT clock_timestamp()")

@@ -81,10 +81,10 @@ def _stored(kind: type[StrEnum]) -> type[TypeDecorator[StrEnum]]:
         impl = Word
         cache_ok = True
 
-        def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
             return None if value is None else str(value)
 
-        def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:  # noqa: ARG002
+        def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
             return None if value is None else kind(value)
 
     return Stored

@@ -290,8 +290,7 @@ def test_the_overview_says_what_needs_attention_and_where_to_solve_it(
 def test_every_kind_of_attention_has_a_sentence() -> None:
     elsewhere = {"notifications-waiting", "backup-old", "disk-low"}
     for kind in get_args(AttentionKind):
-        item = Attention.to(kind, "site:north", ManualClock().now(), 3, "why")
-        (matter,) = matters([item], [])
+        (matter,) = matters([Attention.to(kind, "site:north", ManualClock().now(), 3, "why")], [])
         assert matter.what.endswith(".")
         assert matter.to_do, kind
         assert (matter.where is None) == (kind in elsewhere)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -210,16 +210,21 @@ def _consent(page: PageRequest, definition: Definition) -> list[tuple[str, tuple
 def _show(page: PageRequest, form: SessionForm, *, status: int = 200) -> Response:
     """Return the page; after a refusal to create (``status``) every message is shown."""
     form, definition = (form, None) if status != 200 else form.checked(_check(page))
-    values = _values(page, form, definition)
-    if status == 200:
-        values["form"] = form.while_typing()
+    return show_form(page, form, _values(page, form, definition), status)
+
+
+def show_form(
+    page: PageRequest, form: SessionForm, values: Mapping[str, Any], status: int
+) -> Response:
+    """Return the page of a form with what it shows of it."""
     registered = [] if form.study is not None else enabled_sites(page)
     names = {each.name for each in registered}
+    refused = status != 200
     return page.render(
         "session_form.html",
         status=status,
-        **values,
-        refused=status != 200,
+        **{**values, "form": form if refused else form.while_typing()},
+        refused=refused,
         methods=[METHODS[name] for name in METHODS],
         sites=registered,
         persons_field=GUESSED_PERSONS,

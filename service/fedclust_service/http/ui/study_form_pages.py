@@ -6,19 +6,17 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from fedclust.methods.registry import METHODS
 from fedclust.study import StudyCreate
 from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
 from fedclust_service.http.ui.page_request import PageRequest, get, post
-from fedclust_service.http.ui.session_form import GUESSED_PERSONS
 from fedclust_service.http.ui.session_form_pages import (
     FINAL,
     as_file,
-    enabled_sites,
     options_changed,
+    show_form,
 )
 from fedclust_service.http.ui.session_form_sources import after_button, new_form, read_form
 from fedclust_service.http.ui.study_form import StudyForm
@@ -52,10 +50,9 @@ def _act(page: PageRequest) -> Response:
 def _check_typed(page: PageRequest) -> Response:
     require(page.actor, "study.create")
     form = _read(page)
-    values = _values(page, form)
-    return page.render(
-        "session_form_check.html", **values, options_changed=options_changed(page, form)
-    )
+    checked, values = _checked(page, form)
+    values |= {"form": checked.while_typing(), "options_changed": options_changed(page, form)}
+    return page.render("session_form_check.html", **values)
 
 
 def _download(page: PageRequest) -> Response:
@@ -73,8 +70,8 @@ def _request(body: bytes) -> StudyCreate:
     return parse(StudyCreate, body)
 
 
-def _values(page: PageRequest, form: StudyForm) -> dict[str, Any]:
-    """Return what the page shows of a form that is being filled in."""
+def _checked(page: PageRequest, form: StudyForm) -> tuple[StudyForm, dict[str, Any]]:
+    """Return a form that is being filled in with its messages, and what the page shows of it."""
 
     def check(body: bytes) -> StudyCreate:
         request = _request(body)
@@ -82,13 +79,11 @@ def _values(page: PageRequest, form: StudyForm) -> dict[str, Any]:
         return request
 
     form, request = form.checked(check)
-    shown = form.while_typing()
-    return {
-        "form": shown,
+    return form, {
         "kind": "study",
         "complete": request is not None,
         "open": form.open,
-        "wrong": len(shown.errors) + len(form.general),
+        "wrong": len(form.while_typing().errors) + len(form.general),
         "worth": () if request is None else points_of_study(request.features),
         "consent": (),
     }
@@ -96,21 +91,8 @@ def _values(page: PageRequest, form: StudyForm) -> dict[str, Any]:
 
 def _show(page: PageRequest, form: StudyForm, *, status: int = 200) -> Response:
     """Return the page; after a refusal to create (``status``) every message is shown."""
-    values = _values(page, form)
-    if status != 200:
-        values["form"] = form
-    registered = enabled_sites(page)
-    names = {each.name for each in registered}
-    return page.render(
-        "session_form.html",
-        status=status,
-        **values,
-        refused=status != 200,
-        methods=[METHODS[name] for name in METHODS],
-        sites=registered,
-        persons_field=GUESSED_PERSONS,
-        further=[name for name in form.sites if name not in names],
-    )
+    checked, values = _checked(page, form)
+    return show_form(page, form if status != 200 else checked, values, status)
 
 
 ROUTES = (

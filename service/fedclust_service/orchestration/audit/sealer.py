@@ -15,16 +15,12 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-import structlog
-
 from fedclust_service.background import BackgroundThread
 from fedclust_service.domain.audit_chain import Head
-from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.core import CoordinatorCore, survived
 from fedclust_service.orchestration.notifier import Notifier
-from fedclust_service.store import StoreError, Tx
+from fedclust_service.store import Tx
 from fedclust_service.store.audit import SealedBatch
-
-log = structlog.get_logger(__name__)
 
 _BATCH = 500
 #: The wait for entries that are written together with the one that woke the thread.
@@ -126,18 +122,12 @@ class Sealer(BackgroundThread):
         self._release()
 
     def _once(self) -> None:
-        try:
+        with survived("sealer"):
             self.run_once()
-        except StoreError as error:
-            log.warning("sealer_store_error", error=type(error).__name__)
-        except Exception as error:  # the thread survives every defect
-            log.error("sealer_error", error=type(error).__name__, exc_info=error)
 
     def _release(self) -> None:
         co = self._co
-        try:
+        with survived("sealer"):
             state = co.store.read("seal.look", lambda tx: tx.chain.state())
             if state.lease_holder == co.holder:
                 co.store.run_tx("seal.release", lambda tx: tx.chain.release(co.holder))
-        except StoreError as error:
-            log.warning("sealer_store_error", error=type(error).__name__)
