@@ -32,22 +32,20 @@ TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
 
 @dataclass(frozen=True)
 class _Event:
-    """What has happened. ``cause`` distinguishes it from others of its kind and subject.
+    """What has happened to a session, or to the token of an account.
 
-    ``text`` is for operators, analysts and the webhook; ``own_text`` for a site of the session, by
-    name, or for the owner of a token.
+    ``cause`` distinguishes it from others of its kind and subject. ``text`` is for operators,
+    analysts and the webhook; ``own_text`` for a site of the session, by name, or for the owner of a
+    token.
     """
 
     kind: NotificationKind
-    subject: str
+    about: Session | Principal
     cause: str
     text: str
     own_text: Callable[[str], str]
-    session: str | None = None
     round: int | None = None
     sites: Sequence[str] = ()
-    state: str | None = None
-    account: str | None = None
     expires_at: datetime | None = None
     #: Who gets a mail: whether the operators do, and the names of accounts.
     operators: bool = True
@@ -61,14 +59,12 @@ def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> No
         uow,
         _Event(
             kind=NotificationKind.INVITED,
-            subject=session.name,
+            about=session,
             # A site is invited once, so its name identifies this invitation.
             cause=f"invited with {names[0]}",
             text=texts.invited(session.name, names),
             own_text=lambda site: texts.site_invited(session.name, site),
-            session=session.name,
             sites=names,
-            state=session.state.value,
             operators=False,
             accounts={Role.SITE: names},
         ),
@@ -104,14 +100,12 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
         uow,
         _Event(
             kind=NotificationKind.OVERDUE,
-            subject=session.name,
+            about=session,
             cause=cause,
             text=text,
             own_text=lambda site: texts.site_late(session.name, current.number, site, at),
-            session=session.name,
             round=current.number,
             sites=late,
-            state=session.state.value,
             accounts={Role.SITE: late, **_creator(session)},
         ),
     )
@@ -123,13 +117,11 @@ def session_held(uow: UnitOfWork, session: Session, current: Round) -> None:
         uow,
         _Event(
             kind=NotificationKind.HELD,
-            subject=session.name,
+            about=session,
             cause=f"round {current.number} held at {uow.now.isoformat()}",
             text=texts.held(session.name, current.number, session.deaths),
             own_text=lambda _: "",
-            session=session.name,
             round=current.number,
-            state=session.state.value,
             accounts=_creator(session),
         ),
     )
@@ -149,14 +141,12 @@ def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> 
         uow,
         _Event(
             kind=kind,
-            subject=name,
+            about=session,
             cause=session.state.value,
             text=text,
             own_text=lambda _: own_text,
-            session=name,
             round=last_round,
             sites=sites,
-            state=session.state.value,
             accounts={Role.SITE: sites, **_creator(session)},
         ),
     )
@@ -176,11 +166,10 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
         uow,
         _Event(
             kind=NotificationKind.TOKEN_EXPIRING,
-            subject=owner.key,
+            about=owner,
             cause=f"token {token.id} within {reached[0].days} days",
             text=texts.token_expiring(*named),
             own_text=lambda _: texts.own_token_expiring(*named),
-            account=owner.key,
             expires_at=token.expires_at,
             # An operator gets the operators' mail.
             accounts={} if owner.role is Role.OPERATOR else {owner.role: [owner.name]},
@@ -243,7 +232,7 @@ def _mails_of(uow: UnitOfWork, event: _Event) -> Iterable[tuple[str, str]]:
                 yield f"{Role.OPERATOR.value}:{name}", event.text
     for role, names in event.accounts.items():
         for name in uow.tx.principals.emails(role, names) if names else ():
-            own = role is Role.SITE or event.account is not None
+            own = role is Role.SITE or isinstance(event.about, Principal)
             yield f"{role.value}:{name}", event.own_text(name) if own else event.text
 
 
@@ -251,12 +240,13 @@ def _outbox_row(
     uow: UnitOfWork, event: _Event, recipient: str, channel: Channel, text: str
 ) -> Notification:
     new, url = secrets.token_hex(16), uow.outgoing.public_url
-    link = None if url is None or event.session is None else f"{url}/ui/sessions/{event.session}"
-    ends = event.expires_at
+    about, ends = event.about, event.expires_at
+    session = about if isinstance(about, Session) else None
+    link = None if url is None or session is None else f"{url}/ui/sessions/{session.name}"
     return Notification(
         id=new,
         kind=event.kind,
-        subject=event.subject,
+        subject=about.name if isinstance(about, Session) else about.key,
         cause=event.cause,
         recipient=recipient,
         channel=channel,
@@ -264,11 +254,11 @@ def _outbox_row(
             "id": new,
             "kind": event.kind.value,
             "time": _rfc3339(uow.now),
-            "session": event.session,
+            "session": None if session is None else session.name,
             "round": event.round,
             "sites": list(event.sites),
-            "state": event.state,
-            "account": event.account,
+            "state": None if session is None else session.state.value,
+            "account": about.key if isinstance(about, Principal) else None,
             "expires_at": None if ends is None else _rfc3339(ends),
             "text": texts.with_address(text, url, link),
             "link": link,

@@ -179,12 +179,12 @@ def test_another_variant_shows_its_own_defaults() -> None:
 def test_rows_of_features_come_and_go() -> None:
     form = new_form("fkm").add_names('\ufeff\n"age";sex;"blood; pressure";age\n1;2;3\n')
     assert [each["name"] for each in form.body["features"]] == ["age", "sex", "blood; pressure"]
-    form = form.remove_row(form.rows[1]).add_names("age,chol")
+    form = form.remove_row(form.rows["/features"][1]).add_names("age,chol")
     assert [each["name"] for each in form.body["features"]] == ["age", "blood; pressure", "chol"]
     again = read_form(typed(form), None)
     assert again.body["features"] == form.body["features"]
     full = form.add_names(",".join(f"x{n}" for n in range(MOST_ROWS + 5)))
-    assert len(full.rows) == MOST_ROWS
+    assert len(full.rows["/features"]) == MOST_ROWS
     assert len(full.notes) == 1
 
 
@@ -194,14 +194,14 @@ def test_a_form_holds_so_many_features_however_many_are_given() -> None:
         new_form("lloyd").add_names(",".join(names)),
         form_of({"features": names}, None),
     ):
-        assert len(form.rows) == MOST_ROWS
+        assert len(form.rows["/features"]) == MOST_ROWS
         assert len(form.notes) == 1
         assert [each["name"] for each in form.body["features"]] == names[:MOST_ROWS]
 
 
 def test_a_study_gives_what_the_form_leaves_alone() -> None:
     form = new_form(None, STUDY)
-    assert (form.method, form.taken, form.rows) == ("kfed", ("feature:age", "feature:chol"), ())
+    assert (form.method, form.taken, form.rows) == ("kfed", ("feature:age", "feature:chol"), {})
     shown = {each.name: form.text(each) for each in (*form.about, *form.shown_options)}
     assert (shown["title"], shown["refine"]) == ("Hearts", "2")
     form = read_form(typed(form, name="heart", config__n_clusters="3"), STUDY)
@@ -280,7 +280,7 @@ def test_a_form_makes_outcomes_of_every_kind_and_shows_them_again() -> None:
         "sites": list(SITES),
     }
     form = form_of(body, None)
-    assert (len(form.rows), len(form.outcomes), form.notes) == (2, 4, ())
+    assert ([*map(len, form.rows.values())], form.notes) == ([2, 4], ())
     form, definition = read_form(typed(form), None).checked(check)
     assert (form.errors, form.general) == ({}, ())
     assert definition is not None
@@ -316,7 +316,7 @@ def test_rows_of_outcomes_are_removed_with_their_guess() -> None:
     assert (form.guessed_shares, form.guessed_persons) == ({"died": 0.12}, 800)
     assert "guess" not in form.json
     form = form.remove_row(0, table="/outcomes").add_row(table="/outcomes")
-    assert (form.outcomes, form.guessed_shares) == ((0,), {})
+    assert (form.rows["/outcomes"], form.guessed_shares) == ((0,), {})
     for text in ("", "many", "0", "150", "-3"):
         assert replace(form, texts={"/guess/outcomes/0": text}).guessed_shares == {}
         assert replace(form, texts={"/guess/persons": "-1"}).guessed_persons is None
@@ -332,4 +332,4 @@ def test_a_study_gives_a_column_as_feature_and_as_outcome() -> None:
     fewer = replace(form, taken=("feature:died",))
     assert fewer.body["features"] == [{"name": "died", "kind": "binary"}]
     shown = form_of({"features": [OUTCOMES[0]]}, study)
-    assert (shown.taken, shown.outcomes) == (("outcome:died",), ())
+    assert (shown.taken, shown.numbers("/outcomes")) == (("outcome:died",), ())

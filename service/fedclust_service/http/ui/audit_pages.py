@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from starlette.responses import Response
 
 from fedclust_service.domain.access import AuditSearch, require
 from fedclust_service.domain.audit_chain import Head
 from fedclust_service.http.ui.address import account_path, address
-from fedclust_service.http.ui.filled_form import FilledForm
+from fedclust_service.http.ui.filled_form import FilledForm, read_time
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.orchestration.admin import AdminAuditEntry, list_audit
 from fedclust_service.orchestration.audit.trail import (
@@ -116,7 +115,8 @@ def _asked(page: PageRequest) -> FilledForm:
         for name in _WORDS
         if texts[name] and not _KNOWN.fullmatch(texts[name].lower())
     }
-    wrong |= {name: _NOT_A_TIME for name in _TIMES if texts[name] and _time(texts[name]) is None}
+    times = {name: texts[name] for name in _TIMES if texts[name]}
+    wrong |= {name: _NOT_A_TIME for name, text in times.items() if read_time(text) is None}
     return FilledForm(texts, wrong)
 
 
@@ -127,18 +127,9 @@ def _search(form: FilledForm) -> AuditSearch:
         actor=said["actor"],
         action=said["action"],
         part=said["text"],
-        since=_time(form.text("since")),
-        until=_time(form.text("until")),
+        since=read_time(form.text("since")),
+        until=read_time(form.text("until")),
     )
-
-
-def _time(text: str) -> datetime | None:
-    """Read a time as a browser's input writes it, which has no zone: it is UTC."""
-    try:
-        found = datetime.fromisoformat(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 # --- the verification -----------------------------------------------------------------------------

@@ -27,7 +27,12 @@ from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.orchestration import principals, site_tables
 from fedclust_service.orchestration.attention import EXPIRING_IN
 
-_DAYS = str(TokenCreate().expires_in_days)
+#: The forms of the page of an account before somebody fills them in.
+_EMPTY = {
+    "form": FilledForm(),
+    "days": FilledForm({"expires_in_days": str(TokenCreate().expires_in_days)}),
+    "chain": FilledForm(),
+}
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,11 @@ def _typed(page: PageRequest, *names: str) -> FilledForm:
     return FilledForm({name: page.form.get(name, "").strip() for name in names})
 
 
+def _whole(text: str) -> int | str:
+    """Return a number; other text as it is, which the model refuses at its field."""
+    return int(text) if text.isdecimal() and len(text) < 11 else text
+
+
 # --- one of them ----------------------------------------------------------------------------------
 
 
@@ -155,14 +165,9 @@ def _show(role: Role, page: PageRequest) -> Response:
 
 
 def _shown(
-    page: PageRequest,
-    person: Person,
-    *,
-    form: FilledForm | None = None,
-    days: FilledForm | None = None,
-    chain: FilledForm | None = None,
-    status: int = 200,
+    page: PageRequest, person: Person, *, status: int = 200, **forms: FilledForm
 ) -> Response:
+    """Return the page; ``forms`` are those that were filled in: form, days or chain."""
     whole, tables = sees_tokens(page.actor), None
     if whole and person.role is Role.SITE:
         cursor = page.query("tables")
@@ -174,10 +179,15 @@ def _shown(
         whole=whole,
         tables=tables,
         further=tables and tables.next and address(person.path, tables=tables.next),
-        chain=chain or FilledForm(),
-        form=form or FilledForm(),
-        days=days or FilledForm({"expires_in_days": _DAYS}),
+        **{**_EMPTY, **forms},
     )
+
+
+def _shown_again(role: Role, page: PageRequest, refusal: Refusal, **forms: FilledForm) -> Response:
+    """Return the page with the messages of a refusal; a refusal without messages has its own."""
+    if not refusal.errors:
+        raise refusal
+    return _shown(page, _find(role, page), status=refusal.status, **forms)
 
 
 def _change(role: Role, page: PageRequest) -> Response:
@@ -187,10 +197,7 @@ def _change(role: Role, page: PageRequest) -> Response:
         body = checked(PrincipalPatch, form.texts)
         info = principals.patch_principal(page.co, page.actor, role, page.param("name"), body)
     except Refusal as refusal:
-        if not refusal.errors:
-            raise
-        person, wrong = _find(role, page), form.refused(refusal)
-        return _shown(page, person, form=wrong, status=refusal.status)
+        return _shown_again(role, page, refusal, form=form.refused(refusal))
     return page.redirect(f"{_path(role)}/{info.name}", "changed")
 
 
@@ -235,16 +242,11 @@ def _issue(role: Role, page: PageRequest) -> Response:
     form = _typed(page, "expires_in_days")
     days = form.texts["expires_in_days"]
     try:
-        # What is no number is refused by the model, with its message at the field.
-        number = int(days) if days.isdecimal() and len(days) < 6 else days
-        body = checked(TokenCreate, {"expires_in_days": number})
+        body = checked(TokenCreate, {"expires_in_days": _whole(days)})
         name = page.param("name")
         issued = principals.issue_token(page.co, page.actor, role, name, body)
     except Refusal as refusal:
-        if not refusal.errors:
-            raise
-        person, wrong = _find(role, page), form.refused(refusal)
-        return _shown(page, person, days=wrong, status=refusal.status)
+        return _shown_again(role, page, refusal, days=form.refused(refusal))
     # The only answer that holds the token; a redirect could not carry it.
     return page.render(
         "token_issued.html",
@@ -293,18 +295,12 @@ class _TypedTable(TableAcceptance):
 def _accept_table(page: PageRequest) -> Response:
     require(page.actor, "table.accept")
     form, name = _typed(page, "table_id", "number", "head"), page.param("name")
-    number = form.texts["number"]
     try:
-        # What is no number is refused by the model, with its message at the field.
-        read = int(number) if number.isdecimal() and len(number) < 11 else number
-        typed = checked(_TypedTable, {**form.texts, "number": read})
+        typed = checked(_TypedTable, {**form.texts, "number": _whole(form.texts["number"])})
         body = TableAcceptance(number=typed.number, head=typed.head)
         site_tables.accept_table(page.co, page.actor, name, typed.table_id, body)
     except Refusal as refusal:
-        if not refusal.errors:
-            raise
-        person, wrong = _find(Role.SITE, page), form.refused(refusal)
-        return _shown(page, person, chain=wrong, status=refusal.status)
+        return _shown_again(Role.SITE, page, refusal, chain=form.refused(refusal))
     return page.redirect(f"{_path(Role.SITE)}/{name}", "table-accepted")
 
 

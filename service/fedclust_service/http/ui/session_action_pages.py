@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -15,7 +15,7 @@ from fedclust.schema.times import write_time
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import absent, require
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.ui.filled_form import checked
+from fedclust_service.http.ui.filled_form import checked, read_time
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.session_form_pages import enabled_sites
 from fedclust_service.http.ui.session_view import SessionView, listed, load_view
@@ -166,20 +166,13 @@ def _show_deadline(_: PageRequest, view: SessionView) -> _Shown:
 
 
 def _move_deadline(page: PageRequest) -> None:
-    chosen = _time(page.form.get("at") or page.form.get("deadline", ""))
+    chosen = read_time(page.form.get("at") or page.form.get("deadline", ""))
+    if chosen is None:
+        raise Refusal("invalid", "Give a date and a time, such as 2026-03-01 12:00.")
     if chosen <= page.co.clock.now():
         raise Refusal("invalid", "This time has passed. To end the round now, close it instead.")
     body = SessionPatch(deadline=chosen)
     sessions.patch_session(page.co, page.actor, page.param("session"), body)
-
-
-def _time(text: str) -> datetime:
-    """Read a time; one without a zone, as browsers' fields give it, is in UTC."""
-    try:
-        read = datetime.fromisoformat(text)
-        return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise Refusal("invalid", "Give a date and a time, such as 2026-03-01 12:00.") from None
 
 
 # --- its sites ------------------------------------------------------------------------------------

@@ -120,8 +120,8 @@ class SessionForm:
         Gives sites, features and defaults.
     texts : mapping of str to str
         What was typed, by the pointer of the input. Inputs that are not here show their default.
-    rows, outcomes : tuple of int
-        The numbers of the rows of features, and of outcomes, in their order.
+    rows : mapping of str to tuple of int
+        The numbers of the rows of each table, in their order; a table that is not here has none.
     sites : tuple of str
         Those chosen, unless a study gives them.
     taken : tuple of str
@@ -137,8 +137,7 @@ class SessionForm:
     method: str
     study: StudyInfo | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
-    rows: tuple[int, ...] = ()
-    outcomes: tuple[int, ...] = ()
+    rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -183,12 +182,15 @@ class SessionForm:
     @property
     def feature_rows(self) -> tuple[FormField, ...]:
         """A group of inputs for each row of the table of features."""
-        return tuple(row_field(number) for number in self.rows)
+        return self._rows_of("/features")
 
     @property
     def outcome_rows(self) -> tuple[FormField, ...]:
         """A group of inputs for each row of the table of outcomes."""
-        return tuple(row_field(number, "/outcomes") for number in self.outcomes)
+        return self._rows_of("/outcomes")
+
+    def _rows_of(self, table: str) -> tuple[FormField, ...]:
+        return tuple(row_field(number, table) for number in self.numbers(table))
 
     @property
     def all_rows(self) -> tuple[FormField, ...]:
@@ -485,7 +487,7 @@ class SessionForm:
 
     def add_row(self, texts: Mapping[str, str] | None = None, *, table: str = "/features") -> Self:
         """Return the form with one more row of a table, which shows these texts by column."""
-        numbers = self._numbers(table)
+        numbers = self.numbers(table)
         if len(numbers) >= MOST_ROWS:
             note = (
                 f"A form holds {MOST_ROWS} {table[1:]}. Write more into the JSON, for "
@@ -499,17 +501,16 @@ class SessionForm:
     def remove_row(self, number: int, *, table: str = "/features") -> Self:
         """Return the form without a row of a table."""
         start = (f"{table}/{number}/", f"/guess{table}/{number}")
-        kept = tuple(row for row in self._numbers(table) if row != number)
+        kept = tuple(row for row in self.numbers(table) if row != number)
         texts = {name: text for name, text in self.texts.items() if not name.startswith(start)}
         return self._with_rows(table, kept, texts)
 
-    def _numbers(self, table: str) -> tuple[int, ...]:
-        return self.outcomes if table == "/outcomes" else self.rows
+    def numbers(self, table: str) -> tuple[int, ...]:
+        """Return the numbers of the rows of a table."""
+        return self.rows.get(table, ())
 
     def _with_rows(self, table: str, numbers: tuple[int, ...], texts: Mapping[str, str]) -> Self:
-        if table == "/outcomes":
-            return replace(self, outcomes=numbers, texts=texts)
-        return replace(self, rows=numbers, texts=texts)
+        return replace(self, rows={**self.rows, table: numbers}, texts=texts)
 
     def add_names(self, line: str) -> Self:
         """Return the form with a row for each name in the first line of a CSV file."""
@@ -520,15 +521,17 @@ class SessionForm:
         new = [name for name in dict.fromkeys(names) if name not in known]
         form = self._without_empty_rows()
         # One more than fit: adding it says so.
-        for name in new[: MOST_ROWS - len(form.rows) + 1]:
+        for name in new[: MOST_ROWS - len(form.numbers("/features")) + 1]:
             form = form.add_row({"name": name})
         return form
 
     def _without_empty_rows(self) -> Self:
         kept = tuple(
-            number for number in self.rows if take(row_field(number), self.texts) is not UNSET
+            number
+            for number in self.numbers("/features")
+            if take(row_field(number), self.texts) is not UNSET
         )
-        return replace(self, rows=kept)
+        return self._with_rows("/features", kept, self.texts)
 
 
 def options_in_study(method: str, study: StudyInfo | None) -> FormField:

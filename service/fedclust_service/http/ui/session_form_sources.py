@@ -63,8 +63,7 @@ def read_form(items: Iterable[tuple[str, str]], study: StudyInfo | None) -> Sess
         method if method in METHODS else new_form(None, study).method,
         study,
         {name: text for name, text in texts.items() if not name.startswith(SHOWN)},
-        tuple(rows["/features"]),
-        tuple(rows["/outcomes"]),
+        {table: tuple(numbers) for table, numbers in rows.items()},
         tuple(sites),
         tuple(taken),
     )
@@ -116,7 +115,7 @@ def form_of(body: Mapping[str, Any], study: StudyInfo | None) -> SessionForm:
 def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
     """Return the form with these features: those of the study are chosen, others get a row."""
     known, taken, rest = all_features(form.study), [], False
-    form = replace(form, rows=(), outcomes=())
+    form = replace(form, rows={})
     for each in features:
         declared = {"name": each} if isinstance(each, str) else each
         if not isinstance(declared, Mapping):
@@ -126,7 +125,7 @@ def _with_features(form: SessionForm, features: Sequence[Any]) -> SessionForm:
             taken.append(key)
             continue
         table = "/outcomes" if declared.get("role") == "outcome" else "/features"
-        if len(form.rows if table == "/features" else form.outcomes) == MOST_ROWS:
+        if len(form.numbers(table)) == MOST_ROWS:
             rest = True
             continue
         texts = fill(row_field(0, table), declared)
