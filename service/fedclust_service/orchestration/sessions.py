@@ -304,7 +304,8 @@ def patch_session(
             _invite(co.limits, uow, actor, session, body.invite)
         if body.deadline is not None:
             _move_deadline(uow, actor, session, body.deadline)
-        return _info_for(uow.tx, actor, _reloaded(uow.tx, session), uow.now)
+        changed = uow.tx.sessions.get_by_id(session.id) or session
+        return _info_for(uow.tx, actor, changed, uow.now)
 
     return commit(co, "session.change", work)
 
@@ -455,10 +456,6 @@ def delete_session(co: Coordinator, actor: Actor, name: str) -> None:
 
 def _invitation(session: Session, site: str, now: datetime) -> Participation:
     return Participation(session.id, site, ParticipationState.INVITED, invited_at=now)
-
-
-def _reloaded(tx: Tx, session: Session) -> Session:
-    return tx.sessions.get_by_id(session.id) or session
 
 
 def _session_info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
