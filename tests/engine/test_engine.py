@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedclust import engine
 from fedclust.engine import EngineState, Plan, evaluation, evidence, preparation, sweep
-from fedclust.engine.sweep_messages import SweepTask
+from fedclust.engine.sweep import SweepTask
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.finalize import complete_result, merge_equal_centroids

@@ -12,7 +12,7 @@ from sklearn.datasets import make_blobs
 
 from fedclust import engine, simulate
 from fedclust.definition import DefinitionError
-from fedclust.engine import Plan, evidence, sweep
+from fedclust.engine import Plan, coordinator, evidence, stages, sweep
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd import Config
@@ -146,8 +146,8 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
     (first, second), _ = evidence.measured(raw, contributions, config)
     assert first is not None
     assert second is None
-    complete = sweep.complete_entries(raw, (first, second), together.history_)
-    done = sweep.report_recommended(complete, binary=False)
+    complete = stages.complete_entries(raw, (first, second), together.history_)
+    done = coordinator.report_recommended(complete, binary=False)
     assert done.n_clusters == 2
     unmeasured = done.at(5)
     assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)

@@ -12,7 +12,7 @@ import pytest
 
 from fedclust import engine
 from fedclust.engine import preparation
-from fedclust.engine.sweep_messages import SweepPayload, SweepTask
+from fedclust.engine.sweep import SweepPayload, SweepTask
 from fedclust.wire import codec
 from support.fake_coordinator import FakeCoordinator
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.engine.consent_check import check_method_task
+from fedclust.engine.stages import check_method_task
 from fedclust.methods import fkm
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement

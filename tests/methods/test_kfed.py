@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust import engine
 from fedclust.engine import Plan
-from fedclust.engine.consent_check import check_method_task
+from fedclust.engine.stages import check_method_task
 from fedclust.methods import kfed
 from fedclust.methods.common import kmeans_rounds, local_kmeans
 from fedclust.methods.kfed import local_cells

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedclust.engine import Plan
-from fedclust.engine.consent_check import check_method_task
+from fedclust.engine.stages import check_method_task
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.schema.errors import RuleViolation

@@ -14,7 +14,7 @@ from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 from fedclust import simulate
-from fedclust.engine.consent_check import check_method_task
+from fedclust.engine.stages import check_method_task
 from fedclust.methods.mixture import METHOD, State
 from fedclust.methods.mixture.artificial import draw_persons
 from fedclust.methods.mixture.classes import Classes

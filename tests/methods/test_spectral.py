@@ -13,7 +13,7 @@ from sklearn.manifold import spectral_embedding
 
 from fedclust import engine
 from fedclust.engine import Plan
-from fedclust.engine.consent_check import check_method_task
+from fedclust.engine.stages import check_method_task
 from fedclust.methods import spectral
 from fedclust.methods.spectral import embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedclust.engine.coordinator import EngineState, advance, check_roster, start
-from fedclust.engine.message_check import MAX_COUNT, check
+from fedclust.engine.checks import MAX_COUNT, check
+from fedclust.engine.coordinator import advance, check_roster, start
 from fedclust.engine.outside import OutsideLimits, outside_limits
 from fedclust.engine.placement import (
     Placement,
@@ -12,19 +12,10 @@ from fedclust.engine.placement import (
     place,
     place_by_distance,
 )
-from fedclust.engine.plan import (
-    CLOSING_PHASES,
-    VERSION,
-    Plan,
-    all_phases,
-    check_evidence,
-    has_features,
-    max_rounds,
-    most_rounds,
-    phase,
-    possible_phases,
-)
+from fedclust.engine.plan import VERSION, Plan, check_evidence, has_features, max_rounds
 from fedclust.engine.site import label, local_step, probabilities
+from fedclust.engine.stage import EngineState
+from fedclust.engine.stages import CLOSING_PHASES, all_phases, most_rounds, phase, possible_phases
 from fedclust.engine.tasks import TaskCommon, TaskSpace, read_task, write_task
 from fedclust.engine.workload import aggregation_seconds, check_workload
 

@@ -24,7 +24,7 @@ from fedclust.engine.record_cells import (
     check_record_cells,
     find_cells,
 )
-from fedclust.engine.sweep_messages import config_at, has_enough, several_of
+from fedclust.engine.sweep import config_at, has_enough, several_of
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.numeric.agreement import contingency_table

@@ -28,7 +28,7 @@ from fedclust.engine.stability import (
     resampled_models,
     summarise,
 )
-from fedclust.engine.sweep_messages import has_enough
+from fedclust.engine.sweep import has_enough
 from fedclust.engine.transfer import left_out_models
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import disclosure

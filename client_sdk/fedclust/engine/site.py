@@ -8,25 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedclust.engine import evidence, outcomes, preparation, resampling
-from fedclust.engine.consent_check import refuse_unconsented
-from fedclust.engine.message_check import check, site_config
-from fedclust.engine.plan import Plan, sends_cells
+from fedclust.engine import outcomes, preparation
+from fedclust.engine.checks import check, refuse_unconsented, site_config
+from fedclust.engine.plan import Plan
 from fedclust.engine.site_points import complete_points, scaled_points
+from fedclust.engine.stage import Asked, SiteSide
+from fedclust.engine.stages import stage_of
 from fedclust.methods.common.assign import probabilities_of_rows
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.random import site_rng
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import AnyMethod, LocalAnswer
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import Assign, RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
-
-_CLOSING = frozenset({evidence.NAME, resampling.NAME})
 
 
 # What a step depends on; all but the first three are named.
@@ -81,7 +80,6 @@ def local_step(
     with one_thread():
         config = site_config(plan, task.space, p, size_band, mask)
         config = replace(config, assign=_assigner(plan.method, memory))
-        payload: Model | None
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 first = round_number == 1 + preparation.needed(plan.policy)
@@ -89,20 +87,16 @@ def local_step(
                 kept = complete_points(points, config)
                 if not len(kept.X):
                     return None, memory
-                if task.phase == outcomes.NAME:
-                    return _count(plan, task, site, memory, count), memory
-                if task.space is None:
-                    payload = preparation.local_step(kept, config)
-                else:
-                    scaled = _scaled(points, kept, task.space, config)
-                    rng = site_rng(plan.seed, site, round_number)
-                    if task.phase in _CLOSING:
-                        payload = _closing_step(plan, task, scaled, config, rng)
-                    else:
-                        payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
+                if task.space is not None:
+                    kept = _scaled(points, kept, task.space, config)
+                rng = site_rng(plan.seed, site, round_number)
+                stage = stage_of(plan.method, task.phase)
+                own = SiteSide(site, kept, rng, memory, count)
+                payload, memory = stage.local_step(Asked(plan, task, config), own)
         except ValidationError as error:
             raise _payload_fault(plan.method, task.phase, error) from None
-        check(plan, task, payload, p=p, size_band=size_band, mask=mask)
+        if stage.checked_at_site:
+            check(plan, task, payload, p=p, size_band=size_band, mask=mask)
         return payload, memory
 
 
@@ -120,27 +114,6 @@ def _assigner(method: AnyMethod, memory: Memory) -> Assign | None:
         return tolerant_argmax(found).astype(np.int64)
 
     return assign
-
-
-def _count(
-    plan: Plan, task: SiteTask, site: str, memory: Memory, count: outcomes.Count | None
-) -> Model | None:
-    """Return a site's tables of outcomes; what is checked of them does not depend on its data."""
-    if count is None:
-        return None
-    payload = count(outcomes.site_model(task, site), memory)
-    if payload is not None:
-        outcomes.check_shapes(task, payload, plan.outcomes)
-    return payload
-
-
-def _closing_step(
-    plan: Plan, task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator
-) -> Model | None:
-    """Compute a site's answer to a task of a round after the method's."""
-    if task.phase == resampling.NAME:
-        return resampling.local_step(task, points, config)
-    return evidence.local_step(task, points, config, rng, cells=sends_cells(plan))
 
 
 def _payload_fault(method: AnyMethod, phase: str, error: ValidationError) -> RuleViolation:

@@ -2,37 +2,22 @@
 
 Each K has its own state, task, payload and memory. It takes the steps of a session with that K
 alone, with the same random numbers. A K that is done, or that fails, leaves the rounds; a failure
-becomes a warning. One closing evaluation measures every K.
+becomes a warning.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, SerializeAsAny, create_model
 
-from fedclust.engine import evidence, preparation
-from fedclust.engine.evaluation import EvaluationOutcome
-from fedclust.engine.model_selection import choose, start_agreement
-from fedclust.engine.sweep_messages import (
-    check_parts,
-    config_at,
-    has_enough,
-    join_tasks,
-    number_of,
-    part_of,
-    phase_of,
-    several_of,
-    split_task,
-    swept_phase,
-)
-from fedclust.methods.common.finalize import complete_result
+from fedclust.engine.model_selection import start_agreement
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import AnyMethod, LocalAnswer
@@ -44,20 +29,169 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import (
     Contribution,
+    Disclosure,
     Done,
     Next,
     Phase,
     SiteTask,
     Task,
+    narrow,
     payloads_of,
+    with_payload,
 )
 
 _Found = TypeVar("_Found")
 _OWN = "sweep"
-_UNMEASURED = (
-    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
-    "evaluation for this number of clusters"
-)
+
+
+# --- what travels: a part for each K --------------------------------------------------------------
+
+
+class SweepTask(Model):
+    """A task of each of several K.
+
+    Attributes
+    ----------
+    n_clusters : tuple of int
+        The numbers of clusters that are not done, ascending.
+    parts : tuple
+        The method's task for each.
+    """
+
+    n_clusters: tuple[int, ...]
+    parts: tuple[SerializeAsAny[Model], ...]
+
+
+class SweepPayload(Model):
+    """A site's answer for each of several K.
+
+    Attributes
+    ----------
+    parts : tuple
+        The method's answer for each, in the task's order; None where nothing may be sent for it.
+    """
+
+    parts: tuple[SerializeAsAny[Model] | None, ...]
+
+
+def swept_phase(phase: Phase) -> Phase:
+    """Return a phase whose task and payload hold a part for every K."""
+    return replace(
+        phase,
+        summary=f"{phase.summary} All of it once for each number of clusters that is compared.",
+        task=_sweep_task(phase.task),
+        payload=_sweep_payload(phase.payload),
+        discloses=tuple(_line(line) for line in phase.discloses),
+    )
+
+
+@functools.cache
+def _sweep_task(task: Any) -> type[Model]:
+    parts: Any = (tuple[task, ...], ...)
+    return create_model(
+        _swept_name(task), __base__=SweepTask, __module__=task.__module__, parts=parts
+    )
+
+
+@functools.cache
+def _sweep_payload(payload: Any) -> type[Model]:
+    parts: Any = (tuple[payload | None, ...], ...)
+    return create_model(
+        _swept_name(payload), __base__=SweepPayload, __module__=payload.__module__, parts=parts
+    )
+
+
+def _swept_name(model: type[Model]) -> str:
+    return f"Sweep{model.model_config.get('title') or model.__name__}"
+
+
+def _line(line: Disclosure) -> Disclosure:
+    return line.model_copy(update={"shape": f"{line.shape}, for each K"})
+
+
+def several_of(config: RunConfig) -> tuple[int, ...]:
+    """Return every K of a sweep."""
+    several = config.options.n_clusters
+    if not isinstance(several, tuple):
+        raise ValueError("this is no sweep's definition")
+    return several
+
+
+def number_of(config: RunConfig) -> int:
+    """Return the K of one part of a sweep."""
+    return narrow(config.options.n_clusters, int)
+
+
+def config_at(config: RunConfig, n_clusters: int) -> RunConfig:
+    """Return the config of one K of a sweep."""
+    options = config.options.model_copy(update={"n_clusters": n_clusters})
+    return replace(config, options=options, sweep=several_of(config))
+
+
+def phase_of(tasks: Mapping[int, Task]) -> str:
+    """Return the phase that every K is in."""
+    (name,) = {task.phase for task in tasks.values()}
+    return name
+
+
+def join_tasks(tasks: Mapping[int, Task]) -> Task:
+    """Return one task of several K; what each site is asked besides is the same for all."""
+    first = next(iter(tasks.values()))
+    common = SweepTask(n_clusters=tuple(tasks), parts=tuple(task.common for task in tasks.values()))
+    return replace(first, common=common)
+
+
+def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
+    """Return the task of each K with its config; of one K the task itself."""
+    if not isinstance(config.options.n_clusters, tuple):
+        return [(task, config)]
+    common, asked = narrow(task.common, SweepTask), several_of(config)
+    known = common.n_clusters and set(common.n_clusters) <= set(asked)
+    ordered = common.n_clusters == tuple(sorted(set(common.n_clusters)))
+    if not known or not ordered or len(common.parts) != len(common.n_clusters):
+        raise RuleViolation(
+            "task", "a sweep's task is about its numbers of clusters", "/parameters/n_clusters"
+        )
+    return [
+        (replace(task, common=one), config_at(config, k))
+        for k, one in zip(common.n_clusters, common.parts, strict=True)
+    ]
+
+
+def check_parts(
+    task: SiteTask,
+    payload: Model,
+    config: RunConfig,
+    check: Callable[[SiteTask, Model, RunConfig], None],
+) -> None:
+    """Check every part of a payload with ``check``, at either end."""
+    tasks, parts = split_task(task, config), narrow(payload, SweepPayload).parts
+    if len(parts) != len(tasks):
+        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+    for i, ((one, own), part) in enumerate(zip(tasks, parts, strict=True)):
+        if part is None:
+            continue
+        try:
+            check(one, part, own)
+        except RuleViolation as broken:
+            raise RuleViolation(
+                broken.rule,
+                f"with {number_of(own)} clusters: {broken.message}",
+                f"/parts/{i}{broken.pointer}",
+            ) from None
+
+
+def part_of(contributions: Sequence[Contribution], place: int) -> list[Contribution]:
+    """Return the sites' answers for the K at ``place`` of the task."""
+    return [
+        Contribution(c.site, None if c.payload is None else c.payload.parts[place], c.p)
+        for c in with_payload(contributions, SweepPayload)
+    ]
+
+
+def has_enough(contributions: Sequence[Contribution], config: RunConfig) -> bool:
+    """Return whether enough sites answered for one K."""
+    return sum(c.payload is not None for c in contributions) >= config.policy.min_sites
 
 
 # --- wrapping a method ----------------------------------------------------------------------------
@@ -309,79 +443,3 @@ def _raw(state: State) -> Result:
     )
     update = {"sweep": entries, "warnings": state.warnings, "history": ()}
     return entries[-1].result.model_copy(update=update)
-
-
-# --- the closing evaluation -----------------------------------------------------------------------
-
-
-def _sweep_entries(raw: Result) -> tuple[SweepEntry, ...]:
-    if raw.sweep is None:
-        raise ValueError("this is no sweep's result")
-    return raw.sweep
-
-
-def complete_entries(
-    raw: Result,
-    outcomes: Sequence[EvaluationOutcome | None] | None,
-    history: Sequence[HistoryEntry],
-) -> Result:
-    """Return a result whose clustering of every K is complete; none is recommended yet.
-
-    Parameters
-    ----------
-    raw : Result
-    outcomes : sequence of EvaluationOutcome or None
-        Of :func:`evidence.measured`; None where nothing could be measured of any K.
-    history : sequence of HistoryEntry
-        Every round that closed, as the engine counts them.
-    """
-    before = [entry for entry in history if entry.phase == preparation.NAME]
-    after = [entry for entry in history if entry.phase == evidence.NAME]
-    entries = []
-    for place, entry in enumerate(_sweep_entries(raw)):
-        k, own = entry.n_clusters, entry.result
-        outcome = None if outcomes is None else outcomes[place]
-        quality = None if outcome is None else outcome.quality
-        inertia = None if quality is None else quality.inertia
-        rounds = [r.model_copy(update={"round": r.round + len(before)}) for r in own.history]
-        closing = [r.model_copy(update={"inertia": inertia}) for r in after]
-        measures: dict[str, Any] = {}
-        if outcome is not None:
-            measures = dict(vars(outcome))
-        elif outcomes is not None:
-            measures = {"warnings": (_UNMEASURED,)}
-        result = complete_result(
-            own,
-            n_clusters=k,
-            history=(*before, *rounds, *closing),
-            n_rounds=len(rounds),
-            **measures,
-        )
-        update: dict[str, Any] = {"result": result, "inertia": inertia}
-        if quality is not None:
-            update |= {
-                "simplified_silhouette": quality.simplified_silhouette,
-                "davies_bouldin": quality.davies_bouldin,
-                "n_rows": quality.n_rows,
-            }
-        entries.append(entry.model_copy(update=update))
-    return raw.model_copy(update={"sweep": tuple(entries)})
-
-
-def report_recommended(result: Result, *, binary: bool) -> Result:
-    """Return what sites and analysts read: the recommended K's clustering, and every K.
-
-    ``binary``: whether all columns are yes/no columns.
-    """
-    entries = _sweep_entries(result)
-    choice = choose(entries, binary=binary)
-    best = next(entry.result for entry in entries if entry.n_clusters == choice.n_clusters)
-    return best.model_copy(
-        update={
-            "sweep": entries,
-            "choice": choice.reason,
-            "tied": choice.tied,
-            "recommendation": choice.text,
-            "warnings": (*result.warnings, *best.warnings),
-        }
-    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from fedclust.engine import preparation
-from fedclust.engine.plan import Plan, phase
+from fedclust.engine.plan import Plan
+from fedclust.engine.stages import phase
 from fedclust.numeric.arrays import FloatVector
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model, Slug, Tree

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, RootModel, create_model
 
 from fedclust import engine
 from fedclust.engine import sweep
-from fedclust.engine.sweep_messages import SweepPayload, SweepTask
+from fedclust.engine.sweep import SweepPayload, SweepTask
 from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result

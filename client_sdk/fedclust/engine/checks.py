@@ -1,31 +1,32 @@
-"""Refuse tasks that the definition does not provide for: a site answers what was consented to."""
+"""What is checked at both ends: a task at the site, an answer before it leaves and on arrival."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import evidence, outcomes, preparation, resampling
-from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
-from fedclust.engine.sweep_messages import split_task
-from fedclust.methods.common.task_checks import check_centroids
-from fedclust.numeric.canonical import coordinate_tolerance
+from fedclust.engine import preparation
+from fedclust.engine.plan import Plan, is_exact, max_rounds
+from fedclust.engine.stage import Asked
+from fedclust.engine.stages import all_phases, possible_phases, stage_of
 from fedclust.schema.errors import RuleViolation, broken_task_rule
-from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
 from fedclust.schema.space import Space
-from fedclust.schema.task import CentroidTask, SiteTask
+from fedclust.schema.task import SiteTask
 
 #: No number of an honest task is larger: sums of squares over the largest values that a site reads
 #: (1e50) and the most persons (1e11). Its own square, added up over all persons, is still finite.
 _LARGEST = 1e140
+#: No site has more rows; and ten thousand of them still add up exactly as floats.
+MAX_COUNT = 10**11
+
+
+# --- A task: a site answers what was consented to -------------------------------------------------
 
 
 def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
@@ -58,9 +59,7 @@ def _checked(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> M
     if rounds > max_rounds(plan):
         message = f"the definition allows {max_rounds(plan)} rounds of the method"
         raise RuleViolation("task-rounds", message, "/phase")
-    if of_method:
-        check_method_task(plan.method, task, config, plan.seed)
-    _check_closing_task(plan, task, config)
+    stage_of(plan.method, task.phase).check_task(Asked(plan, task, config))
     space = _refuse_other_space(plan, task.space, before.get("space"))
     progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
     return {**memory, "progress": progress}
@@ -87,41 +86,6 @@ def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, NDArray[np.f
             yield from _numbers(each, f"{pointer}/{name}")
 
 
-def check_method_task(method: AnyMethod, task: SiteTask, config: RunConfig, seed: int) -> None:
-    """Refuse a task of the method's rounds that the definition does not provide for.
-
-    The site computes the first task as the coordinator does. A phase that comes once is compared
-    in every round: a site may have joined later.
-    """
-    # No part of a site's own is compared, so it does not matter which sites there are.
-    _, expected = method.start(replace(config, roster=("",)), seed)
-    compared = config.first or method.phase(task.phase).once
-    if compared and task.phase == expected.phase and _differs(task.common, expected.common):
-        raise RuleViolation("task", "the definition asks for another first task", "/parameters")
-    for one, own in split_task(task, config):
-        if isinstance(one.common, CentroidTask):
-            check_centroids(one.common, own)
-        method.check_task(one, own)
-
-
-def _differs(found: Any, expected: Any) -> bool:
-    """Return whether two parts of tasks differ by more than rounding."""
-    if isinstance(expected, Model):
-        names = type(expected).model_fields
-        return not isinstance(found, type(expected)) or any(
-            _differs(getattr(found, name), getattr(expected, name)) for name in names
-        )
-    if isinstance(expected, tuple):
-        same = isinstance(found, tuple) and len(found) == len(expected)
-        return not same or any(map(_differs, found, expected))
-    if expected is None or found is None:
-        return found is not expected
-    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
-        return not np.array_equal(found, expected)
-    tolerance = coordinate_tolerance(expected)
-    return found.shape != expected.shape or bool((np.abs(found - expected) > tolerance).any())
-
-
 def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> str | None:
     """Refuse another scaled space than the definition's or the session's; return its digest."""
     if space is None:
@@ -139,11 +103,59 @@ def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> s
     return found
 
 
-def _check_closing_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
-    prototypes = plan.method.by_prototypes
-    if task.phase == evidence.NAME:
-        evidence.check_task(task, config, prototypes=prototypes)
-    elif task.phase == resampling.NAME:
-        resampling.check_task(task, config, prototypes=prototypes)
-    elif task.phase == outcomes.NAME:
-        outcomes.check_task(task, config, plan.outcomes_k, prototypes=prototypes)
+# --- An answer ------------------------------------------------------------------------------------
+
+
+def check(
+    plan: Plan,
+    task: SiteTask,
+    payload: Model | None,
+    *,
+    p: int,
+    size_band: str | None,
+    mask: NDArray[np.bool_] | None = None,
+) -> None:
+    """Check an answer against its task, at either end; RuleViolation. None always passes."""
+    if payload is None:
+        return
+    _check_countable(payload)
+    config = site_config(plan, task.space, p, size_band, mask)
+    # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        stage_of(plan.method, task.phase).check(Asked(plan, task, config), payload)
+
+
+def _check_countable(payload: Model, at: str = "") -> None:
+    """Raise RuleViolation where a count is more than any site can have."""
+    for name, value in payload:
+        pointer = f"{at}/{name}"
+        if isinstance(value, Model):
+            _check_countable(value, pointer)
+            continue
+        if isinstance(value, tuple):
+            for i, part in enumerate(value):
+                if isinstance(part, Model):
+                    _check_countable(part, f"{pointer}/{i}")
+            continue
+        whole = isinstance(value, int)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size:
+            whole, value = True, int(value.max())
+        if whole and value > MAX_COUNT:
+            raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)
+
+
+def site_config(
+    plan: Plan, space: Space | None, p: int, size_band: str | None, mask: NDArray[np.bool_] | None
+) -> RunConfig:
+    every = np.ones(len(plan.columns), dtype=np.bool_)
+    return RunConfig(
+        options=plan.options,
+        features=plan.features,
+        policy=plan.policy,
+        roster=(),
+        p=1 if is_exact(plan) else max(p, plan.policy.min_group_size),
+        size_band=size_band,
+        space=space or Space.identity(len(plan.columns)),
+        mask=every if mask is None else mask,
+        outcomes=plan.outcomes,
+    )
