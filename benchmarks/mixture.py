@@ -22,8 +22,7 @@ from sklearn.mixture import GaussianMixture
 
 from _data import SHARED
 from _report import write
-from fedclust import simulate
-from fedclust.simulate import SessionResult
+from fedclust import SessionResult, simulate
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from e2e.random_kills import POLICY, SESSION, D, K, rows, shared
-from fedclust import errors, simulate
+from fedclust import SessionResult, Site, errors, simulate
 from fedclust.client import Client
-from fedclust.site import SessionResult, Site
 from fedclust.wire.codec import sha256, to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, columns

@@ -11,12 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust import engine
+from fedclust import SessionResult, engine, simulate
 from fedclust.engine import preparation
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Next
-from fedclust.simulate import SessionResult, simulate
 from support.rounds import drive, plan_for
 
 FloatArray = NDArray[np.float64]

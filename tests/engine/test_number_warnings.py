@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedclust import SessionResult, simulate
 from fedclust.report.page import html
-from fedclust.simulate import SessionResult, simulate
 
 
 def run(method: str, n_clusters: Any, rows: dict[str, Any], **policy: Any) -> SessionResult:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import make_blobs
 
-from fedclust import engine, simulate
+from fedclust import SessionResult, engine, simulate
 from fedclust.definition import DefinitionError
 from fedclust.engine import Plan, coordinator, evidence, stages, sweep
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
@@ -24,7 +24,6 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done
-from fedclust.simulate import SessionResult
 from fedclust.wire.codec import encode_model
 from support import rounds
 from support.method_variants import KS, SWEEPS

@@ -90,8 +90,8 @@ def test_a_site_that_leaves_before_there_is_anything_leaves_no_bound(api: ApiCal
     begin(api, "left-early", "dual")
     api.ok("DELETE", "/v1/sessions/left-early/participation", "west")
     assert api.finish("left-early", ["north", "south"]) == "completed"
-    result = result_of(api, "left-early")
     whole = api.ok("GET", "/v1/sessions/left-early/result", "ada")
+    result = whole["result"]
     assert whole["provenance"]["platform"]["fedclust-dual"] == version("fedclust-dual")
     assert result["stopped_because"] == "site_left"
     assert (result["bounds"]["lower"], result["bounds"]["upper"]) == (None, None)

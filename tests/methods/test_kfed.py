@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust import engine
+from fedclust import SessionResult, engine, simulate
 from fedclust.engine import Plan
 from fedclust.engine.stages import check_method_task
 from fedclust.methods import kfed
@@ -23,7 +23,6 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.simulate import SessionResult, simulate
 from support.rounds import drive
 from support.site_rows import blobs, breast_cancer, pooled
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust import engine
+from fedclust import SessionResult, engine, simulate
 from fedclust.engine import Plan
 from fedclust.engine.preparation import SiteMoments
 from fedclust.methods import overlap
@@ -24,7 +24,6 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.simulate import SessionResult, simulate
 
 OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
 CENTRES = np.array([[0.0, 0.0, 0.0, 9.0], [9.0, 0.0, 9.0, 0.0], [0.0, 9.0, 9.0, 9.0]])

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.manifold import spectral_embedding
 
-from fedclust import engine
+from fedclust import SessionResult, engine, simulate
 from fedclust.engine import Plan
 from fedclust.engine.stages import check_method_task
 from fedclust.methods import spectral
@@ -25,7 +25,6 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.simulate import SessionResult, simulate
 from support.rounds import data_of
 from support.site_rows import breast_cancer
 

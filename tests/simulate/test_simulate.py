@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedclust import SessionResult, simulate
 from fedclust.data import DataWarning
 from fedclust.definition import DefinitionError
 from fedclust.schema.errors import MethodFailure, RuleViolation
-from fedclust.simulate import SessionResult, simulate
 from fedclust.wire.codec import encode_model
 from support.points import of_rows, repeated
 from support.site_rows import blobs, breast_cancer, central_lloyd, pooled
