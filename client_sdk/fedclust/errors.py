@@ -258,10 +258,10 @@ class CoordinatorError(FedclustError):
 
     slug: ClassVar[str] = ""
 
-    def __init_subclass__(cls) -> None:
-        if cls.slug in CATALOGUE:
-            status, title = CATALOGUE[cls.slug]
-            cls.__doc__ = f"{title}: problem type ``{cls.slug}``, status {status}."
+    def __init_subclass__(cls, slug: str) -> None:
+        cls.slug = slug
+        status, title = CATALOGUE[slug]
+        cls.__doc__ = f"{title}: problem type ``{slug}``, status {status}."
 
     def __init__(self, problem: Problem) -> None:
         fields = "; ".join(map(str, problem.errors))
@@ -274,144 +274,109 @@ class CoordinatorError(FedclustError):
         self.request_id = problem.request_id
 
 
-class MalformedRequest(CoordinatorError):
-    slug = "malformed-request"
+class MalformedRequest(CoordinatorError, slug="malformed-request"): ...
 
 
-class Unauthenticated(CoordinatorError):
-    slug = "unauthenticated"
+class Unauthenticated(CoordinatorError, slug="unauthenticated"): ...
 
 
-class Forbidden(CoordinatorError):
-    slug = "forbidden"
+class Forbidden(CoordinatorError, slug="forbidden"): ...
 
 
-class NotAddressed(CoordinatorError):
-    slug = "not-addressed"
+class NotAddressed(CoordinatorError, slug="not-addressed"): ...
 
 
-class NotFound(CoordinatorError):
-    slug = "not-found"
+class NotFound(CoordinatorError, slug="not-found"): ...
 
 
-class MethodNotAllowed(CoordinatorError):
-    slug = "method-not-allowed"
+class MethodNotAllowed(CoordinatorError, slug="method-not-allowed"): ...
 
 
-class NotAcceptable(CoordinatorError):
-    slug = "not-acceptable"
+class NotAcceptable(CoordinatorError, slug="not-acceptable"): ...
 
 
-class RequestTimeout(CoordinatorError):
-    slug = "request-timeout"
+class RequestTimeout(CoordinatorError, slug="request-timeout"): ...
 
 
-class NameTaken(CoordinatorError):
-    slug = "name-taken"
+class NameTaken(CoordinatorError, slug="name-taken"): ...
 
 
-class WrongState(CoordinatorError):
-    slug = "wrong-state"
+class WrongState(CoordinatorError, slug="wrong-state"): ...
 
 
-class ConsentMismatch(CoordinatorError):
-    slug = "consent-mismatch"
+class ConsentMismatch(CoordinatorError, slug="consent-mismatch"): ...
 
 
-class ConsentMissing(CoordinatorError):
-    slug = "consent-needed"
+class ConsentMissing(CoordinatorError, slug="consent-needed"): ...
 
 
-class SessionExpired(CoordinatorError):
-    slug = "session-expired"
+class SessionExpired(CoordinatorError, slug="session-expired"): ...
 
 
-class TableChanged(CoordinatorError):
-    slug = "table-changed"
+class TableChanged(CoordinatorError, slug="table-changed"): ...
 
 
-class TableHeadsNeeded(CoordinatorError):
-    slug = "table-heads-needed"
+class TableHeadsNeeded(CoordinatorError, slug="table-heads-needed"): ...
 
 
-class VersionUnsupported(CoordinatorError):
-    slug = "version-unsupported"
+class VersionUnsupported(CoordinatorError, slug="version-unsupported"): ...
 
 
-class LateJoiningRefused(CoordinatorError):
-    slug = "late-joining-refused"
+class LateJoiningRefused(CoordinatorError, slug="late-joining-refused"): ...
 
 
-class SitesUnsuitable(CoordinatorError):
-    slug = "sites-unsuitable"
+class SitesUnsuitable(CoordinatorError, slug="sites-unsuitable"): ...
 
 
-class TooManyRequests(CoordinatorError):
-    slug = "too-many-requests"
+class TooManyRequests(CoordinatorError, slug="too-many-requests"): ...
 
 
-class QuorumMissing(CoordinatorError):
-    slug = "quorum-missing"
+class QuorumMissing(CoordinatorError, slug="quorum-missing"): ...
 
 
-class NeedsAllSites(CoordinatorError):
-    slug = "needs-all-sites"
+class NeedsAllSites(CoordinatorError, slug="needs-all-sites"): ...
 
 
-class SubmissionDiffers(CoordinatorError):
-    slug = "submission-differs"
+class SubmissionDiffers(CoordinatorError, slug="submission-differs"): ...
 
 
-class TaskMismatch(CoordinatorError):
-    slug = "task-mismatch"
+class TaskMismatch(CoordinatorError, slug="task-mismatch"): ...
 
 
-class LastOperatorToken(CoordinatorError):
-    slug = "last-operator-token"
+class LastOperatorToken(CoordinatorError, slug="last-operator-token"): ...
 
 
-class ResultNotReady(CoordinatorError):
-    slug = "result-not-ready"
+class ResultNotReady(CoordinatorError, slug="result-not-ready"): ...
 
 
-class PreconditionFailed(CoordinatorError):
-    slug = "precondition-failed"
+class PreconditionFailed(CoordinatorError, slug="precondition-failed"): ...
 
 
-class RoundClosed(CoordinatorError):
-    slug = "round-closed"
+class RoundClosed(CoordinatorError, slug="round-closed"): ...
 
 
-class BodyTooLarge(CoordinatorError):
-    slug = "body-too-large"
+class BodyTooLarge(CoordinatorError, slug="body-too-large"): ...
 
 
-class UnsupportedMediaType(CoordinatorError):
-    slug = "unsupported-media-type"
+class UnsupportedMediaType(CoordinatorError, slug="unsupported-media-type"): ...
 
 
-class Invalid(CoordinatorError):
-    slug = "invalid"
+class Invalid(CoordinatorError, slug="invalid"): ...
 
 
-class DisclosureRefused(CoordinatorError):
-    slug = "disclosure-refused"
+class DisclosureRefused(CoordinatorError, slug="disclosure-refused"): ...
 
 
-class HeadersTooLarge(CoordinatorError):
-    slug = "headers-too-large"
+class HeadersTooLarge(CoordinatorError, slug="headers-too-large"): ...
 
 
-class Internal(CoordinatorError):
-    slug = "internal"
+class Internal(CoordinatorError, slug="internal"): ...
 
 
-class StoredDataDamaged(CoordinatorError):
-    slug = "stored-data-damaged"
+class StoredDataDamaged(CoordinatorError, slug="stored-data-damaged"): ...
 
 
-class Unavailable(CoordinatorError):
-    slug = "unavailable"
+class Unavailable(CoordinatorError, slug="unavailable"): ...
 
 
 BY_SLUG: dict[str, type[CoordinatorError]] = {

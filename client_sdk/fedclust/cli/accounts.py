@@ -9,7 +9,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli import options as o
-from fedclust.cli.console import conclude, err, print_json, show, show_table, write_out
+from fedclust.cli.console import conclude, err, print_json, show, show_list, write_out
 from fedclust.cli.output_files import check_outputs, is_token, write
 from fedclust.cli.session_file import slug
 from fedclust.client import Kind
@@ -45,11 +45,7 @@ _NAMES = FieldNames(
 # Longer than a screen because it holds seven commands with their options.
 def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     """Return the commands for sites, for analysts or for operators."""
-    app = typer.Typer(
-        help=f"Register {kind} and issue their tokens; for operators.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
+    app = o.group(f"Register {kind} and issue their tokens; for operators.")
 
     @o.command(
         app,
@@ -83,14 +79,9 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     def show_all(connection: o.Connection, as_json: o.AsJson = False) -> None:
         with connection.client() as client:
             found = list(client.principals(kind))
-        if as_json:
-            print_json(found)
-            return
-        show_table(
-            ["name", "title", "e-mail", "state", "last seen", "tokens"],
-            map(_account_row, found),
-            none=f"no {kind} yet; to register one: fedclust {one} add NAME",
-        )
+        headings = ["name", "title", "e-mail", "state", "last seen", "tokens"]
+        none = f"no {kind} yet; to register one: fedclust {one} add NAME"
+        show_list(found, as_json, headings, _account_row, none)
 
     @o.command(app, "token", f"fedclust {one} token {example} --days 30")
     def token(
@@ -222,16 +213,12 @@ sites = _group("sites", "site", "cleveland")
 def show_tables(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
     with connection.client() as client:
         found = list(client.site_tables(name))
-    if as_json:
-        print_json(found)
-        return
-    show_table(
+    show_list(
+        found,
+        as_json,
         ["table", "change", "head", "accepted"],
-        (
-            (each.table_id, each.number, each.head, f"{each.accepted_at:%Y-%m-%d %H:%M}")
-            for each in found
-        ),
-        none=f"{name} has joined no session with a protected table",
+        lambda e: (e.table_id, e.number, e.head, f"{e.accepted_at:%Y-%m-%d %H:%M}"),
+        f"{name} has joined no session with a protected table",
     )
 
 

@@ -18,9 +18,8 @@ from fedclust.cli.console import (
     conclude,
     consent_screen,
     err,
-    print_json,
     show,
-    show_table,
+    show_list,
 )
 from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
@@ -172,14 +171,12 @@ def add(
 @o.command(app, "list", "fedclust agent list --json")
 def show_all(as_json: o.AsJson = False) -> None:
     """List the sessions that were handed to the agent, and their states."""
-    entries = AgentEntries(SiteState()).read()
-    if as_json:
-        print_json(entries)
-        return
-    show_table(
+    show_list(
+        AgentEntries(SiteState()).read(),
+        as_json,
         ["session", "state", "data", "consented", "last said"],
-        [(e.session, e.state, e.data, f"{e.consented_at:%Y-%m-%d}", e.said) for e in entries],
-        none="no sessions; to hand one to the agent: fedclust agent add SESSION --data FILE",
+        lambda e: (e.session, e.state, e.data, f"{e.consented_at:%Y-%m-%d}", e.said),
+        "no sessions; to hand one to the agent: fedclust agent add SESSION --data FILE",
     )
 
 

@@ -12,13 +12,14 @@ from pydantic import Field
 
 from fedclust import errors
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
-from fedclust.data.mapping import OnRead, ReadOptions
+from fedclust.data.mapping import OnRead
 from fedclust.live_line import SLOW_S, rows_read
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.site import Progress, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
+from fedclust.site.prepare import table_options
 from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.models import Sha256
 
@@ -32,19 +33,17 @@ State = Literal["waiting", "done", "ended", "failing"]
 _OVER = ("done", "ended")
 
 
-class AgentEntry(Model):
-    """A session that the agent answers, with the hash of the definition consented to."""
+class AgentEntry(DataSource):
+    """A session that the agent answers, with the hash of the definition consented to.
+
+    ``resolved`` gives a registered source as it is now, changed by this entry's options.
+    """
 
     coordinator: str
     site: str
     session: str
     definition_sha256: Sha256
     consented_at: Timestamp
-    data: str
-    reading: ReadOptions = ReadOptions()
-    id_column: str | None = None
-    person_column: str | None = None
-    id_map: str | None = None
     min_group_size: int | None = None
     cohort: str | None = None
     separate_groups: str | None = None
@@ -59,22 +58,6 @@ class AgentEntry(Model):
     def asks_the_same(self, other: AgentEntry) -> bool:
         """Whether two entries are equal except for their state."""
         return self == other.model_copy(update={"state": self.state, "said": self.said})
-
-    def source(self) -> DataSource:
-        """Return its rows; a registered source as it is now, changed by this entry's options.
-
-        Raises
-        ------
-        UsageError
-            The source is no longer registered.
-        """
-        return DataSource(
-            data=self.data,
-            reading=self.reading,
-            id_column=self.id_column,
-            person_column=self.person_column,
-            id_map=self.id_map,
-        ).resolved()
 
     @property
     def outputs(self) -> tuple[Path | None, Path | None]:
@@ -251,7 +234,7 @@ class Agent:
                     f"handed to the agent of {entry.site} at {entry.coordinator}: run that agent"
                 )
             self._warnings.pop(entry.session, None)
-            source = entry.source()
+            source = entry.resolved()
             try:
                 outputs = (labels_out, is_labels), (result_out, is_result)
                 check_outputs(outputs, source.files)
@@ -263,12 +246,7 @@ class Agent:
                 entry.session,
                 source.rows(self._tell_rows(entry)),
                 **source.row_options,
-                min_group_size=entry.min_group_size,
-                cohort=entry.cohort,
-                separate_groups=entry.separate_groups,
-                other_persons=entry.other_persons,
-                no_person_in_another_table=entry.no_person_in_another_table,
-                later=entry.later,
+                **table_options(entry),
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),
             )

@@ -18,11 +18,7 @@ from fedclust.site.charges import MOST_RAISED, Charges, TablePoints
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import confirmed
 
-app = typer.Typer(
-    help="Show and open the points with which outcomes of this site's persons are counted.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = o.group("Show and open the points with which outcomes of this site's persons are counted.")
 _ApprovedBy = Annotated[str, o.opt("--approved-by", "Who approves this; entered in the ledger.")]
 
 

@@ -33,20 +33,17 @@ from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import confirmed
 
-app = typer.Typer(
-    help="Form and manage the groups of this site's persons.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = o.group("Form and manage the groups of this site's persons.")
+
+
+#: The least size of the groups of a new table, if no larger one is asked for.
+_GROUP_SIZE = 5
 
 
 @dataclass(frozen=True)
-class _Grouping:
-    """Whose groups are formed, from which columns and how."""
+class _Columns:
+    """From which columns groups are formed."""
 
-    id_column: o.IdColumn = None
-    person_column: o.PersonColumn = None
-    id_map: o.IdMap = None
     features: Annotated[
         str | None,
         o.opt(
@@ -56,13 +53,6 @@ class _Grouping:
     definition: Annotated[
         Path | None, o.opt("--definition", "JSON file with a definition: use its features.")
     ] = None
-    min_group_size: Annotated[
-        int, typer.Option("--min-group-size", min=3, help=o.LEAST_GROUP_SIZE)
-    ] = 5
-    separate_groups: o.SeparateGroups = None
-    other_persons: o.OtherPersons = None
-    no_person_in_another_table: o.NoPersonInAnotherTable = False
-    later: o.Later = None
 
     def asked(self) -> tuple[Feature, ...]:
         """Return the features of --features or of --definition; UsageError for none or both."""
@@ -82,26 +72,22 @@ class _Grouping:
 )
 def create(
     how: o.Reading,
+    persons: o.Persons,
     data: o.Data,
-    wanted: _Grouping,
+    wanted: _Columns,
     as_json: o.AsJson = False,
 ) -> None:
-    """Form groups before a first session, or add newcomers to the groups; nothing is sent."""
+    """Form groups before a first session, or add newcomers to the groups; nothing is sent.
+
+    A group has at least 5 persons, or as many as --min-group-size or site.toml say.
+    """
     asked = wanted.asked()
     state = SiteState()
     line = ProgressLine(at_once=False)
-    source = how.source(data, o.Persons(wanted.id_column, wanted.person_column, wanted.id_map))
-    given = SiteRows(
-        source.rows(line.read),
-        source.person_column,
-        source.id_column,
-        source.id_map,
-        separate_groups=wanted.separate_groups,
-        other_persons=wanted.other_persons,
-        no_person_in_another_table=wanted.no_person_in_another_table,
-        later=wanted.later,
-    )
-    p = max(wanted.min_group_size, read_settings(state.directory).min_group_size or 0)
+    source = how.source(data, persons)
+    given = SiteRows(source.rows(line.read), **persons.given(source))
+    least = persons.min_group_size or _GROUP_SIZE
+    p = max(least, read_settings(state.directory).min_group_size or 0)
     try:
         with line:
             draft = _form_table(state, given, asked, p)

@@ -8,9 +8,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel
 from rich.cells import cell_len
@@ -24,10 +24,11 @@ from fedclust.site import Preview
 from fedclust.site.approvals import APPROVAL, REVIEW, WITHDRAWAL, Approval
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.progress import ProgressText
-from fedclust.site.terminal import WIDEST, consent_text, printable
+from fedclust.site.terminal import WIDEST, confirmed, consent_text, printable
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
 
+T = TypeVar("T")
 #: Standard error. A failure to write there (no reader, a full disk) is ignored.
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 #: Standard output. The command ends when its reader closes the pipe (``| head``).
@@ -107,6 +108,20 @@ def show_table(
         show(err, none)
 
 
+def show_list(
+    found: Sequence[T],
+    as_json: bool,
+    headings: Iterable[str],
+    row: Callable[[T], Iterable[object]],
+    none: str = "",
+) -> None:
+    """Print what a command lists: a row for each under headings, or JSON for a script."""
+    if as_json:
+        print_json(found)
+    else:
+        show_table(headings, map(row, found), none=none)
+
+
 def show_facts(facts: Mapping[str, object]) -> None:
     """Print a name and a value a line; those that are None or empty are left out."""
     for name, value in facts.items():
@@ -120,6 +135,14 @@ def conclude(said: str, value: Any, as_json: bool) -> None:
         print_json(value)
     else:
         show(err, said)
+
+
+def agreed(yes: bool, question: str) -> bool:
+    """Return whether a person agrees, with ``--yes`` or when asked; say so if nothing is done."""
+    if yes or confirmed(question, "--yes"):
+        return True
+    show(err, "nothing was changed")
+    return False
 
 
 def consent_screen(

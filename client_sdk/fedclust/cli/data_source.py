@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
+from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_list
 from fedclust.cli.row_check import show_recognition
 from fedclust.data.secret_files import URL_VARIABLE
 from fedclust.data.sources import query_has_rows
@@ -19,11 +19,7 @@ from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import SiteRows, recognize
 from fedclust.site.state import SiteState
 
-app = typer.Typer(
-    help="Register data sources: then --data @NAME stands for a file and all its options.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = o.group("Register data sources: then --data @NAME stands for a file and all its options.")
 
 
 def _without_mark(name: str) -> str:
@@ -47,9 +43,7 @@ def add(
     how: o.Reading,
     name: Name,
     data: o.Data,
-    id_column: o.IdColumn = None,
-    person_column: o.PersonColumn = None,
-    id_map: o.IdMap = None,
+    whose: o.WhoseRows,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a source of the same name.")
     ] = False,
@@ -59,15 +53,8 @@ def add(
 
     If this site has groups, the command also says how many of the persons are known.
     """
-    given = DataSource(
-        data=o.absolute_data(data),
-        reading=how.options,
-        id_column=id_column,
-        person_column=person_column,
-        id_map=o.absolute(id_map),
-    )
     sources = DataSources()
-    columns = sources.add(name, given, replace=replace)
+    columns = sources.add(name, how.given(data, whose), replace=replace)
     source = sources.get(name)
     if not query_has_rows(source.rows()):
         show(err, "warning: the query has no rows; check its dates, concepts and schema")
@@ -89,17 +76,12 @@ def add(
 @o.command(app, "list", "fedclust data list --json")
 def show_all(as_json: o.AsJson = False) -> None:
     """List the registered data sources."""
-    known = DataSources().read()
-    if as_json:
-        print_json([_facts(name, source) for name, source in known.items()])
-        return
-    show_table(
+    show_list(
+        [_facts(name, source) for name, source in DataSources().read().items()],
+        as_json,
         ["name", "data", "id column", "person column"],
-        [
-            (f"{MARK}{name}", source.data, source.id_column or "", source.person_column or "")
-            for name, source in known.items()
-        ],
-        none="no data sources; to register one: fedclust data add NAME --data FILE",
+        lambda e: (f"{MARK}{e['name']}", e["data"], e["id_column"], e["person_column"]),
+        "no data sources; to register one: fedclust data add NAME --data FILE",
     )
 
 

@@ -21,11 +21,7 @@ from fedclust.site.journal import SubmissionOutcome, recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 
-app = typer.Typer(
-    help="Show and verify the record of what left this site.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = o.group("Show and verify the record of what left this site.")
 
 
 @o.command(app, "show", "fedclust ledger show --session heart-2026", "fedclust ledger show --json")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from fedclust._http import ConnectionOptions
+from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.help_text import epilog
 from fedclust.cli.session_file import slug
 from fedclust.client import Client
@@ -27,7 +27,7 @@ from fedclust.data.secret_files import refuse_address
 from fedclust.errors import UsageError
 from fedclust.site import Site
 from fedclust.site.data_sources import MARK, DataSource, DataSources
-from fedclust.site.prepare import RowOptions
+from fedclust.site.prepare import RowOptions, table_options
 from fedclust.token_file import read_token_file
 
 #: How long a command that a person waits for is repeated: a coordinator restarts within it.
@@ -42,6 +42,11 @@ def opt(name: str, text: str, **more: Any) -> Any:
 def arg(text: str) -> Any:
     """Return an argument without a default that the help would show."""
     return typer.Argument(help=text, show_default=False)
+
+
+def group(text: str) -> typer.Typer:
+    """Return a command with commands of its own."""
+    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
 def split_names(text: str) -> list[str]:
@@ -69,51 +74,6 @@ Data = Annotated[
 IdColumn = Annotated[
     str | None, opt("--id-column", "Column that identifies rows in the label file; never sent.")
 ]
-PersonColumn = Annotated[
-    str | None,
-    opt("--person-column", "Column that says which rows belong to one person; never sent."),
-]
-SeparateGroups = Annotated[
-    str | None,
-    opt(
-        "--separate-groups",
-        "Approval for forming separate groups of persons who already have groups. A second "
-        "grouping reveals more about each person; the ledger records the approval.",
-    ),
-]
-IdMap = Annotated[
-    Path | None,
-    opt(
-        "--id-map",
-        "File with the columns new and old: the old id of each new one, for persons whose ids "
-        "have changed; never sent.",
-    ),
-]
-OtherPersons = Annotated[
-    str | None,
-    opt(
-        "--other-persons",
-        "Who approves that persons take part whom no table of this site knows; the ledger records "
-        "it.",
-    ),
-]
-NoPersonInAnotherTable = Annotated[
-    bool,
-    typer.Option(
-        "--no-person-in-another-table",
-        help="With --other-persons: who approves it states that none of these persons is in "
-        "another table of this site, under any id. Their table then has points for outcomes of its "
-        "own.",
-    ),
-]
-Later = Annotated[
-    str | None,
-    opt(
-        "--later",
-        "The rows are later measurements: release each column under its name with this suffix, "
-        "such as _2027.",
-    ),
-]
 LabelsOut = Annotated[
     Path | None, opt("--labels-out", "Write the labels of this site's rows to this CSV file.")
 ]
@@ -134,21 +94,7 @@ Full = Annotated[
 Consent = Annotated[
     bool, typer.Option("--yes", help="Consent to everything that is shown, without asking.")
 ]
-#: The help of ``--min-group-size``, for tables and for sessions.
-LEAST_GROUP_SIZE: Final = (
-    "Least group size of this site: the smallest number of persons behind any number that it sends."
-)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
-
-
-def read_given_token(path: Path | None) -> str:
-    """Read a token from a file that only its owner may read, or from FEDCLUST_TOKEN."""
-    if path is None:
-        given = os.environ.get("FEDCLUST_TOKEN")
-        if not given:
-            raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN_FILE")
-        return given
-    return read_token_file(path)
 
 
 @dataclass(frozen=True)
@@ -199,22 +145,18 @@ class Connection:
 
     @property
     def token(self) -> str:
-        """The token; UsageError without one."""
-        return read_given_token(self.token_file)
+        """The token, from a file or from FEDCLUST_TOKEN; UsageError without one."""
+        if self.token_file is not None:
+            return read_token_file(self.token_file)
+        if given := os.environ.get("FEDCLUST_TOKEN"):
+            return given
+        raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN_FILE")
 
     def site(self, give_up_after_s: float = PATIENCE_S, *, json_bodies: bool = False) -> Site:
         """Return the connection of a site."""
-        return Site(
-            self.url,
-            self.token,
-            ca_bundle=self.ca_bundle,
-            client_cert=self.client_cert,
-            client_key=self.client_key,
-            proxy=self.proxy,
-            give_up_after_s=give_up_after_s,
-            json_bodies=json_bodies,
-            progress=False,  # commands show it themselves
-        )
+        http = Http(self.url, self.token, self.options(give_up_after_s))
+        # Commands show progress themselves.
+        return Site(http=http, json_bodies=json_bodies, progress=False)
 
     def client(self, give_up_after_s: float = PATIENCE_S) -> Client:
         """Return the connection of an analyst, an operator or a site."""
@@ -225,6 +167,81 @@ class Connection:
         return ConnectionOptions(
             self.ca_bundle, self.client_cert, self.client_key, self.proxy, give_up_after_s
         )
+
+
+@dataclass(frozen=True)
+class WhoseRows:
+    """Which columns say whose the rows are."""
+
+    id_column: IdColumn = None
+    person_column: Annotated[
+        str | None,
+        opt("--person-column", "Column that says which rows belong to one person; never sent."),
+    ] = None
+    id_map: Annotated[
+        Path | None,
+        opt(
+            "--id-map",
+            "File with the columns new and old: the old id of each new one, for persons whose ids "
+            "have changed; never sent.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Persons(WhoseRows):
+    """Who the rows are about, and by which of the site's groups they are protected."""
+
+    min_group_size: Annotated[
+        int | None,
+        opt(
+            "--min-group-size",
+            "Least group size of this site: the smallest number of persons behind any number that "
+            "it sends. If the session's, or that in site.toml, is larger, that applies.",
+            min=3,
+        ),
+    ] = None
+    cohort: Annotated[
+        str | None,
+        opt("--cohort", "Start of the id of the table to use, if persons are in several."),
+    ] = None
+    separate_groups: Annotated[
+        str | None,
+        opt(
+            "--separate-groups",
+            "Approval for forming separate groups of persons who already have groups. A second "
+            "grouping reveals more about each person; the ledger records the approval.",
+        ),
+    ] = None
+    other_persons: Annotated[
+        str | None,
+        opt(
+            "--other-persons",
+            "Who approves that persons take part whom no table of this site knows; the ledger "
+            "records it.",
+        ),
+    ] = None
+    no_person_in_another_table: Annotated[
+        bool,
+        typer.Option(
+            "--no-person-in-another-table",
+            help="With --other-persons: who approves it states that none of these persons is in "
+            "another table of this site, under any id. Their table then has points for outcomes of "
+            "its own.",
+        ),
+    ] = False
+    later: Annotated[
+        str | None,
+        opt(
+            "--later",
+            "The rows are later measurements: release each column under its name with this suffix, "
+            "such as _2027.",
+        ),
+    ] = None
+
+    def given(self, source: DataSource) -> RowOptions:
+        """Return what :class:`fedclust.Site` takes; the columns are those of ``source``."""
+        return {**source.row_options, **table_options(self)}
 
 
 @dataclass(frozen=True)
@@ -325,80 +342,35 @@ class Reading:
             sentinels.setdefault(name.strip(), []).append(marker)
             if not (name.strip() and math.isfinite(marker)):
                 raise UsageError("--sentinel needs FEATURE=NUMBER, for example chol=0")
-        return read_options(
-            {
-                "mapping": _absolute_file(self.mapping, "--mapping"),
-                "missing": self.missing or [],
-                "sentinels": sentinels,
-                "delimiter": "\t" if self.delimiter in ("tab", "\\t") else self.delimiter,
-                "encoding": self.encoding,
-                "decimal": self.decimal,
-                "columns": [name.strip() for name in self.columns.split(",")]
-                if self.columns
-                else [],
-                "sheet": self.sheet,
-                "header_row": self.header_row,
-                "min_present": self.min_present,
-                "sql_url_file": _absolute_file(self.sql_url_file, "--sql-url-file"),
-                "out_of_core": bool(self.out_of_core),
-            },
-            _flag,
-        )
+        given = {name: getattr(self, name) for name in field_names(Reading) if name != "sentinel"}
+        given |= {
+            "mapping": _absolute_file(self.mapping, "--mapping"),
+            "missing": self.missing or [],
+            "sentinels": sentinels,
+            "delimiter": "\t" if self.delimiter in ("tab", "\\t") else self.delimiter,
+            "columns": [name.strip() for name in self.columns.split(",")] if self.columns else [],
+            "sql_url_file": _absolute_file(self.sql_url_file, "--sql-url-file"),
+            "out_of_core": bool(self.out_of_core),
+        }
+        return read_options(given, lambda field: "--" + field.replace("_", "-"))
 
-    def source(self, data: str, persons: Persons | None = None) -> DataSource:
-        """Return the rows that ``--data`` names: a file, or a registered source.
-
-        Options of this command replace those of a registered source.
-        """
-        who = persons or Persons()
+    def given(self, data: str, whose: WhoseRows) -> DataSource:
+        """Return what this command says of ``--data``, a file or a registered source."""
         return DataSource(
             data=absolute_data(data),
             reading=self.options,
-            id_column=who.id_column,
-            person_column=who.person_column,
-            id_map=_absolute_file(who.id_map, "--id-map"),
+            id_column=whose.id_column,
+            person_column=whose.person_column,
+            id_map=_absolute_file(whose.id_map, "--id-map"),
             given=data,
-        ).resolved()
+        )
 
+    def source(self, data: str, whose: WhoseRows = WhoseRows()) -> DataSource:
+        """Return the rows that ``--data`` names.
 
-@dataclass(frozen=True)
-class Persons:
-    """Who the rows are about, and by which of the site's groups they are protected."""
-
-    id_column: IdColumn = None
-    person_column: PersonColumn = None
-    id_map: IdMap = None
-    min_group_size: Annotated[
-        int | None,
-        opt(
-            "--min-group-size",
-            f"{LEAST_GROUP_SIZE} If the session's, or that in site.toml, is larger, that applies.",
-            min=3,
-        ),
-    ] = None
-    cohort: Annotated[
-        str | None,
-        opt(
-            "--cohort",
-            "Start of the id of the table to use, if persons are in several.",
-        ),
-    ] = None
-    separate_groups: SeparateGroups = None
-    other_persons: OtherPersons = None
-    no_person_in_another_table: NoPersonInAnotherTable = False
-    later: Later = None
-
-    def given(self, source: DataSource) -> RowOptions:
-        """Return what :class:`fedclust.Site` takes; the columns are those of ``source``."""
-        return {
-            **source.row_options,
-            "min_group_size": self.min_group_size,
-            "cohort": self.cohort,
-            "separate_groups": self.separate_groups,
-            "other_persons": self.other_persons,
-            "no_person_in_another_table": self.no_person_in_another_table,
-            "later": self.later,
-        }
+        Options of this command replace those of a registered source.
+        """
+        return self.given(data, whose).resolved()
 
 
 @dataclass(frozen=True)
@@ -482,10 +454,6 @@ def absolute(path: Path | None) -> str | None:
 def _absolute_file(path: Path | None, option: str) -> str | None:
     """Return :func:`absolute`; UsageError if the option was given a database's address."""
     return None if path is None else absolute(Path(refuse_address(str(path), option)))
-
-
-def _flag(field: str) -> str:
-    return "--" + field.replace("_", "-")
 
 
 def absolute_data(data: str) -> str:

@@ -12,6 +12,7 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.console import (
     ProgressLine,
+    agreed,
     conclude,
     consent_screen,
     err,
@@ -20,7 +21,7 @@ from fedclust.cli.console import (
     print_json,
     show,
     show_facts,
-    show_table,
+    show_list,
 )
 from fedclust.cli.output_files import (
     check_outputs,
@@ -192,14 +193,9 @@ def status(
 ) -> None:
     """Show this site's sessions: state, round, and the submissions sent."""
     with connection.site() as site:
-        rows = site.status(session)
-    if as_json:
-        print_json(rows)
-        return
-    show_table(
-        ["session", "state", "this site", "round", "sent", "in flight", "why", "approval"],
-        [astuple(row) for row in rows],
-    )
+        found = site.status(session)
+    headings = ["session", "state", "this site", "round", "sent", "in flight", "why", "approval"]
+    show_list(found, as_json, headings, astuple)
 
 
 @o.command(app, "leave", "fedclust leave heart-2026 --token-file token")
@@ -210,8 +206,7 @@ def leave(
     as_json: o.AsJson = False,
 ) -> None:
     """Decline or leave a session. Earlier submissions still count. This cannot be undone."""
-    if not (yes or confirmed(f"Shall this site leave {session} for good?", "--yes")):
-        show(err, "nothing was changed")
+    if not agreed(yes, f"Shall this site leave {session} for good?"):
         return
     with connection.site() as site:
         site.leave(session)

@@ -77,7 +77,7 @@ def predict(
         raise UsageError(
             "give --data and --out for a table, or --value FEATURE=VALUE for one patient"
         )
-    source = how.source(data, o.Persons(id_column=id_column))
+    source = how.source(data, o.WhoseRows(id_column))
     check_outputs(((out_path, is_labels),), (result, *source.files))
     loaded = _load(result, k)
     if probabilities:

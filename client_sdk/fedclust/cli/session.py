@@ -14,6 +14,7 @@ from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import (
+    agreed,
     conclude,
     err,
     out,
@@ -43,16 +44,11 @@ from fedclust.report.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
 from fedclust.schema.states import SessionState
 from fedclust.session_result import SessionResult
-from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate, SessionPatch
 from fedclust.wire.problems import problem
 
-app = typer.Typer(
-    help="Define sessions, watch them and get their results; for analysts and operators.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = o.group("Define sessions, watch them and get their results; for analysts and operators.")
 
 
 @o.command(
@@ -136,11 +132,7 @@ def show_all(
     if any(each.study for each in found):
         headings.insert(1, "study")
         rows = [[row[0], each.study, *row[1:]] for each, row in zip(found, rows, strict=True)]
-    show_table(
-        headings,
-        rows,
-        none="no sessions; to create one: fedclust session create NAME",
-    )
+    show_table(headings, rows, none="no sessions; to create one: fedclust session create NAME")
 
 
 @o.command(app, "show", "fedclust session show heart-2026")
@@ -196,8 +188,7 @@ def delete(
 
     Once a site has joined, the session stays: cancel it instead.
     """
-    if not (yes or confirmed(f"Shall the session {session} be deleted?", "--yes")):
-        show(err, "nothing was changed")
+    if not agreed(yes, f"Shall the session {session} be deleted?"):
         return
     with connection.client() as client:
         client.delete_session(session)
@@ -232,8 +223,7 @@ def exclude(
     """
     with connection.client() as client:
         risk = None if yes else risk_of_exclusion(client.session(session), site)
-        if risk is not None and not confirmed(f"{risk} Exclude {site}?", "--yes"):
-            show(err, "nothing was changed")
+        if risk is not None and not agreed(yes, f"{risk} Exclude {site}?"):
             return
         client.exclude(session, site)
         info = client.session(session)
@@ -270,15 +260,11 @@ def deadline(
     overdue at once, and everybody concerned gets a mail. The command asks first.
     """
     aware, now = read_time(until, "UNTIL"), datetime.now(UTC)
-    if aware < now and not (
-        yes
-        or confirmed(
-            f"{until} has passed, now it is {now:%Y-%m-%dT%H:%MZ}. The round then closes with its "
-            "quorum, or is overdue at once. Move the deadline there?",
-            "--yes",
-        )
-    ):
-        show(err, "nothing was changed")
+    question = (
+        f"{until} has passed, now it is {now:%Y-%m-%dT%H:%MZ}. The round then closes with its "
+        "quorum, or is overdue at once. Move the deadline there?"
+    )
+    if aware < now and not agreed(yes, question):
         return
     with connection.client() as client, FieldNames({"/deadline": "UNTIL"}).applied():
         info = client.patch_session(session, SessionPatch(deadline=aware))

@@ -23,9 +23,8 @@ from fedclust.session_request import declare, dropped_text, inherit, read_model
 from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo, complete
 from fedclust.wire.models import SessionCreate
 
-#: The option behind each field of a definition.
+#: The option behind each field of a definition, and which fields a study has as defaults.
 _OPTIONS: Final = {
-    "/name": "SESSION",
     "/config/n_clusters": "--clusters",
     "/config/stability": "--stability",
     "/config/transfer": "--transfer",
@@ -35,91 +34,118 @@ _OPTIONS: Final = {
     **{
         f"/{name}": f"--{name}"
         for name in (
-            *("title", "purpose", "contact", "approval", "expires", "algorithm", "seed"),
+            *("title", "purpose", "contact", "approval", "expires", "algorithm"),
             *("features", "sites", "start"),
         )
     },
 }
+_SESSION_OPTIONS: Final = {"/name": "SESSION", "/seed": "--seed", **_OPTIONS}
 _STUDY_OPTIONS: Final = {
     "/name": "STUDY",
-    "/defaults/config/n_clusters": "--clusters",
-    "/defaults/config/stability": "--stability",
-    "/defaults/config/transfer": "--transfer",
-    "/defaults/config/evidence": "--evidence",
-    "/defaults/policy/min_sites": "--min-sites",
-    "/defaults/policy/min_group_size": "--min-group-size",
-    "/defaults/algorithm": "--algorithm",
-    "/defaults/start": "--start",
-    **{each: option for each, option in _OPTIONS.items() if each not in ("/name", "/seed")},
+    **{
+        f"/defaults{field}": option
+        for field, option in _OPTIONS.items()
+        if field.startswith(("/config/", "/policy/")) or field in ("/algorithm", "/start")
+    },
+    **_OPTIONS,
 }
 #: What `fedclust study show --json` prints in addition to what creates a study.
 _OF_STORED_STUDY = frozenset({"sessions", "created_by", "created_at"})
-_TEXTS = ("title", "purpose", "contact", "approval")
-
-File = Annotated[
-    Path | None, o.opt("--file", "JSON file with the definition; - is standard input.")
-]
-Algorithm = Annotated[str | None, o.opt("--algorithm", "The method.")]
-Features = Annotated[
-    str | None,
-    o.opt("--features", "Names of numeric features, comma-separated; for others use --file."),
-]
-Sites = Annotated[str | None, o.opt("--sites", "Names of the sites, comma-separated.")]
-Contact = Annotated[str | None, o.opt("--contact", "Whom sites can ask: name, address.")]
-Approval = Annotated[str | None, o.opt("--approval", "Ethics approval or contract.")]
-Expires = Annotated[
-    str | None,
-    o.opt("--expires", "Time until which sites can join: RFC 3339 with its offset from UTC."),
-]
-MinSites = Annotated[
-    int | None,
-    o.opt(
-        "--min-sites",
-        "Number of sites that every round needs, 3 by default. With 2, each of two sites can work "
-        "out the other's part and has to consent to that.",
-        min=2,
-    ),
-]
-MinGroupSize = Annotated[
-    int | None,
-    o.opt(
-        "--min-group-size",
-        "Least group size: the smallest number of persons behind any number that a site sends. 5 "
-        "by default; 10 and 11 are other common thresholds.",
-        min=3,
-    ),
-]
-Stability = Annotated[
-    int | None,
-    o.opt(
-        "--stability",
-        "Number of models of resampled data to compare the clusters with; 100 is usual.",
-        min=0,
-    ),
-]
-Transfer = Annotated[
-    bool | None,
-    o.opt("--transfer", "Compare the clusters with each site's own clustering.", is_flag=True),
-]
-Evidence = Annotated[
-    bool | None,
-    o.opt(
-        "--evidence",
-        "Compare the clusters with one cloud without groups. With several K or --stability this "
-        "happens anyway.",
-        is_flag=True,
-    ),
-]
-Start = Annotated[
-    Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
-]
+_FIELDS = ("title", "purpose", "contact", "approval", "expires", "sites")
 
 
 @dataclass(frozen=True)
-class SessionOptions:
+class _Shared:
+    """What sessions and studies have in common."""
+
+    file: Annotated[
+        Path | None, o.opt("--file", "JSON file with the definition; - is standard input.")
+    ] = None
+    algorithm: Annotated[str | None, o.opt("--algorithm", "The method.")] = None
+    clusters: Clusters = None
+    features: Annotated[
+        str | None,
+        o.opt("--features", "Names of numeric features, comma-separated; for others use --file."),
+    ] = None
+    sites: Annotated[str | None, o.opt("--sites", "Names of the sites, comma-separated.")] = None
+    title: Annotated[str | None, o.opt("--title", "Title that people read.")] = None
+    purpose: Annotated[
+        str | None,
+        o.opt("--purpose", "Why the sites should take part, one to five sentences. Required."),
+    ] = None
+    contact: Annotated[str | None, o.opt("--contact", "Whom sites can ask: name, address.")] = None
+    approval: Annotated[str | None, o.opt("--approval", "Ethics approval or contract.")] = None
+    expires: Annotated[
+        str | None,
+        o.opt("--expires", "Time until which sites can join: RFC 3339 with its offset from UTC."),
+    ] = None
+    min_sites: Annotated[
+        int | None,
+        o.opt(
+            "--min-sites",
+            "Number of sites that every round needs, 3 by default. With 2, each of two sites can "
+            "work out the other's part and has to consent to that.",
+            min=2,
+        ),
+    ] = None
+    min_group_size: Annotated[
+        int | None,
+        o.opt(
+            "--min-group-size",
+            "Least group size: the smallest number of persons behind any number that a site sends. "
+            "5 by default; 10 and 11 are other common thresholds.",
+            min=3,
+        ),
+    ] = None
+    stability: Annotated[
+        int | None,
+        o.opt(
+            "--stability",
+            "Number of models of resampled data to compare the clusters with; 100 is usual.",
+            min=0,
+        ),
+    ] = None
+    transfer: Annotated[
+        bool | None,
+        o.opt("--transfer", "Compare the clusters with each site's own clustering.", is_flag=True),
+    ] = None
+    evidence: Annotated[
+        bool | None,
+        o.opt(
+            "--evidence",
+            "Compare the clusters with one cloud without groups. With several K or --stability "
+            "this happens anyway.",
+            is_flag=True,
+        ),
+    ] = None
+    start: Annotated[
+        Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
+    ] = None
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Return those of these options that were given, as fields of a definition."""
+        said: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if said.get("expires") is not None:
+            said["expires"] = read_time(said["expires"], "--expires").isoformat()
+        if said.get("sites") is not None:
+            said["sites"] = o.split_names(said["sites"])
+        return {name: value for name, value in said.items() if value is not None}
+
+    def parts(self, body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """Return the method's options and the policy of ``body``, with what was given."""
+        # A flag that is off changes nothing.
+        flags = {name: True for name in ("transfer", "evidence") if getattr(self, name)}
+        config = self.given("stability") | flags
+        if self.clusters is not None:
+            config["n_clusters"] = read_clusters(self.clusters)
+        given = {"config": config, "policy": self.given("min_sites", "min_group_size")}
+        return {key: {**_object_at(body, key), **part} for key, part in given.items() if part}
+
+
+@dataclass(frozen=True)
+class SessionOptions(_Shared):
     """A definition, or changes of one from a file, another session or a study."""
 
-    file: File = None
     from_session: Annotated[
         str | None,
         o.opt("--from", "Start from the definition of this session, with a new seed."),
@@ -132,45 +158,25 @@ class SessionOptions:
             callback=o.slug_or_none,
         ),
     ] = None
-    algorithm: Algorithm = None
-    clusters: Clusters = None
-    features: Features = None
-    sites: Sites = None
-    title: Annotated[str | None, o.opt("--title", "Title of the session.")] = None
-    purpose: Annotated[
-        str | None,
-        o.opt(
-            "--purpose",
-            "Why the sites should take part, one to five sentences. Every session needs it.",
-        ),
-    ] = None
-    contact: Contact = None
-    approval: Approval = None
-    expires: Expires = None
     seed: Annotated[
         int | None, o.opt("--seed", "Seed of the session; random by default.", min=0)
     ] = None
-    min_sites: MinSites = None
-    min_group_size: MinGroupSize = None
-    stability: Stability = None
-    transfer: Transfer = None
-    evidence: Evidence = None
-    start: Start = None
 
     @property
     def names(self) -> FieldNames:
         """How the definition's author knows its fields."""
-        attributes = {each: each.removeprefix("--").replace("-", "_") for each in _OPTIONS.values()}
+        options = _SESSION_OPTIONS
+        attributes = {each: each.removeprefix("--").replace("-", "_") for each in options.values()}
         given = [option for option, name in attributes.items() if getattr(self, name, None)]
         sources = [] if self.file is None else [source_name(self.file)]
         if self.from_session is not None:
             sources.append(f"session {self.from_session}")
-        return FieldNames(_OPTIONS, frozenset(["SESSION", *given]), " or ".join(sources))
+        return FieldNames(options, frozenset(["SESSION", *given]), " or ".join(sources))
 
     def definition(self, session: str, client: Client) -> SessionCreate:
         """Return the definition of a session of this name; UsageError that says what is wrong."""
         body = {} if self.file is None else read_object(self.file)
-        body |= {"name": session, **_given(self, (*_TEXTS, "study", "algorithm", "seed", "start"))}
+        body |= {"name": session, **self.given(*_FIELDS, "study", "algorithm", "seed", "start")}
         if self.from_session is not None:
             known = client.session(self.from_session).definition
             body, dropped = inherit(known, body)
@@ -179,7 +185,7 @@ class SessionOptions:
         study = client.study(str(body["study"])) if body.get("study") else None
         if self.features is not None:
             body["features"] = declare(o.split_names(self.features), study, "--features")
-        body |= _config(self, body) | _policy(self, body)
+        body |= self.parts(body)
         needed = ("purpose", "algorithm", "features", "sites")
         model = SessionCreate if study is None else SessionOfStudy
         _refuse_lacking(body, model, [key for key in needed if not _in_study(study, key)])
@@ -244,32 +250,8 @@ class WorthOptions:
         return found
 
 
-@dataclass(frozen=True)
-class StudyOptions:
+class StudyOptions(_Shared):
     """What the sessions of a study have in common."""
-
-    file: File = None
-    sites: Sites = None
-    features: Features = None
-    title: Annotated[str | None, o.opt("--title", "Title of the study.")] = None
-    purpose: Annotated[
-        str | None,
-        o.opt(
-            "--purpose",
-            "Why the sites should take part, one to five sentences. Every study needs it.",
-        ),
-    ] = None
-    contact: Contact = None
-    approval: Approval = None
-    expires: Expires = None
-    algorithm: Algorithm = None
-    clusters: Clusters = None
-    min_sites: MinSites = None
-    min_group_size: MinGroupSize = None
-    stability: Stability = None
-    transfer: Transfer = None
-    evidence: Evidence = None
-    start: Start = None
 
     @property
     def names(self) -> FieldNames:
@@ -282,14 +264,11 @@ class StudyOptions:
         """Return the definition of a study of this name; UsageError that says what is wrong."""
         body = {} if self.file is None else read_object(self.file)
         body = {key: value for key, value in body.items() if key not in _OF_STORED_STUDY}
-        body |= {"name": name, **_given(self, _TEXTS)}
+        body |= {"name": name, **self.given(*_FIELDS)}
         if self.features is not None:
             body["features"] = declare(o.split_names(self.features), None, "--features")
-        defaults = {
-            **_object_at(body, "defaults"),
-            **_given(self, ("algorithm", "start"), plain=True),
-        }
-        defaults |= _config(self, defaults) | _policy(self, defaults)
+        defaults = {**_object_at(body, "defaults"), **self.given("algorithm", "start")}
+        defaults |= self.parts(defaults)
         if defaults:
             body["defaults"] = defaults
         _refuse_lacking(body, StudyCreate, ["purpose", "sites"])
@@ -305,42 +284,6 @@ def read_time(text: str, option: str) -> datetime:
     except (ValueError, OverflowError):
         pass
     raise UsageError(f"{option}: give the time with its offset, for example 2026-12-01T12:00Z")
-
-
-def _given(
-    options: SessionOptions | StudyOptions, texts: tuple[str, ...], *, plain: bool = False
-) -> dict[str, Any]:
-    """Return the options that were given as fields; ``plain``: only ``texts``."""
-    said: dict[str, Any] = {key: getattr(options, key) for key in texts}
-    if not plain and options.expires is not None:
-        said["expires"] = read_time(options.expires, "--expires").isoformat()
-    if not plain and options.sites is not None:
-        said["sites"] = o.split_names(options.sites)
-    return {key: value for key, value in said.items() if value is not None}
-
-
-def _config(
-    options: SessionOptions | StudyOptions, body: Mapping[str, Any]
-) -> dict[str, Mapping[str, Any]]:
-    """Return the method's options with those that were given; empty without any."""
-    given: dict[str, Any] = {
-        "stability": options.stability,
-        "transfer": options.transfer or None,
-        "evidence": options.evidence or None,
-    }
-    if options.clusters is not None:
-        given["n_clusters"] = read_clusters(options.clusters)
-    given = {key: value for key, value in given.items() if value is not None}
-    return {"config": {**_object_at(body, "config"), **given}} if given else {}
-
-
-def _policy(
-    options: SessionOptions | StudyOptions, body: Mapping[str, Any]
-) -> dict[str, Mapping[str, Any]]:
-    """Return the policy of a definition with the options that were given; empty without any."""
-    given = {"min_sites": options.min_sites, "min_group_size": options.min_group_size}
-    given = {key: value for key, value in given.items() if value is not None}
-    return {"policy": {**_object_at(body, "policy"), **given}} if given else {}
 
 
 def _in_study(study: StudyInfo | None, key: str) -> bool:

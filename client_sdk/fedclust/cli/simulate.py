@@ -93,7 +93,7 @@ def simulate(
 ) -> None:
     """Run a method on files as if each were a site; a session gives the same result."""
     given, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
-    persons = o.Persons(id_column=session.id_column)
+    persons = o.WhoseRows(session.id_column)
     sources = {
         name: _reading(how, mappings.get(name)).source(data, persons)
         for name, data in given.items()

@@ -8,21 +8,25 @@ from typing import Annotated
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table
+from fedclust.cli.console import (
+    agreed,
+    conclude,
+    err,
+    print_json,
+    show,
+    show_facts,
+    show_list,
+    show_table,
+)
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
 from fedclust.report.session_terms import feature_text
 from fedclust.report.worth_asking import CHOOSE_FIRST, points_asked
 from fedclust.schema.feature import outcomes_of
-from fedclust.site.terminal import confirmed
 from fedclust.study import StudyInfo
 from fedclust.wire.models import SessionEntry
 
-app = typer.Typer(
-    help="Group sessions of the same sites in studies; for analysts and operators.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = o.group("Group sessions of the same sites in studies; for analysts and operators.")
 Study = Annotated[str, typer.Argument(help="Name of the study.", show_default=False, callback=slug)]
 
 
@@ -54,23 +58,9 @@ def show_all(connection: o.Connection, as_json: o.AsJson = False) -> None:
     """List studies, the newest first."""
     with connection.client() as client:
         found = list(client.studies())
-    if as_json:
-        print_json(found)
-        return
-    show_table(
-        ["study", "title", "sites", "sessions", "created by"],
-        [
-            (
-                each.name,
-                each.title,
-                None if each.sites is None else len(each.sites),
-                each.n_sessions,
-                each.created_by,
-            )
-            for each in found
-        ],
-        none="no studies; to create one: fedclust study create NAME",
-    )
+    headings = ["study", "title", "sites", "sessions", "created by"]
+    none = "no studies; to create one: fedclust study create NAME"
+    show_list(found, as_json, headings, _study_row, none)
 
 
 @o.command(app, "show", "fedclust study show hearts")
@@ -89,12 +79,16 @@ def delete(
     as_json: o.AsJson = False,
 ) -> None:
     """Delete a study that has no session. Its name can be used again."""
-    if not (yes or confirmed(f"Shall the study {study} be deleted?", "--yes")):
-        show(err, "nothing was changed")
+    if not agreed(yes, f"Shall the study {study} be deleted?"):
         return
     with connection.client() as client:
         client.delete_study(study)
     conclude(f"{study} is deleted", {"study": study, "deleted": True}, as_json)
+
+
+def _study_row(info: StudyInfo) -> tuple[object, ...]:
+    n_sites = None if info.sites is None else len(info.sites)
+    return info.name, info.title, n_sites, info.n_sessions, info.created_by
 
 
 def _points(info: StudyInfo) -> str | None:

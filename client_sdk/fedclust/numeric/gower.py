@@ -23,14 +23,6 @@ from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmin
 from fedclust.numeric.distances import ROW_BLOCK
 from fedclust.numeric.modes import ModeRule
 
-__all__ = [
-    "N_CELLS",
-    "MedianRule",
-    "gower_dissimilarities",
-    "nearest_by_gower",
-    "own_dissimilarities",
-]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 

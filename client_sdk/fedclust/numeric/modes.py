@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from fedclust.numeric.canonical import tolerant_argmax
 
-__all__ = ["CentroidRule", "ModeRule", "keep_means"]
-
 FloatArray = NDArray[np.float64]
 #: What makes clusters' centroids (K, d) of their means (K, d).
 CentroidRule: TypeAlias = Callable[[FloatArray], FloatArray]

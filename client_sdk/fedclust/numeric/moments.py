@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Moments", "merge_moments", "no_moments"]
-
 FloatArray = NDArray[np.float64]
 
 

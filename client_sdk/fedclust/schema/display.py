@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["COLUMNS", "LINES", "STYLE", "Listing", "brief", "cut", "html_fields", "short_repr"]
-
 T = TypeVar("T")
 
 #: Most columns and lines of a repr.

@@ -20,16 +20,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from fedclust.schema.feature import Feature
 
-__all__ = [
-    "Column",
-    "blocks_of",
-    "columns_of",
-    "encode_features",
-    "feature_names",
-    "transformed",
-    "undone",
-]
-
 FloatArray = NDArray[np.float64]
 _TILE = 512
 _FORTH = {"log": np.log, "log1p": np.log1p}

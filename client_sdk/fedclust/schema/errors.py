@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["TASK_RULES", "MethodFailure", "TaskRule"]
-
 #: Why a site refuses a task: the rules that a task of the coordinator can break. A site sends this
 #: name to the coordinator, and nothing else about its refusal.
 TaskRule = Literal[

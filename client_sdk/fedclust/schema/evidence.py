@@ -5,8 +5,6 @@ from __future__ import annotations
 from fedclust.numeric.arrays import FloatMatrix, FloatVector
 from fedclust.schema.model import Model
 
-__all__ = ["CloudComparison", "PrincipalAxes", "Stability"]
-
 
 class Stability(Model):
     """How far models of resampled data agree with the clusters.

@@ -20,8 +20,6 @@ from pydantic_core import CoreSchema
 
 from fedclust.schema.model import FeatureName, Model, Visible
 
-__all__ = ["Declared", "Feature", "Outcome", "clustered", "outcomes_of"]
-
 Unit = Annotated[str, StringConstraints(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$"), Visible]
 #: A person who has another value changes two cells by one, so noise of variance v is zCDP of
 #: rho = 1 / v: points / 250. The allowance of 100 points is rho = .4.

@@ -22,8 +22,6 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
 
-__all__ = ["AnyMethod", "LocalAnswer", "Method", "Probabilities"]
-
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 StateT = TypeVar("StateT", bound=Model)
 TaskT = TypeVar("TaskT", bound=Model)

@@ -11,8 +11,6 @@ from pydantic_core import PydanticCustomError
 
 from fedclust.schema.display import html_fields, short_repr
 
-__all__ = ["EmailAddress", "Memory", "Model", "Slug", "Tree", "Visible"]
-
 #: What codecs carry: None, bool, int, float, str, bytes, arrays, and tuples and str-keyed dicts
 #: of them.
 Tree: TypeAlias = Any

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from fedclust.schema.model import Model
 
-__all__ = ["MAX_FOUND_CLUSTERS", "MethodOptions"]
-
 #: The most clusters that a method looks for where it chooses their number itself.
 MAX_FOUND_CLUSTERS = 1_000
 

@@ -10,16 +10,6 @@ from pydantic import FiniteFloat
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.schema.model import Model
 
-__all__ = [
-    "Estimate",
-    "MeasureName",
-    "OutcomeComparison",
-    "OutcomeInCluster",
-    "OutcomeResult",
-    "Outcomes",
-    "SurvivalPoint",
-]
-
 MeasureName: TypeAlias = Literal[
     "odds_ratio", "risk_difference", "mean_difference", "superiority", "rate_ratio"
 ]

@@ -8,8 +8,6 @@ from pydantic import Field, FiniteFloat, model_serializer
 
 from fedclust.schema.model import Model
 
-__all__ = ["MAX_GAMMA", "Policy"]
-
 #: A larger gamma would leave numbers without effect.
 MAX_GAMMA = 1e6
 

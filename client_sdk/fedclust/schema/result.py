@@ -13,16 +13,6 @@ from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.space import Space
 from fedclust.schema.transfer import Transfer
 
-__all__ = [
-    "Bounds",
-    "ClusterProfile",
-    "HistoryEntry",
-    "Likelihood",
-    "Quality",
-    "Result",
-    "SweepEntry",
-]
-
 
 class Quality(Model):
     """How good the clustering is, over the sites' points.

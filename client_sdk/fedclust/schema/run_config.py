@@ -18,8 +18,6 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.space import Space
 
-__all__ = ["Assign", "RunConfig"]
-
 #: In annotations, a bare ``RunConfig`` is one of any method.
 OptionsT_co = TypeVar("OptionsT_co", bound=MethodOptions, covariant=True, default=MethodOptions)
 

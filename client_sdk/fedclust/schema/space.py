@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Space"]
-
 #: Rows that are scaled at a time.
 _TILE = 512
 

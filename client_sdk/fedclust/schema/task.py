@@ -13,20 +13,6 @@ from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.space import Space
 
-__all__ = [
-    "CentroidTask",
-    "Contribution",
-    "Disclosure",
-    "Done",
-    "Next",
-    "Phase",
-    "SiteTask",
-    "Task",
-    "narrow",
-    "payloads_of",
-    "with_payload",
-]
-
 KindT = TypeVar("KindT")
 PayloadT = TypeVar("PayloadT", bound=Model)
 #: In annotations, a bare ``SiteTask`` is one whose own fields do not matter; so for the others.

@@ -9,8 +9,6 @@ from pydantic import Field
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.schema.model import Model
 
-__all__ = ["SiteTransfer", "Transfer"]
-
 
 class SiteTransfer(Model):
     """How far one site's persons bear out the common clusters.

@@ -92,9 +92,8 @@ class DataSource(Model):
             return self
         found = data_source(self.data.removeprefix(MARK))
         given = {name: getattr(self.reading, name) for name in _changed(self.reading)}
-        columns = {
-            name: getattr(self, name) for name in _changed(self) - {"data", "reading", "given"}
-        }
+        named = _changed(self).intersection(("id_column", "person_column", "id_map"))
+        columns = {name: getattr(self, name) for name in named}
         reading = found.reading.model_copy(update=given)
         return found.model_copy(update={"reading": reading, **columns})
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,18 +67,28 @@ from fedclust.site.settings import SiteSettings, read_settings
 from fedclust.wire.models import Participation, SessionInfo
 
 
-class RowOptions(TypedDict, total=False):
-    """How a site's rows are used; described at :meth:`fedclust.Site.participate`."""
+class TableOptions(TypedDict, total=False):
+    """By which groups persons are protected; described at :meth:`fedclust.Site.participate`."""
 
-    person: str | Sequence[Any] | NDArray[Any] | None
-    id_column: str | None
-    id_map: IdMap | None
     min_group_size: int | None
     cohort: str | None
     separate_groups: str | None
     other_persons: str | None
     no_person_in_another_table: bool
     later: str | None
+
+
+class RowOptions(TableOptions, total=False):
+    """How a site's rows are used; described at :meth:`fedclust.Site.participate`."""
+
+    person: str | Sequence[Any] | NDArray[Any] | None
+    id_column: str | None
+    id_map: IdMap | None
+
+
+def table_options(given: object) -> TableOptions:
+    """Return the options that an object has as attributes."""
+    return cast(TableOptions, {name: getattr(given, name) for name in TableOptions.__annotations__})
 
 
 @dataclass(frozen=True)
