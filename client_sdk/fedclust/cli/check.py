@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,14 +25,7 @@ from fedclust.cli.row_check import CheckedTable, RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
 from fedclust.data.outcome_rows import measure_staying
-from fedclust.data.persons import read_persons
-from fedclust.data.site_data import (
-    declared,
-    held_features,
-    measure_persons,
-    session_rows,
-    site_data,
-)
+from fedclust.data.site_data import session_rows
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.errors import (
@@ -40,14 +34,13 @@ from fedclust.errors import (
     UsageError,
     VersionUnsupported,
 )
-from fedclust.report.privacy_loss import ALLOWANCE
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
 from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges, open_text
-from fedclust.site.cohorts import CohortRecord, CohortStore
+from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan, count_usable
-from fedclust.site.prepare import SiteRows, prepare
+from fedclust.site.prepare import Prepared, SiteRows, prepare
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.wire.models import SessionCreate, SessionInfo
@@ -150,22 +143,23 @@ def _check_definition(body: SessionCreate, rows: SourceRows) -> RowCheck:
     def form_table(p: int) -> CheckedTable:
         exact = plan.policy.protection == "none"
         read_settings(state.directory).refuse_smaller_groups(body.name, p, exact=exact)
-        return _table_of(plan, rows, p, CohortStore(state))
+        return _table_of(plan, rows, p, state)
 
     return examine(body, rows, form_table)
 
 
-def _table_of(plan: Plan, given: SourceRows, p: int, store: CohortStore) -> CheckedTable:
+def _table_of(plan: Plan, given: SourceRows, p: int, state: SiteState) -> CheckedTable:
     """Return the table that would be used.
 
     DataError or DisclosureError if taking part would be refused.
     """
-    columns = given.source
-    identified = {"person": columns.person_column, "id_column": columns.id_column}
-    if plan.policy.protection != "none" and store.records():
-        rows = session_rows(plan, given.data, **identified)
-        used = SiteRows(given.data, **given.given)
-        prepared = prepare(store, plan, used, rows, p, datetime.now(UTC))
+    used = SiteRows(given.data, **given.given)
+    rows = session_rows(plan, given.data, person=used.person, id_column=used.id_column)
+    with tempfile.TemporaryDirectory() as thrown_away:
+        if not CohortStore(state).records():
+            # Preparing stores a key, and a check of a site without tables writes nothing there.
+            state = SiteState(thrown_away)
+        prepared = prepare(CohortStore(state), plan, used, rows, p, datetime.now(UTC))
         table = CheckedTable(
             count_usable(plan, prepared.data),
             prepared.features,
@@ -173,41 +167,21 @@ def _table_of(plan: Plan, given: SourceRows, p: int, store: CohortStore) -> Chec
             recognition=prepared.recognition,
             staying=measure_staying(plan, prepared.data),
         )
-        record = None if prepared.draft is None else prepared.draft.record
-        return _with_points(plan, table, p, store, record)
-    table = _new_table(plan, given.data, identified, p)
-    return table if plan.policy.protection == "none" else _with_points(plan, table, p, store)
-
-
-def _new_table(plan: Plan, rows: Any, identified: Any, p: int) -> CheckedTable:
-    """Return the table that a site without any would form; nothing is written."""
-    if plan.policy.protection == "none":
-        read_rows = session_rows(plan, rows, **identified)
-        data, features = site_data(plan, rows, read_rows, p, **identified)
-        return CheckedTable(count_usable(plan, data), features, None)
-    lacking = plan.policy.missing == "mask"
-    read = read_persons(rows, plan.features, **identified, lacking=lacking)
-    data, figures = measure_persons(plan, read, p)
-    features = declared(plan, rows, held_features(plan, read, data))
-    staying = measure_staying(plan, data)
-    return CheckedTable(count_usable(plan, data), features, figures, staying=staying)
+        return _with_points(plan, table, p, prepared, Charges(state))
 
 
 def _with_points(
-    plan: Plan, table: CheckedTable, p: int, store: CohortStore, record: CohortRecord | None = None
+    plan: Plan, table: CheckedTable, p: int, prepared: Prepared, charges: Charges
 ) -> CheckedTable:
     """Add what the outcomes cost, what a table has left, and what is charged and not answered."""
-    charges, asked = Charges(store.state), points_of(plan.outcomes, table.features)
-    if not asked or table.usable < p:
+    asked = points_of(plan.outcomes, table.features)
+    if not asked or table.usable < p or prepared.draft is None:
         return table
-    question = Question("", "", "", "", asked, ())
-    left = ALLOWANCE
-    if record is not None:
-        left = charges.balance(record.cohort.table_id, record.history, question).left
+    question, record = Question("", "", "", "", asked, ()), prepared.draft.record
     return dataclasses.replace(
         table,
         points=question.points,
-        points_left=left,
+        points_left=charges.balance(record.cohort.table_id, record.history, question).left,
         open_points=tuple(map(open_text, charges.open_charges())),
     )
 

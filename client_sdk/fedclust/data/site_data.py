@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.outcome_rows import OutcomeBlock, taking_part
-from fedclust.data.person_blocks import PersonBlock, SitePersons
+from fedclust.data.person_blocks import SitePersons
 from fedclust.data.persons import read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.row_source import RowSource
 from fedclust.data.table import LabelRows, Table, load
-from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.engine import Plan
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import IntArray
@@ -82,24 +80,20 @@ def site_data(
         lacking=lacking,
         outcomes=plan.outcomes,
     )
-    points = form_points(plan, persons, p)
+    points, _ = form_counted(plan, persons, p)
     return points, declared(plan, source, held_features(plan, persons, points))
 
 
 def declared(plan: Plan, source: Any, held: tuple[str, ...]) -> tuple[str, ...]:
     """Return the features that a site has, and the outcomes that it answers."""
-    if not plan.outcomes:
-        return held
-    lacking = plan.policy.missing == "mask"
-    return RowSource(source, plan.features, lacking=lacking, outcomes=plan.outcomes).declared(held)
+    return _opened(plan, source).declared(held) if plan.outcomes else held
 
 
 def own_columns(plan: Plan, source: Any) -> dict[str, tuple[str, ...]]:
     """Return by outcome the source's columns that it is read from, where it has them all."""
     if not plan.outcomes:
         return {}
-    lacking = plan.policy.missing == "mask"
-    rows = RowSource(source, plan.features, lacking=lacking, outcomes=plan.outcomes)
+    rows = _opened(plan, source)
     return {
         outcome.name: tuple(rows.local[column.name] for column in outcome.columns)
         for outcome in plan.outcomes
@@ -107,43 +101,22 @@ def own_columns(plan: Plan, source: Any) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _opened(plan: Plan, source: Any) -> RowSource:
+    lacking = plan.policy.missing == "mask"
+    return RowSource(source, plan.features, lacking=lacking, outcomes=plan.outcomes)
+
+
 def no_points(plan: Plan) -> Points:
     """Return what a site with too few persons computes from."""
     return row_points(np.empty((0, len(plan.columns))))
 
 
-def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
-    """Form the protected table of persons, and return its points; none of fewer than p persons.
-
-    Raises
-    ------
-    DataError
-    """
-    try:
-        return table_points(persons, form_once(persons, p)[0])
-    except TooFewPersons:
-        return no_points(plan)
-
-
-def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, TableFigures | None]:
-    """Do what :func:`form_points` does, and also measure how close the table is to the persons.
-
-    Raises
-    ------
-    DataError
-    """
-    try:
-        table, groups = form_once(persons, p)
-    except TooFewPersons:
-        return no_points(plan), None
-    rows = ((block.sources, own) for block, own in _with_groups(persons, groups))
-    return table_points(persons, table), measure_table(table, rows, p, persons.units)
-
-
 def form_counted(
     plan: Plan, persons: SitePersons, p: int
 ) -> tuple[Points, tuple[OutcomeBlock, ...]]:
-    """Do what :func:`form_points` does, and also return the persons, to count their outcomes.
+    """Form the protected table of persons; return its points, none of fewer than p persons.
+
+    And, in a session with outcomes, the persons, to count these.
 
     Raises
     ------
@@ -155,8 +128,10 @@ def form_counted(
         return no_points(plan), ()
     points = table_points(persons, table)
     takes_part = taking_part(plan, points)[point_of_group(table)]
-    counted = []
-    for block, own in _with_groups(persons, groups):
+    counted, first = [], 0
+    for block in persons.blocks() if plan.outcomes else ():
+        own = groups[first : first + block.n]
+        first += block.n
         known = own >= 0
         takes = takes_part[own[known]]
         counted.append(OutcomeBlock(persons.matrix(block)[known], takes, block.cells[known]))
@@ -173,15 +148,6 @@ def form_once(persons: SitePersons, p: int) -> tuple[ProtectedTable, NDArray[np.
     """
     blocks = (block.sources for block in persons.blocks())
     return form_by_blocks(blocks, p, persons.sample, persons.n_persons)
-
-
-def _with_groups(
-    persons: SitePersons, groups: NDArray[np.int32]
-) -> Iterator[tuple[PersonBlock, NDArray[np.int32]]]:
-    first = 0
-    for block in persons.blocks():
-        yield block, groups[first : first + block.n]
-        first += block.n
 
 
 def point_of_group(table: ProtectedTable) -> IntArray:
