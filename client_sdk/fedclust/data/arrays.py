@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.chunks import Chunk, Origin
+from fedclust.data.chunks import Chunk, Origin, Reader
 
 
-class ArrayReader:
+class ArrayReader(Reader):
     """An array (n, d) of numbers, NaN or masked where missing."""
 
-    textual, named = False, False
+    named = False
 
     def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
         self.origin = Origin("the array")

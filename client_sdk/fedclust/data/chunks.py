@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -114,7 +116,7 @@ class Chunk:
     start: int = 0
 
 
-class Reader(Protocol):
+class Reader:
     """An open source: its columns are known, its rows are read by :meth:`chunks`.
 
     Attributes
@@ -126,17 +128,17 @@ class Reader(Protocol):
         Whether numbers are written as text.
     named : bool
         Whether columns have names; those of an array are identified by their order.
-    n_rows : int or None
-        Number of rows, if known before they are read.
     """
 
     origin: Origin
     header: Sequence[str]
-    textual: bool
-    named: bool
+    textual = False
+    named = True
 
     @property
-    def n_rows(self) -> int | None: ...
+    def n_rows(self) -> int | None:
+        """Number of rows; None if it is not known before they are read."""
+        return None
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield all rows, at most about ``rows`` at a time; each call starts from the first.
@@ -145,7 +147,37 @@ class Reader(Protocol):
         ------
         DataError
         """
-        ...
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what is held, if the rows will not be read."""
+
+
+def batches(
+    numbered: Iterable[tuple[int, Sequence[Any]]], rows: int
+) -> Iterator[tuple[list[Sequence[Any]], array[int]]]:
+    """Yield records and their numbers, ``rows`` at a time; the last may be fewer."""
+    remaining = iter(numbered)
+    while batch := list(itertools.islice(remaining, rows)):
+        yield [record for _, record in batch], array("q", [number for number, _ in batch])
+
+
+def record_chunk(
+    records: Sequence[Sequence[Any]],
+    places: Mapping[str, int],
+    columns: Sequence[str],
+    text: Sequence[str],
+    numbers: Sequence[int] | None = None,
+) -> Chunk:
+    """Return records as a chunk; ``places`` are the positions of their columns."""
+    cells: dict[str, Cells] = {name: [each[places[name]] for each in records] for name in columns}
+    kept = {name: as_text(each[places[name]] for each in records) for name in text}
+    return Chunk(len(records), cells, kept, numbers)
+
+
+def as_text(values: Iterable[Any]) -> list[str]:
+    """Return values as text without spaces around it; "" for None."""
+    return ["" if value is None else str(value).strip() for value in values]
 
 
 def extra_missing(source: str, what: str, extra: str) -> DataError:

@@ -6,13 +6,12 @@ import codecs
 import csv
 import itertools
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
-from fedclust.data.chunks import FIRST_ROWS, Chunk, Origin
+from fedclust.data.chunks import FIRST_ROWS, Chunk, Origin, Reader, batches, record_chunk
 from fedclust.data.mapping import ColumnsFile
 from fedclust.errors import DataError
 
@@ -32,7 +31,7 @@ _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")
 _PIECE: Final = 65_536
 
 
-class CsvReader:
+class CsvReader(Reader):
     """A CSV file with a header, or given column names, and optionally quoted fields.
 
     Parameters
@@ -50,7 +49,7 @@ class CsvReader:
         The message names file and line, here and in :meth:`chunks`.
     """
 
-    textual, named, n_rows = True, True, None
+    textual = True
 
     def __init__(self, path: Path, written: ColumnsFile, wanted: Sequence[str]) -> None:
         hint = "if the first line is no header, name the columns (columns=, --columns)"
@@ -105,41 +104,27 @@ class CsvReader:
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of ``rows`` rows; the last may be shorter."""
         places = self.origin.columns(self.header, columns, text)
-        width = len(self.header)
-        records: list[list[str]] = []
-        numbers = array("q")
-
-        def chunk() -> Chunk:
-            cells: dict[str, Any] = {
-                name: [record[places[name]] for record in records] for name in columns
-            }
-            kept = {name: [record[places[name]].strip() for record in records] for name in text}
-            return Chunk(len(records), cells, kept, numbers)
-
         with self._reading() as ended, self._open() as file:
-            reader = csv.reader(self._lines(file), strict=True, delimiter=self._delimiter)
-            if not self._given:
-                next(filter(None, reader), None)
-            ended[0] = end = self._before + reader.line_num
-            for record in reader:
-                # A quoted field may contain line breaks: a row has the number of its first line.
-                number, end = end + 1, self._before + reader.line_num
-                ended[0] = end
-                if not record or (len(record) == 1 < width and not record[0].strip()):
-                    continue  # an empty line
-                if len(record) != width:
-                    what = "columns were named" if self._given else "fields in the header"
-                    message = f"{len(record)} fields, and {width} {what}"
-                    raise DataError(
-                        self._path.name, "field-count", message, row=number, unit="line"
-                    )
-                records.append(record)
-                numbers.append(number)
-                if len(records) == rows:
-                    yield chunk()
-                    records, numbers = [], array("q")
-            if records:
-                yield chunk()
+            for records, numbers in batches(self._records(file, ended), rows):
+                yield record_chunk(records, places, columns, text, numbers)
+
+    def _records(self, file: TextIO, ended: list[int]) -> Iterator[tuple[int, list[str]]]:
+        """Yield each row with the number of its first line; ``ended`` gets that of its last."""
+        width = len(self.header)
+        reader = csv.reader(self._lines(file), strict=True, delimiter=self._delimiter)
+        if not self._given:
+            next(filter(None, reader), None)
+        ended[0] = self._before + reader.line_num
+        for record in reader:
+            # A quoted field may contain line breaks.
+            number, ended[0] = ended[0] + 1, self._before + reader.line_num
+            if not record or (len(record) == 1 < width and not record[0].strip()):
+                continue  # an empty line
+            if len(record) != width:
+                what = "columns were named" if self._given else "fields in the header"
+                message = f"{len(record)} fields, and {width} {what}"
+                raise DataError(self._path.name, "field-count", message, row=number, unit="line")
+            yield number, record
 
     def _known_encoding(self, given: str | None) -> str:
         with self._reading(), self._path.open("rb") as file:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedclust.data.arrays import refuse_shape, refuse_text, unmasked
-from fedclust.data.chunks import Chunk, Origin
+from fedclust.data.chunks import Chunk, Origin, Reader
 from fedclust.data.frame import frame_chunk
 from fedclust.errors import DataError
 
@@ -20,13 +20,13 @@ def is_dask(source: Any) -> bool:
     )
 
 
-class DaskArrayReader:
+class DaskArrayReader(Reader):
     """A Dask array (n, d): its columns are the session's features, in the same order.
 
     One partition is in memory at a time. The number of its rows need not be known.
     """
 
-    textual, named, n_rows = False, False, None
+    named = False
 
     def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
         self.origin = Origin("the Dask array")
@@ -45,10 +45,8 @@ class DaskArrayReader:
                 yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
 
 
-class DaskFrameReader:
+class DaskFrameReader(Reader):
     """A Dask DataFrame, computed a partition at a time."""
-
-    textual, named, n_rows = False, True, None
 
     def __init__(self, source: Any) -> None:
         self._frame, self.origin = source, Origin("the Dask DataFrame")

@@ -6,13 +6,21 @@ import itertools
 import re
 import warnings
 import zipfile
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fedclust.data.chunks import FIRST_ROWS, SHEET_ERRORS, Chunk, Origin, extra_missing
+from fedclust.data.chunks import (
+    FIRST_ROWS,
+    SHEET_ERRORS,
+    Cells,
+    Chunk,
+    Origin,
+    Reader,
+    batches,
+    extra_missing,
+)
 from fedclust.data.mapping import ColumnsFile
 from fedclust.errors import DataError
 
@@ -29,7 +37,7 @@ _EXACT: Final = 10**15
 _NO_RESULT: Final = object()
 
 
-class ExcelReader:
+class ExcelReader(Reader):
     """A sheet of an Excel workbook (.xlsx, .xlsm). Rows are numbered as the spreadsheet does.
 
     Parameters
@@ -44,8 +52,6 @@ class ExcelReader:
     DataError
         openpyxl is not installed; the file is no workbook; the sheet is not clear.
     """
-
-    textual, named, n_rows = False, True, None
 
     def __init__(self, path: Path, written: ColumnsFile) -> None:
         self._path, self.origin = path, Origin(path.name)
@@ -87,34 +93,27 @@ class ExcelReader:
         """Yield chunks of ``rows`` rows; the last may be shorter. Empty rows are skipped."""
         places = self.origin.columns(self.header, columns, text)
         unnamed = self._unnamed_neighbours(places)
-        records: list[Sequence[Any]] = []
-        numbers = array("q")
-
-        def chunk() -> Chunk:
-            cells: dict[str, Any] = {
-                name: [_cell(record, places[name]) for record in records] for name in columns
-            }
-            kept = {
-                name: [
-                    self._as_text(_cell(record, places[name]), name, number)
-                    for record, number in zip(records, numbers, strict=True)
-                ]
-                for name in text
-            }
-            return Chunk(len(records), cells, kept, numbers)
-
         with self._reading():
-            for number, record in self._rows():
-                if number <= self._below:
-                    continue
+            for records, numbers in batches(self._records(places, unnamed), rows):
+                cells: dict[str, Cells] = {
+                    name: [_cell(record, places[name]) for record in records] for name in columns
+                }
+                kept = {
+                    name: [
+                        self._as_text(_cell(record, places[name]), name, number)
+                        for record, number in zip(records, numbers, strict=True)
+                    ]
+                    for name in text
+                }
+                yield Chunk(len(records), cells, kept, numbers)
+
+    def _records(
+        self, places: dict[str, int], unnamed: dict[int, str]
+    ) -> Iterator[tuple[int, Sequence[Any]]]:
+        for number, record in self._rows():
+            if number > self._below:
                 self._check_record(number, record, places, unnamed)
-                records.append(record)
-                numbers.append(number)
-                if len(records) == rows:
-                    yield chunk()
-                    records, numbers = [], array("q")
-            if records:
-                yield chunk()
+                yield number, record
 
     def _unnamed_neighbours(self, places: dict[str, int]) -> dict[int, str]:
         """Return the columns without a name to the right of a wanted one, with its name."""

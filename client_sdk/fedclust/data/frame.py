@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.chunks import Cells, Chunk, Origin
+from fedclust.data.chunks import Cells, Chunk, Origin, Reader
 
 
 def is_frame(source: Any) -> bool:
@@ -16,10 +16,8 @@ def is_frame(source: Any) -> bool:
     return kind.__name__ == "DataFrame" and kind.__module__.split(".")[0] == "pandas"
 
 
-class FrameReader:
+class FrameReader(Reader):
     """A pandas DataFrame. Its index is ignored: rows are numbered from 0."""
-
-    textual, named = False, True
 
     def __init__(self, frame: Any) -> None:
         self._frame, self.origin = frame, Origin("the DataFrame")

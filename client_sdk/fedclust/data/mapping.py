@@ -132,17 +132,13 @@ class ReadOptions(Model):
             known = features.get(name, ColumnMap())
             sentinels = (*known.sentinels, *values)
             features[name] = known.model_copy(update={"sentinels": sentinels})
-        return ColumnsFile(
-            delimiter=self.delimiter or base.delimiter,
-            encoding=self.encoding or base.encoding,
-            decimal=self.decimal or base.decimal,
-            columns=self.columns or base.columns,
-            sheet=self.sheet or base.sheet,
-            header_row=self.header_row or base.header_row,
-            missing=(*base.missing, *self.missing),
-            min_present=base.min_present if self.min_present is None else self.min_present,
-            features=features,
-        )
+        replaced = {
+            name: value
+            for name in ColumnsFile.model_fields.keys() - {"missing", "features"}
+            if (value := getattr(self, name)) not in (None, (), "")
+        }
+        missing = (*base.missing, *self.missing)
+        return base.model_copy(update={**replaced, "missing": missing, "features": features})
 
     @property
     def mapping_name(self) -> str:
@@ -249,13 +245,17 @@ class Dataset:
         return made
 
 
+def as_dataset(source: Any) -> Dataset:
+    """Return a data set as it is, and any other source with the default options."""
+    return source if isinstance(source, Dataset) else Dataset(source)
+
+
 def watch_reading(source: Any, on_read: OnRead) -> Dataset:
     """Return a source whose reading is reported; a data set that reports it already is kept."""
-    if not isinstance(source, Dataset):
-        return Dataset(source, on_read=on_read)
-    if source.on_read is not None:
-        return source
-    return Dataset.of(source.source, source.options, on_read, source.given)
+    known = as_dataset(source)
+    if known.on_read is not None:
+        return known
+    return Dataset.of(known.source, known.options, on_read, known.given)
 
 
 def read_options(

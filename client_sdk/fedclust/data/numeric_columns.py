@@ -12,13 +12,13 @@ from warnings import warn
 import numpy as np
 from pydantic import ValidationError
 
-from fedclust.data.chunks import DataWarning, Reader
+from fedclust.data.chunks import DataWarning
 from fedclust.data.daskdata import is_dask
 from fedclust.data.frame import is_frame
-from fedclust.data.mapping import Dataset, number_or_none
+from fedclust.data.mapping import Dataset, as_dataset, number_or_none
 from fedclust.data.row_source import RowSource
 from fedclust.data.sources import open_reader
-from fedclust.data.sql import SqlQuery, SqlReader
+from fedclust.data.sql import SqlQuery
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.feature import Feature
@@ -39,15 +39,12 @@ _EMPTY: Final = "without values"
 
 def is_file(source: Any) -> bool:
     """Return whether a source is a file or a query, whose columns have names."""
-    if isinstance(source, Dataset):
-        return is_file(source.source)
-    return isinstance(source, (str, os.PathLike, SqlQuery))
+    return isinstance(as_dataset(source).source, (str, os.PathLike, SqlQuery))
 
 
 def is_table(source: Any) -> bool:
     """Return whether a source has columns with names: a file, a query or a DataFrame."""
-    if isinstance(source, Dataset):
-        return is_table(source.source)
+    source = as_dataset(source).source
     framed = is_frame(source) or (is_dask(source) and hasattr(source, "columns"))
     return framed or is_file(source)
 
@@ -110,7 +107,7 @@ def _listed(why: Mapping[str, str], reason: str) -> str:
 
 def _judge_columns(source: Any, leave_out: frozenset[str]) -> dict[str, tuple[str, str | None]]:
     """Return the unit of each column, and why it is left out; None if it is not."""
-    dataset = source if isinstance(source, Dataset) else Dataset(source)
+    dataset = as_dataset(source)
     file = dataset.options.resolved()
     names = {rule.column or name: name for name, rule in file.features.items()}
     found: dict[str, tuple[str, str | None]] = {}
@@ -138,11 +135,8 @@ def _judge_columns(source: Any, leave_out: frozenset[str]) -> dict[str, tuple[st
 
 def _header(dataset: Dataset) -> Sequence[str]:
     """Return the names of a file's columns; DataError if the first line holds numbers."""
-    options = dataset.options
-    file = options.resolved()
-    reader: Reader = open_reader(dataset.source, file, (), (), (), options.sql_url_file)
-    if isinstance(reader, SqlReader):
-        reader.close()
+    reader = open_reader(dataset, dataset.options.resolved())
+    reader.close()
     if reader.textual and any(number_or_none(name) is not None for name in reader.header):
         # The message does not repeat what may be a record.
         message = "its first line holds a number: if it is no header, name the columns "

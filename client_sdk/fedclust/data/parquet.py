@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.chunks import Cells, Chunk, Origin, extra_missing
+from fedclust.data.chunks import Cells, Chunk, Origin, Reader, as_text, extra_missing
 
 
-class ParquetReader:
+class ParquetReader(Reader):
     """Parquet, read a batch at a time; at most one row group is decoded.
 
     Raises
@@ -20,8 +20,6 @@ class ParquetReader:
     DataError
         pyarrow is not installed; the source is no Parquet file.
     """
-
-    textual, named = False, True
 
     def __init__(self, path: Path) -> None:
         self.origin = Origin(path.name)
@@ -73,7 +71,9 @@ class ParquetReader:
                 for batch in batches:
                     if batch.num_rows:
                         cells = {name: _cells(batch.column(here[name])) for name in columns}
-                        kept = {name: _text(batch.column(here[name])) for name in text}
+                        kept = {
+                            name: as_text(batch.column(here[name]).to_pylist()) for name in text
+                        }
                         yield Chunk(batch.num_rows, cells, kept, part=part, start=start)
                         start += batch.num_rows
 
@@ -105,7 +105,3 @@ def _cells(column: Any) -> Cells:
         return np.where(absent, np.datetime64("NaT"), np.datetime64(0, "s"))
     cells: list[Any] = column.to_pylist()
     return cells
-
-
-def _text(column: Any) -> list[str]:
-    return ["" if value is None else str(value).strip() for value in column.to_pylist()]

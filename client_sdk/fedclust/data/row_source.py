@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedclust.data.advice import binary_advice, on_one_line
 from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.decode import ColumnRule, Decoder, Wrong
-from fedclust.data.mapping import ColumnMap, Dataset, canonical_code, check_mapping
+from fedclust.data.mapping import ColumnMap, as_dataset, canonical_code, check_mapping
 from fedclust.data.outcome_rows import (
     CellArray,
     cells_of_rows,
@@ -22,7 +22,6 @@ from fedclust.data.outcome_rows import (
 )
 from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.sources import describe, open_reader
-from fedclust.data.sql import SqlReader
 from fedclust.errors import DataError
 from fedclust.schema.encoding import encode_features
 from fedclust.schema.feature import Feature, Outcome
@@ -143,7 +142,7 @@ class RowSource:
     ) -> None:
         self.n_features, self.outcomes = len(features), tuple(outcomes)
         features = with_outcomes(features, outcomes)
-        dataset = source if isinstance(source, Dataset) else Dataset(source)
+        dataset = as_dataset(source)
         options, self.file = dataset.options, dataset.options.resolved()
         self._on_read = dataset.on_read
         self.features, self._text = features, tuple(dict.fromkeys(text))
@@ -163,14 +162,11 @@ class RowSource:
                 message = "it identifies rows or persons and may not be a feature of the session"
                 raise origin.fault("reserved-column", message, column=name)
         wanted = [*self.local.values(), *self._text]
-        self.reader = open_reader(
-            dataset.source, self.file, names, wanted, self._text, options.sql_url_file
-        )
+        self.reader = open_reader(dataset, self.file, names, wanted, self._text)
         try:
             self.columns = self._find_columns(lacking)
         except DataError:
-            if isinstance(self.reader, SqlReader):
-                self.reader.close()
+            self.reader.close()
             raise
         self.readings = tuple(
             FeatureReading.of(

@@ -37,18 +37,17 @@ def describe(source: Any) -> str:
 
 
 def open_reader(
-    source: Any,
+    dataset: Dataset,
     written: ColumnsFile,
-    names: Sequence[str],
-    wanted: Sequence[str],
-    text: Sequence[str],
-    sql_url_file: str | None = None,
+    names: Sequence[str] = (),
+    wanted: Sequence[str] = (),
+    text: Sequence[str] = (),
 ) -> Reader:
     """Open a source.
 
     Parameters
     ----------
-    source : Source
+    dataset : Dataset
     written : ColumnsFile
         How a CSV file or a workbook is written.
     names : sequence of str
@@ -57,12 +56,12 @@ def open_reader(
         The columns of a table that will be read.
     text : sequence of str
         Those of them that are kept as text.
-    sql_url_file : str, optional
 
     Raises
     ------
     DataError
     """
+    source = dataset.source
     if isinstance(source, SqlQuery):
         return SqlReader(source)
     if is_frame(source):
@@ -88,7 +87,7 @@ def open_reader(
     if kind in _PARQUET or (path.is_dir() and any(path.glob("*.parquet"))):
         return ParquetReader(path)
     if kind == ".sql":
-        return SqlReader(SqlQuery.read(path, sql_url_file))
+        return SqlReader(SqlQuery.read(path, dataset.options.sql_url_file))
     if kind in _EXCEL:
         return ExcelReader(path, written)
     if kind in _SPREADSHEETS:
@@ -117,7 +116,7 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
     check_mapping(file, (), options.mapping_name)
     rules = file.features.items()
     known = {*text, *(rule.column or name for name, rule in rules if not rule.lacking)}
-    reader = open_reader(dataset.source, file, (), sorted(known), text, options.sql_url_file)
+    reader = open_reader(dataset, file, (), sorted(known), text)
     try:
         named = bool(file.columns) or not known.isdisjoint(reader.header)
         if isinstance(reader, CsvReader | ExcelReader) and not named:
@@ -133,8 +132,7 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
             raise reader.origin.fault("no-header", message)
         return found
     finally:
-        if isinstance(reader, SqlReader):
-            reader.close()
+        reader.close()
 
 
 def _refuse_title(reader: CsvReader | ExcelReader) -> None:
@@ -155,11 +153,9 @@ def _refuse_title(reader: CsvReader | ExcelReader) -> None:
 
 def query_has_rows(dataset: Dataset) -> bool:
     """Return whether a query has a row; True for any other source. DataError as for reading."""
-    options = dataset.options
     if not str(dataset.source).lower().endswith(".sql"):
         return True
-    reader = open_reader(dataset.source, options.resolved(), (), (), (), options.sql_url_file)
-    chunks: Any = reader.chunks((), (), 1)
+    chunks: Any = open_reader(dataset, dataset.options.resolved()).chunks((), (), 1)
     found = next(chunks, None) is not None
     # Ends the query, and releases the connection.
     chunks.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fedclust.data.chunks import Chunk, Origin, extra_missing
+from fedclust.data.chunks import Chunk, Origin, Reader, extra_missing, record_chunk
 from fedclust.data.secret_files import URL_VARIABLE, read_address
 from fedclust.errors import DataError
 
@@ -67,7 +67,7 @@ def _contents(path: Path) -> str:
         raise DataError(path.name, "encoding", "a query is text in UTF-8") from None
 
 
-class SqlReader:
+class SqlReader(Reader):
     """The rows of a query, fetched a chunk at a time in a transaction that is rolled back.
 
     No message repeats the address, or the database's own message, which may contain values.
@@ -78,8 +78,6 @@ class SqlReader:
         SQLAlchemy or the database's driver is not installed; the database cannot be reached or
         refuses the query.
     """
-
-    textual, named, n_rows = False, True, None
 
     def __init__(self, source: SqlQuery) -> None:
         self.origin, self._query = Origin(source.name), source.query.strip().rstrip(";")
@@ -118,14 +116,7 @@ class SqlReader:
         with ExitStack() if begun is None else begun as stack:
             result = stack.enter_context(self._result()) if begun is None else self._answer
             for part in result.partitions(rows):
-                cells: dict[str, Any] = {
-                    name: [record[places[name]] for record in part] for name in columns
-                }
-                kept = {
-                    name: ["" if r[places[name]] is None else str(r[places[name]]) for r in part]
-                    for name in text
-                }
-                yield Chunk(len(part), cells, kept)
+                yield record_chunk(part, places, columns, text)
 
     def _connected(self, url: str | None) -> Any:
         if not url:

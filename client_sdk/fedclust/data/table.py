@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.chunks import DataWarning, Origin
-from fedclust.data.mapping import Dataset
+from fedclust.data.mapping import Dataset, as_dataset
 from fedclust.data.outcome_rows import CellArray
 from fedclust.data.persons import person_names
 from fedclust.data.row_source import BLOCK, RowSource
@@ -259,11 +259,8 @@ def load(
 
 def read_text_column(source: Source, column: str) -> tuple[str, ...]:
     """Return a column of a table as text, such as the identifiers of its rows; DataError."""
-    dataset = source if isinstance(source, Dataset) else Dataset(source)
-    options = dataset.options
-    reader = open_reader(
-        dataset.source, options.resolved(), (), (column,), (column,), options.sql_url_file
-    )
+    dataset = as_dataset(source)
+    reader = open_reader(dataset, dataset.options.resolved(), (), (column,), (column,))
     cells: list[str] = []
     for chunk in reader.chunks((), (column,), BLOCK):
         cells += chunk.text[column]

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedclust.data import Dataset, Source, SqlQuery
 from fedclust.data.id_map import IdMap
-from fedclust.data.mapping import ColumnMap, ColumnsFile
+from fedclust.data.mapping import ColumnMap, ColumnsFile, as_dataset
 from fedclust.schema.feature import Feature
 from fedclust.wire.codec import canonical_json, sha256
 
@@ -81,7 +81,7 @@ def data_terms(
     DataError
         The mapping file or the query cannot be read.
     """
-    dataset = source if isinstance(source, Dataset) else Dataset(source)
+    dataset = as_dataset(source)
     file = dataset.options.resolved()
     rules = {each.name: file.features.get(each.name, ColumnMap()) for each in features}
     query = _query(dataset)
