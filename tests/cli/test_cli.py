@@ -20,7 +20,7 @@ import fedclust
 from fedclust import engine
 from fedclust.cli import main as cli
 from fedclust.cli import options, participate, session
-from fedclust.cli.overview import risk_of_exclusion
+from fedclust.cli.session_screen import risk_of_exclusion
 from fedclust.client import Client
 from fedclust.report.session_terms import feature_text
 from fedclust.schema.feature import Feature

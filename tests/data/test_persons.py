@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 import sqlalchemy
 
-from fedclust.data import Dataset, DataWarning, SqlQuery, person_blocks, persons
-from fedclust.data.person_blocks import PersonBlock, SiteColumn, SitePersons
-from fedclust.data.persons import read_persons
+from fedclust.data import Dataset, DataWarning, SqlQuery, persons
+from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons
 from fedclust.data.table import Source
 from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
@@ -56,7 +55,7 @@ def _read(source: Any, features: Any = FEATURES, **options: Any) -> SitePersons:
 
 
 def _whole(found: SitePersons) -> PersonBlock:
-    return person_blocks.join_blocks(list(found.blocks()))
+    return persons.join_blocks(list(found.blocks()))
 
 
 def _fault(source: Any, features: Any = FEATURES, **options: Any) -> DataError:
@@ -312,7 +311,7 @@ def test_a_source_on_disk_is_read_as_in_memory(
             blocks = list(found.blocks())
             assert len(blocks) == whole.n // 8, name
             assert {block.n for block in blocks} <= {8, 9, 10, 11}, name
-            joined = person_blocks.join_blocks(blocks)
+            joined = persons.join_blocks(blocks)
             assert joined.keys == whole.keys, name
             for one, other in zip(joined.sources, whole.sources, strict=True):
                 np.testing.assert_array_equal(one.values, other.values, err_msg=name)
@@ -330,7 +329,7 @@ def test_rows_of_one_person_have_to_follow_each_other_out_of_core() -> None:
 
 
 def test_a_sample_of_a_sorted_file_is_drawn_from_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(person_blocks, "_SAMPLE", 2_000)
+    monkeypatch.setattr(persons, "_SAMPLE", 2_000)
     monkeypatch.setattr(persons, "_ROWS", 500)
     n = 20_000
     frame = pd.DataFrame({"x": np.where(np.arange(n) < n // 4, np.nan, np.arange(n))})

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.data.profile import SourceProfile, profile
-from fedclust.data.row_patterns import RowsFarOut
+from fedclust.data.profile import RowsFarOut, SourceProfile, profile
 from fedclust.schema.feature import Feature, Outcome
 
 RNG = np.random.default_rng(4)

@@ -12,7 +12,7 @@ import pytest
 
 from fedclust import Client
 from fedclust.cli import main as cli
-from fedclust.cli.overview import ago
+from fedclust.cli.session_screen import ago
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import local_coordinator

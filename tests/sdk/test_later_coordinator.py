@@ -17,7 +17,7 @@ import pytest
 
 from fedclust import Client, Site, errors, simulate
 from fedclust._http import ConnectionOptions, Http
-from fedclust.cli.overview import overviews
+from fedclust.cli.session_screen import overviews
 from fedclust.session_result import SessionResult
 from fedclust.site.progress import SessionStatus
 from fedclust.wire import codec

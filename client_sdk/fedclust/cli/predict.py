@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import ProgressLine, conclude, err, print_json, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_labels, write_predictions
 from fedclust.cli.result_output import warn_unlabelled
+from fedclust.cli.session_options import OneK
 from fedclust.cli.typed_patient import TypedPatient
 from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.errors import UsageError

@@ -15,8 +15,7 @@ from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
 from fedclust.data.advice import count_repeated, count_rows, list_names, repeated_text
 from fedclust.data.outcome_rows import Staying
-from fedclust.data.profile import ColumnProfile, SourceProfile, profile
-from fedclust.data.row_patterns import FAR, Absence, RowsFarOut
+from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
 from fedclust.data.table import read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.errors import DataError, DisclosureError, FedclustError

@@ -12,7 +12,6 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import (
     agreed,
     conclude,
@@ -31,11 +30,17 @@ from fedclust.cli.output_files import (
     is_result,
     write,
 )
-from fedclust.cli.overview import late_first, overviews, risk_of_exclusion
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import slug
-from fedclust.cli.session_options import SessionOptions, WorthOptions, read_time
-from fedclust.cli.session_screen import overview_fields, session_row, show_session
+from fedclust.cli.session_options import OneK, SessionOptions, WorthOptions, read_time
+from fedclust.cli.session_screen import (
+    late_first,
+    overview_fields,
+    overviews,
+    risk_of_exclusion,
+    session_row,
+    show_session,
+)
 from fedclust.cli.watch import Watcher
 from fedclust.field_names import FieldNames
 from fedclust.report.ro_crate import check_license

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,8 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import Clusters, read_clusters, refuse_one_cluster
 from fedclust.cli.console import err, show
 from fedclust.cli.session_file import read_object, source_name
 from fedclust.client import Client
@@ -52,6 +53,19 @@ _STUDY_OPTIONS: Final = {
 #: What `fedclust study show --json` prints in addition to what creates a study.
 _OF_STORED_STUDY = frozenset({"sessions", "created_by", "created_at"})
 _FIELDS = ("title", "purpose", "contact", "approval", "expires", "sites")
+
+
+#: As text; :func:`read_clusters` reads it.
+Clusters = Annotated[
+    str | None, o.opt("--clusters", "Number of clusters K; 2-10 or 2,3,5 compares several.")
+]
+#: Which of a sweep's results is meant; by default the one that the result shows.
+OneK = Annotated[
+    int | None,
+    o.opt("--k", "For a sweep: use this K instead of the one that is shown first.", min=1),
+]
+#: The largest K that an option gives.
+_MOST_K = 10_000
 
 
 @dataclass(frozen=True)
@@ -307,3 +321,30 @@ def _object_at(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise UsageError(f"the definition: {key}: give one JSON object, {{...}}")
     return found
+
+
+def read_clusters(text: str) -> int | list[int]:
+    """Return K, or every K of a range or list; UsageError for anything else."""
+    ks: list[int] = []
+    ranged = re.fullmatch(r"([0-9]{1,5}) *- *([0-9]{1,5})", text.strip())
+    if ranged:
+        low, high = int(ranged[1]), int(ranged[2])
+        ks = list(range(low, high + 1)) if high <= _MOST_K else []
+    elif re.fullmatch(r"[0-9]{1,5}( *, *[0-9]{1,5})*", text.strip()):
+        ks = [int(k) for k in text.split(",")]
+    if not ks or not all(1 <= k <= _MOST_K for k in ks):
+        raise errors.UsageError(
+            f"--clusters {text}: give a number from 2 to {_MOST_K}, a range such as 2-10, or a "
+            "list such as 2,3,5"
+        )
+    refuse_one_cluster(ks, f"--clusters {text}")
+    return ks if ranged or len(ks) > 1 else ks[0]
+
+
+def refuse_one_cluster(n_clusters: object, where: str) -> None:
+    """Raise UsageError if K, or one of several, is 1."""
+    ks = n_clusters if isinstance(n_clusters, list | tuple) else [n_clusters]
+    if any(k == 1 and isinstance(k, int) and not isinstance(k, bool) for k in ks):
+        raise errors.UsageError(
+            f"{where}: one cluster holds all persons, so there is nothing to find: give at least 2"
+        )

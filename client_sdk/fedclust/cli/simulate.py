@@ -10,7 +10,6 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import Clusters, read_clusters
 from fedclust.cli.console import err, print_json, show
 from fedclust.cli.output_files import (
     check_outputs,
@@ -20,6 +19,7 @@ from fedclust.cli.output_files import (
     write_labels,
 )
 from fedclust.cli.result_output import show_result
+from fedclust.cli.session_options import Clusters, read_clusters
 from fedclust.data import Dataset
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features

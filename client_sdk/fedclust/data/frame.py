@@ -1,4 +1,4 @@
-"""pandas DataFrames, read without importing pandas."""
+"""Arrays and DataFrames of NumPy, pandas and Dask; the last two are not imported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.data.chunks import Cells, Chunk, Origin, Reader
+from fedclust.errors import DataError
 
 
 def is_frame(source: Any) -> bool:
@@ -69,3 +70,122 @@ def _cells(column: Any) -> Cells:
     return [
         None if absent else value for value, absent in zip(column, missing.tolist(), strict=True)
     ]
+
+
+def is_dask(source: Any) -> bool:
+    """Return whether ``source`` is a Dask array or DataFrame."""
+    kind = type(source)
+    return kind.__name__ in ("Array", "DataFrame") and kind.__module__.split(".")[0] in (
+        "dask",
+        "dask_expr",
+    )
+
+
+class DaskArrayReader(Reader):
+    """A Dask array (n, d): its columns are the session's features, in the same order.
+
+    One partition is in memory at a time. The number of its rows need not be known.
+    """
+
+    named = False
+
+    def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
+        self.origin = Origin("the Dask array")
+        self.header: Sequence[str] = list(names)
+        refuse_text(self.origin, text)
+        refuse_shape(self.origin, source, len(names))
+        self._rows = source.rechunk({1: -1})
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
+        places = self.origin.columns(self.header, columns, text)
+        for number in range(self._rows.numblocks[0]):
+            block = unmasked(_compute_partition(self.origin, self._rows.blocks[number], number))
+            for start in range(0, len(block), rows):
+                part = block[start : start + rows]
+                yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
+
+
+class DaskFrameReader(Reader):
+    """A Dask DataFrame, computed a partition at a time."""
+
+    def __init__(self, source: Any) -> None:
+        self._frame, self.origin = source, Origin("the Dask DataFrame")
+        self.header: Sequence[str] = [str(name).strip() for name in source.columns]
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
+        names = list(dict.fromkeys([*columns, *text]))
+        places = self.origin.columns(self.header, names)
+        # Other columns are not computed at all.
+        wanted = self._frame[[self._frame.columns[places[name]] for name in names]]
+        here = {name: place for place, name in enumerate(names)}
+        for number in range(wanted.npartitions):
+            part = _compute_partition(self.origin, wanted.partitions[number], number)
+            for start in range(0, len(part), rows):
+                yield frame_chunk(part.iloc[start : start + rows], here, columns, text)
+
+
+def _compute_partition(origin: Origin, partition: Any, number: int) -> Any:
+    try:
+        return partition.compute()
+    except DataError:
+        raise
+    except Exception as error:
+        # Any step of the graph may fail, and its message may contain a value.
+        message = f"partition {number} could not be computed ({type(error).__name__})"
+        raise origin.fault("dask", message) from None
+
+
+class ArrayReader(Reader):
+    """An array (n, d) of numbers, NaN or masked where missing."""
+
+    named = False
+
+    def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
+        self.origin = Origin("the array")
+        self.header: Sequence[str] = list(names)
+        refuse_text(self.origin, text)
+        try:
+            self._rows = np.asarray(unmasked(source))
+        except ValueError:
+            raise self.origin.fault("shape", "the rows are not equally long") from None
+        refuse_shape(self.origin, self._rows, len(names))
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield chunks of ``rows`` rows; the last may be shorter."""
+        places = self.origin.columns(self.header, columns, text)
+        for start in range(0, len(self._rows), rows):
+            part = self._rows[start : start + rows]
+            yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
+
+
+def unmasked(source: Any) -> Any:
+    """Return a masked array with NaN where it is masked, and anything else unchanged."""
+    if isinstance(source, np.ma.MaskedArray):
+        # numpy.asarray would show the numbers under the mask.
+        return np.ma.filled(source.astype(np.float64), np.nan)
+    return source
+
+
+def refuse_text(origin: Origin, text: Sequence[str]) -> None:
+    """Raise DataError if columns of an array are requested by name."""
+    if text:
+        message = "an array has no column names: give a table, or the persons themselves"
+        raise origin.fault("missing-column", message, column=text[0])
+
+
+def refuse_shape(origin: Origin, array: Any, d: int) -> None:
+    """Raise DataError unless an array holds numbers in ``d`` columns."""
+    if array.dtype.kind not in "iufb":
+        raise origin.fault(
+            "not-a-number", f"it holds {array.dtype.name}, not numbers; NaN is a missing number"
+        )
+    if array.ndim != 2 or array.shape[1] != d:
+        message = f"its shape is {array.shape}; the session needs (n, {d})"
+        raise origin.fault("shape", message)

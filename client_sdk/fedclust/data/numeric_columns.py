@@ -13,8 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedclust.data.chunks import DataWarning
-from fedclust.data.daskdata import is_dask
-from fedclust.data.frame import is_frame
+from fedclust.data.frame import is_dask, is_frame
 from fedclust.data.mapping import Dataset, as_dataset, number_or_none
 from fedclust.data.row_source import RowSource
 from fedclust.data.sources import open_reader

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.outcome_rows import OutcomeBlock, taking_part
-from fedclust.data.person_blocks import SitePersons
-from fedclust.data.persons import read_persons
+from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.row_source import RowSource
 from fedclust.data.table import LabelRows, Table, load

@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fedclust.data.arrays import ArrayReader
 from fedclust.data.chunks import Origin, Reader
 from fedclust.data.csvfile import CsvReader
-from fedclust.data.daskdata import DaskArrayReader, DaskFrameReader, is_dask
 from fedclust.data.decode import looks_like_a_value
 from fedclust.data.excel import ExcelReader
-from fedclust.data.frame import FrameReader, is_frame
+from fedclust.data.frame import (
+    ArrayReader,
+    DaskArrayReader,
+    DaskFrameReader,
+    FrameReader,
+    is_dask,
+    is_frame,
+)
 from fedclust.data.mapping import ColumnsFile, Dataset, check_mapping
 from fedclust.data.parquet import ParquetReader
 from fedclust.data.sql import SqlQuery, SqlReader

@@ -7,17 +7,20 @@ history. Where either is damaged or missing, the command ends; no other groups a
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
 
 from fedclust import errors
-from fedclust.protection.cohort import Cohort, CohortRefused
+from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn, Unions, pad
+from fedclust.protection.columns import TableColumn
 from fedclust.protection.recognition import (
     PersonBlocks,
     PersonSource,
@@ -27,7 +30,6 @@ from fedclust.protection.recognition import (
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.schema.times import write_time
 from fedclust.site.allowance import Allowance, Question, allowance_of, created_with
-from fedclust.site.cohort_content import decode_cohort, encode_cohort
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState, seal
@@ -412,3 +414,86 @@ def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, CohortRecord]
             "too-many-groupings",
             f"a person is in {_MOST_GROUPINGS} tables already. Use one of them (cohort=, --cohort)",
         )
+
+
+_FORMAT = 2
+
+
+def encode_cohort(cohort: Cohort, head: str) -> bytes:
+    """Return a cohort as bytes, with the head of its last change."""
+    header = {
+        "format": _FORMAT,
+        "head": head,
+        "persons": len(cohort.keys),
+        "groups": len(cohort.sizes),
+        "table_id": cohort.table_id,
+        "p": cohort.p,
+        "least": cohort.least,
+        "has_ids": cohort.has_ids,
+        "columns": [asdict(each.column) | {"rule": each.rule} for each in cohort.columns],
+        "unions": [{"p": each.p, "shape": each.released.shape} for each in cohort.unions],
+    }
+    arrays = [np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()]
+    for each in cohort.columns:
+        arrays += [each.released, each.complete, each.prints]
+    for unions in cohort.unions:
+        arrays += [pad(unions.labels, len(cohort.sizes), fill=-1), unions.released, unions.decided]
+    return b"\n".join([json.dumps(header).encode(), b"".join(each.tobytes() for each in arrays)])
+
+
+def decode_cohort(content: bytes) -> tuple[Cohort, str]:
+    """Return the cohort and the head that :func:`encode_cohort` was given.
+
+    Raises
+    ------
+    ValueError
+        Says what is wrong.
+    """
+    first, _, body = content.partition(b"\n")
+    try:
+        header = json.loads(first)
+        if header["format"] != _FORMAT:
+            raise ValueError("another version of fedclust wrote it")
+        n, m = int(header["persons"]), int(header["groups"])
+        shapes: list[tuple[str, tuple[int, ...]]] = [
+            (dtype, (m,) if name in ("sizes", "used") else (n,)) for name, dtype in ARRAYS.items()
+        ]
+        shapes += [("float64", (m,)), ("bool", (m,)), ("uint8", (n,))] * len(header["columns"])
+        for each in header["unions"]:
+            shape = tuple(each["shape"])
+            shapes += [("int32", (m,)), ("float64", shape), ("bool", shape)]
+        arrays = iter(_split_arrays(body, shapes))
+        by_name = {name: next(arrays) for name in ARRAYS}
+        pinned = [
+            PinnedColumn(_column(each), rule, *(next(arrays) for _ in range(3)))
+            for each in header["columns"]
+            for rule in [each.pop("rule")]
+        ]
+        unions = [Unions(each["p"], *(next(arrays) for _ in range(3))) for each in header["unions"]]
+        cohort = replace(
+            Cohort.empty(header["table_id"], header["p"], has_ids=header["has_ids"]),
+            least=header["least"],
+            columns=tuple(pinned),
+            unions=tuple(unions),
+            **by_name,
+        )
+        return cohort, str(header["head"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its first line is not what it should be: {error}") from None
+
+
+def _column(raw: dict[str, Any]) -> TableColumn:
+    return TableColumn(**{**raw, "order": tuple(raw["order"])})
+
+
+def _split_arrays(body: bytes, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Any]:
+    """Return the arrays that ``body`` holds one after another."""
+    lengths = [np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes]
+    # Checked before memory is allocated.
+    if min(lengths) < 0 or sum(lengths) != len(body):
+        raise ValueError("its arrays do not have the size that its first line says")
+    starts = np.cumsum([0, *lengths]).tolist()
+    return [
+        np.frombuffer(body, dtype, math.prod(shape), start).reshape(shape)
+        for (dtype, shape), start in zip(shapes, starts, strict=False)
+    ]

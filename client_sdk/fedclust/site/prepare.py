@@ -28,8 +28,7 @@ from fedclust.data.outcome_rows import (
     taking_part,
     with_outcomes,
 )
-from fedclust.data.person_blocks import PersonBlock, SiteColumn, SitePersons, slice_block
-from fedclust.data.persons import read_persons
+from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons, slice_block
 from fedclust.data.row_source import BLOCK
 from fedclust.data.site_data import (
     declared,
@@ -160,7 +159,7 @@ class Prepared:
         To be stored before anything leaves; None if no table is used.
     figures : TableFigures or None
     warnings : tuple of str
-        As in :class:`fedclust.data.person_blocks.SitePersons`.
+        As in :class:`fedclust.data.persons.SitePersons`.
     n_rows, n_persons : int or None
         Of the source; None if unknown.
     counted : callable

@@ -32,10 +32,9 @@ from fedclust.site.compute import (
 )
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
-from fedclust.site.ledger import Ledger
+from fedclust.site.ledger import Ledger, TableEvents
 from fedclust.site.prepare import Prepared
 from fedclust.site.progress import Preview, Progress, as_preview, waiting, without_counts
-from fedclust.site.table_events import TableEvents
 from fedclust.site.terminal import decide_consent
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
 from fedclust.wire.submissions import BINARY
