@@ -513,6 +513,15 @@ def _parse_body(model: type[M], body: bytes, media: str) -> M:
         ) from None
 
 
+def require_protocol(who: models.WhoAmI) -> None:
+    """Raise ProtocolError unless the coordinator speaks this version of the protocol."""
+    if who.protocol_version != models.PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"the coordinator speaks protocol {who.protocol_version}, this SDK "
+            f"{models.PROTOCOL_VERSION}: pip install --upgrade fedclust"
+        )
+
+
 def read_audit_head(headers: Mapping[str, str]) -> str | None:
     """Return ``NUMBER:HASH`` of the coordinator's audit trail from an answer's headers, or None."""
     head = headers.get("Fedclust-Audit-Head", "")

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from fedclust.data.secret_files import refuse_open_secret
+from fedclust.data.secret_files import read_secret
 from fedclust.errors import UsageError
 
 _TOKEN = re.compile(r"fc[aos]_\S+")
@@ -14,14 +14,7 @@ _TOKEN = re.compile(r"fc[aos]_\S+")
 
 def read_token_file(path: str | os.PathLike[str]) -> str:
     """Return the token of a file; UsageError for a file that cannot be used."""
-    file = Path(path)
-    try:
-        refuse_open_secret(file)
-        token = file.read_text(encoding="utf-8-sig").strip()
-    except OSError as error:
-        raise UsageError(f"{path}: the token cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is not a token file") from None
+    token = read_secret(Path(path), "token")
     if not token:
         raise UsageError(f"{path} is empty: it holds the token, fcs_..., and nothing else")
     return token

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_list, write_out
 from fedclust.cli.output_files import check_outputs, is_token, write
-from fedclust.cli.session_file import slug
+from fedclust.cli.session_file import checked, slug
 from fedclust.client import Kind
 from fedclust.errors import UsageError
 from fedclust.field_names import FieldNames
@@ -157,19 +156,8 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
 
 
 def _email_address(email: str) -> str:
-    """Return an e-mail address; UsageError if it is none."""
-    try:
-        return str(TypeAdapter(EmailAddress).validate_python(email))
-    except ValidationError:
-        raise UsageError("this is no e-mail address; use one such as it@hospital.example") from None
-
-
-def _table_id(text: str) -> str:
-    """Return the id of a table; UsageError if it is none."""
-    try:
-        return TypeAdapter(TableId).validate_python(text)
-    except ValidationError:
-        raise UsageError("--table: an id has 32 hexadecimal digits; copy the whole id") from None
+    refusal = "this is no e-mail address; use one such as it@hospital.example"
+    return checked(EmailAddress, email, refusal)
 
 
 def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
@@ -237,7 +225,8 @@ def accept_table(
     head: Annotated[str, o.opt("--head", "Head of that change: 16 hexadecimal digits.")],
     as_json: o.AsJson = False,
 ) -> None:
-    chosen = _table_id(table)
+    refusal = "--table: an id has 32 hexadecimal digits; copy the whole id"
+    chosen = checked(TableId, table, refusal)
     with connection.client() as client, _NAMES.applied():
         known = client.accept_table(name, chosen, number, head)
     conclude(f"{name}: table {table} is accepted with {number} changes", known, as_json)

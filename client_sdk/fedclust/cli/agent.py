@@ -16,7 +16,7 @@ from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.cli.console import (
     ProgressLine,
     conclude,
-    consent_screen,
+    consented,
     err,
     show,
     show_list,
@@ -29,7 +29,7 @@ from fedclust.site import Site
 from fedclust.site.notifications import SiteNotifier
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
-from fedclust.site.terminal import confirmed, consent_question, printable
+from fedclust.site.terminal import printable
 
 #: Seconds for which a look for notifications waits for a coordinator that is away.
 _NOTIFY_PATIENCE_S = 10.0
@@ -147,9 +147,8 @@ def add(
     with connection.site() as site, ProgressLine() as line:
         request = site.check(session, source.rows(line.read), **persons.given(source))
         approval = site.approvals.require(request)
-    consent_screen(request, approval, full=full)
-    question = consent_question(request, "Shall the agent take part for this site?")
-    if not (approval or yes or confirmed(question, "--yes")):
+    question = "Shall the agent take part for this site?"
+    if not consented(request, approval, question, full=full, yes=yes):
         raise ConsentDeclined(f"not consented to session {session}")
     entry = AgentEntry(
         coordinator=request.coordinator,

@@ -24,7 +24,7 @@ from fedclust.site import Preview
 from fedclust.site.approvals import APPROVAL, REVIEW, WITHDRAWAL, Approval
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.progress import ProgressText
-from fedclust.site.terminal import WIDEST, confirmed, consent_text, printable
+from fedclust.site.terminal import WIDEST, confirmed, consent_question, consent_text, printable
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
 
@@ -143,6 +143,15 @@ def agreed(yes: bool, question: str) -> bool:
         return True
     show(err, "nothing was changed")
     return False
+
+
+def consented(
+    request: ConsentRequest, approval: Approval | None, question: str, *, full: bool, yes: bool
+) -> bool:
+    """Show the consent screen; return whether there is an approval, ``--yes`` or a person's yes."""
+    consent_screen(request, approval, full=full)
+    asked = consent_question(request, question)
+    return approval is not None or yes or confirmed(asked, "--yes")
 
 
 def consent_screen(

@@ -23,7 +23,7 @@ from fedclust._http import Http, tls_context
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, out, show
 from fedclust.cli.help_text import exit_code
-from fedclust.client import Client
+from fedclust.client import Client, require_protocol
 from fedclust.data import load
 from fedclust.durable_files import FileLock, private_directory
 from fedclust.methods.registry import METHODS
@@ -308,11 +308,7 @@ def _token(connection: o.Connection, client: Client | None) -> str:
     if client is None:
         return _skip()
     who = client.whoami()
-    if who.protocol_version != PROTOCOL_VERSION:
-        raise errors.ProtocolError(
-            f"the coordinator speaks protocol {who.protocol_version}, this SDK {PROTOCOL_VERSION}: "
-            "pip install --upgrade fedclust"
-        )
+    require_protocol(who)
     days = (who.expires_at - datetime.now(UTC)).days
     said = f"{who.role} {who.name}, valid for {days} days; coordinator {who.server_version}"
     if days < _SOON_DAYS:

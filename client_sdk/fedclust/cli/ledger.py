@@ -13,8 +13,8 @@ import typer
 from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, ledger_screen, out, print_json, show, write_out
+from fedclust.cli.output_files import write
 from fedclust.client import Client
-from fedclust.durable_files import reason, write_atomically
 from fedclust.site.backup import ledger_faults
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.journal import SubmissionOutcome, recorded_answers
@@ -119,10 +119,7 @@ def ledger_export(
     if out_path.exists():
         raise errors.UsageError(f"{out_path} exists: name a new file")
     lines = list(Ledger(SiteState()).texts())
-    try:
-        write_atomically(out_path, "".join(f"{line}\n" for line in lines).encode())
-    except OSError as error:
-        raise errors.UsageError(f"{out_path} cannot be written: {reason(error)}") from None
+    write(out_path, "".join(f"{line}\n" for line in lines).encode())
     conclude(f"{out_path}: {len(lines)} lines", {"lines": len(lines)}, as_json)
 
 

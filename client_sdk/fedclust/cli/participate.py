@@ -14,7 +14,7 @@ from fedclust.cli.console import (
     ProgressLine,
     agreed,
     conclude,
-    consent_screen,
+    consented,
     err,
     out,
     preview_screen,
@@ -43,7 +43,7 @@ from fedclust.session_result import SessionResult
 from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.prepare import RowOptions
-from fedclust.site.terminal import confirmed, consent_question
+from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
 
 app = typer.Typer(rich_markup_mode=None)
@@ -156,9 +156,8 @@ def _take_part(
     def consent(request: ConsentRequest) -> bool:
         line.pause()
         approval = site.approvals.require(request)
-        consent_screen(request, approval, full=interaction.full)
-        question = consent_question(request, "Does this site take part?")
-        return approval is not None or interaction.yes or confirmed(question, "--yes")
+        question = "Does this site take part?"
+        return consented(request, approval, question, full=interaction.full, yes=interaction.yes)
 
     def ask_each(next_one: Preview) -> bool:
         line.pause()

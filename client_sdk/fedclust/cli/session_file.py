@@ -19,13 +19,18 @@ from fedclust.session_request import read_model
 from fedclust.wire.models import SessionCreate
 
 
+def checked(kind: Any, text: str, refusal: str) -> str:
+    """Return a text that is valid as this type; UsageError, with this message, for another."""
+    try:
+        return str(TypeAdapter(kind).validate_python(text))
+    except ValidationError:
+        raise UsageError(refusal) from None
+
+
 def slug(name: str) -> str:
     """Return a valid name of a session, a site or an analyst; UsageError for another."""
-    try:
-        return TypeAdapter(Slug).validate_python(name)
-    except ValidationError:
-        shown = f"{name[:64]!r}: " if name.isprintable() else ""
-        raise UsageError(f"{shown}a name is {SLUG_RULE}") from None
+    shown = f"{name[:64]!r}: " if name.isprintable() else ""
+    return checked(Slug, name, f"{shown}a name is {SLUG_RULE}")
 
 
 def source_name(path: Path) -> str:

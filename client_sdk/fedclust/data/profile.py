@@ -185,6 +185,12 @@ class _Column:
         value, count = max(self.outside.items(), key=lambda each: each[1], default=(0.0, 0))
         return f"{value:.15g}" if 2 * count >= self.below + self.above else "NUMBER"
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Least and greatest value, mean and standard deviation; there is at least one value."""
+        found = {"minimum": self.minimum, "maximum": self.maximum, "mean": self.mean}
+        return {**found, "sd": math.sqrt(self.m2 / self.n)}
+
     def add(self, values: NDArray[Any]) -> None:
         if self.feature.kind == "categorical":
             given = values[values >= 0]
@@ -387,10 +393,7 @@ def _column_profile(
         above=column.above,
         unknown=column.unknown,
         missing=max(0.0, 1.0 - share - column.unknown / n) if n else 0.0,
-        minimum=column.minimum if numbers else None,
-        maximum=column.maximum if numbers else None,
-        mean=column.mean if numbers else None,
-        sd=math.sqrt(column.m2 / column.n) if numbers else None,
+        **(column.figures if numbers else {}),
         furthest=furthest[0],
         furthest_sd=furthest[1],
         levels={} if feature.kind == "numeric" else counted,
@@ -425,7 +428,7 @@ def _outcome_profile(
     state: State = "refused" if wrong else "warning" if says else "ok"
     if absent:
         state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
-    numbers = own[0] if own and own[0].n and outcome.kind in ("ordered", "time") else None
+    numbers = bool(own and own[0].n) and outcome.kind in ("ordered", "time")
     return ColumnProfile(
         feature=outcome.name,
         kind=outcome.kind,
@@ -437,10 +440,7 @@ def _outcome_profile(
         n=n,
         unknown=unknown,
         missing=max(0.0, 1.0 - (n + unknown) / n_rows) if n_rows else 0.0,
-        minimum=None if numbers is None else numbers.minimum,
-        maximum=None if numbers is None else numbers.maximum,
-        mean=None if numbers is None else numbers.mean,
-        sd=None if numbers is None else math.sqrt(numbers.m2 / numbers.n),
+        **(own[0].figures if numbers else {}),
         levels=dict(zip(outcome.cells[:-1], cells.tolist(), strict=False)),
         says=tuple(says),
     )

@@ -19,6 +19,7 @@ from fedclust.data.advice import (
 from fedclust.data.chunks import DataWarning
 from fedclust.data.profile import FACTORS, IdDetector, count_unknown, fitting_units, limits
 from fedclust.data.row_source import RowBlock, RowSource
+from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.encoding import columns_of, transformed
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import ClusterProfile
@@ -72,8 +73,7 @@ class NewRowWarnings:
         for counts, (place, reading) in zip(self._counts, self._numbers, strict=True):
             own = reading.converted(block.values[place])
             own = own[~np.isnan(own)]
-            lower, upper = limits(reading.feature)
-            counts += [int(np.count_nonzero((own < lower) | (own > upper))), len(own)]
+            counts += [_count_outside(reading.feature, own), len(own)]
             medians.append(float(np.median(own)) if len(own) >= _LEAST_VALUES else np.nan)
         self._medians = self._medians or medians
 
@@ -115,12 +115,17 @@ class NewRowWarnings:
         return True, fitting_units(feature.name, (apart[1:] <= _FITS).tolist())
 
 
+def _count_outside(feature: Feature, values: FloatArray) -> int:
+    lower, upper = limits(feature)
+    return int(np.count_nonzero((values < lower) | (values > upper)))
+
+
 class UnknownCodes:
     """Counts codes that the session does not know, where they count as missing values."""
 
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows
-        self._counts = [0] * len(rows.readings)
+        self.counts = [0] * len(rows.readings)
 
     def add(self, block: RowBlock) -> None:
         """Count in a block of rows."""
@@ -129,11 +134,11 @@ class UnknownCodes:
         ):
             if reading.column is not None:
                 codes = self._rows.coded(reading.feature.name)
-                self._counts[place] += count_unknown(reading, values, codes)
+                self.counts[place] += count_unknown(reading, values, codes)
 
     def warn(self) -> None:
         """Issue a DataWarning for each feature with such codes."""
-        for count, reading in zip(self._counts, self._rows.readings, strict=True):
+        for count, reading in zip(self.counts, self._rows.readings, strict=True):
             if count:
                 rows = f"{count_rows(count)} {'has' if count == 1 else 'have'} a value"
                 said = f"{self._rows.origin.source}, column {reading.column!r}: {rows} that the "
@@ -171,8 +176,7 @@ class RowWarnings:
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows
         self._outside = dict.fromkeys(rows.columns, 0)
-        self._unknown = dict.fromkeys(rows.columns, 0)
-        self._unvalued = UnvaluedOutcomes(rows)
+        self._unknown, self._unvalued = UnknownCodes(rows), UnvaluedOutcomes(rows)
         self._ids = {
             feature.name: IdDetector()
             for feature in rows.features[: rows.n_features]
@@ -181,23 +185,21 @@ class RowWarnings:
 
     def add(self, block: RowBlock) -> None:
         """Count in a block of rows."""
+        self._unknown.add(block)
         self._unvalued.add(block)
         for reading, values in zip(self._rows.readings, block.values, strict=True):
             name = reading.feature.name
             if reading.column is None:
                 continue
-            self._unknown[name] += count_unknown(reading, values, self._rows.coded(name))
             if name in self._ids:
                 self._ids[name].add(values)
-            lower, upper = limits(reading.feature)
-            if np.isfinite(lower) or np.isfinite(upper):
-                own = reading.converted(values)
-                self._outside[name] += int(np.count_nonzero((own < lower) | (own > upper)))
+            if any(np.isfinite(limits(reading.feature))):
+                self._outside[name] += _count_outside(reading.feature, reading.converted(values))
 
     def warn(self) -> tuple[str, ...]:
         """Issue the warnings, each a DataWarning, and return them without the source's name."""
         found = []
-        for reading in self._rows.readings:
+        for reading, unknown in zip(self._rows.readings, self._unknown.counts, strict=True):
             name = reading.feature.name
             texts = []
             if self._outside.get(name):
@@ -205,8 +207,8 @@ class RowWarnings:
                 if reading.feature.kind == "numeric":
                     text += f" {on_one_line(sentinel_advice(name, 'NUMBER'))}"
                 texts.append(text)
-            if self._unknown.get(name):
-                text = f"{count_values(self._unknown[name])} that the session does not know. "
+            if unknown:
+                text = f"{count_values(unknown)} that the session does not know. "
                 texts.append(text + on_one_line(level_advice(reading.feature)))
             if name in self._ids and self._ids[name].suspicious:
                 texts.append(IdDetector.MESSAGE)

@@ -38,22 +38,21 @@ def refuse_address(path: str, what: str) -> str:
     return path
 
 
-def refuse_open_secret(path: Path) -> None:
-    """Raise UsageError if others can read a file with a password or token (POSIX only).
+def read_secret(path: Path, what: str) -> str:
+    """Return what a file holds, without blanks around it; UsageError that calls it ``what``.
 
-    OSError if the file cannot be examined.
+    Also if others can read the file (POSIX only).
     """
-    if path.is_file() and sys.platform != "win32" and path.stat().st_mode & 0o077:
-        raise UsageError(f"{path} can be read by others: chmod 600 {path}")
+    try:
+        if path.is_file() and sys.platform != "win32" and path.stat().st_mode & 0o077:
+            raise UsageError(f"{path} can be read by others: chmod 600 {path}")
+        return path.read_text(encoding="utf-8-sig").strip()
+    except OSError as error:
+        raise UsageError(f"{path}: the {what} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: this is no file with {what} in it") from None
 
 
 def read_address(path: str) -> str:
-    """Read a database's address from a file; UsageError if others can read the file too."""
-    file = Path(refuse_address(path, "sql_url_file (--sql-url-file)"))
-    try:
-        refuse_open_secret(file)
-        return file.read_text(encoding="utf-8-sig").strip()
-    except OSError as error:
-        raise UsageError(f"{path}: the address cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is no file with a database's address") from None
+    """Read a database's address from a file that only its owner may read; UsageError."""
+    return read_secret(Path(refuse_address(path, "sql_url_file (--sql-url-file)")), "address")

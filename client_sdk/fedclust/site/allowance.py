@@ -20,6 +20,8 @@ from fedclust.wire.codec import canonical_json, sha256
 History: TypeAlias = Sequence[Mapping[str, Any]]
 #: A coordinator's address, and the name under which this site joined there.
 Place: TypeAlias = tuple[str, str]
+#: What says which session a question is of.
+_SESSION = ("coordinator", "site", "session", "definition_sha256")
 
 
 @dataclass(frozen=True)
@@ -230,15 +232,8 @@ def _after(found: Allowance, line: Mapping[str, Any]) -> Allowance:
 
 
 def _charge(line: Mapping[str, Any]) -> Charge:
-    return Charge(
-        coordinator=line["coordinator"],
-        site=line["site"],
-        session=line["session"],
-        definition_sha256=line["definition_sha256"],
-        outcomes=line["outcomes"],
-        columns=tuple(line["columns"]),
-        time=line["time"],
-    )
+    named = {name: line[name] for name in (*_SESSION, "outcomes", "time")}
+    return Charge(**named, columns=tuple(line["columns"]))
 
 
 def _closed(charges: Mapping[str, Charge]) -> dict[str, Charge]:
@@ -253,10 +248,7 @@ def charged(question: Question) -> dict[str, Any]:
     """Return what a line says of the question that it charges."""
     return {
         "key": question.key,
-        "coordinator": question.coordinator,
-        "site": question.site,
-        "session": question.session,
-        "definition_sha256": question.definition_sha256,
+        **{name: getattr(question, name) for name in _SESSION},
         "outcomes": dict(question.outcomes),
         "columns": list(question.columns),
         "points": question.points,

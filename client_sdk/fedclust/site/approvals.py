@@ -41,8 +41,8 @@ Decision: TypeAlias = Literal["approved", "withdrawn"]
 
 
 @dataclass(frozen=True)
-class Review:
-    """What a page asked for; ``page_sha256`` is the SHA-256 of its file."""
+class _Entry:
+    """What a review and its approval have in common: the session, its terms and their code."""
 
     coordinator: str
     site: str
@@ -51,6 +51,12 @@ class Review:
     time: str
     code: str
     terms: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Review(_Entry):
+    """What a page asked for; ``page_sha256`` is the SHA-256 of its file."""
+
     title: str
     purpose: str
     columns: list[str]
@@ -58,16 +64,9 @@ class Review:
 
 
 @dataclass(frozen=True)
-class Approval:
+class Approval(_Entry):
     """Who approved which terms, when, and with which account of the operating system."""
 
-    coordinator: str
-    site: str
-    session: str
-    definition_sha256: str
-    time: str
-    code: str
-    terms: Mapping[str, Any]
     approved_by: str
     account: str
 
@@ -157,11 +156,8 @@ class Approvals:
                 f"no approval of session {session} is in force in {self._state.path}: "
                 f"fedclust ledger show --session {session}"
             )
-        by = {
-            "withdrawn_by": checked_name(name),
-            "account": _os_account(),
-            "time": write_time(self._now()),
-        }
+        by = {"withdrawn_by": checked_name(name), "account": _os_account()}
+        by["time"] = write_time(self._now())
         for approval in held:
             shared = {key: getattr(approval, key) for key in _SHARED if key != "terms"}
             self._append(WITHDRAWAL, {**shared, **by})

@@ -13,7 +13,7 @@ from typing import Unpack
 
 from fedclust import engine, errors
 from fedclust._http import ConnectionOptions, Http
-from fedclust.client import Client
+from fedclust.client import Client, require_protocol
 from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
@@ -39,7 +39,7 @@ from fedclust.site.session_run import SessionRun
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.token_file import choose_token
-from fedclust.wire.models import PROTOCOL_VERSION, SessionEntry
+from fedclust.wire.models import SessionEntry
 from fedclust.wire.problems import problem
 from fedclust.wire.submissions import BINARY, JSON
 
@@ -151,11 +151,7 @@ class Site:
             if who.role != "site":
                 detail = f"This token is that of an {who.role}: give the token of a site."
                 raise errors.from_problem(problem("forbidden", detail))
-            if who.protocol_version != PROTOCOL_VERSION:
-                raise errors.ProtocolError(
-                    f"the coordinator speaks protocol {who.protocol_version}, this SDK "
-                    f"{PROTOCOL_VERSION}: pip install --upgrade fedclust"
-                )
+            require_protocol(who)
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", who.name):
                 raise errors.ProtocolError("the coordinator gives this site an invalid name")
             self._name = who.name
