@@ -15,8 +15,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from fedclust.data import Dataset, SqlQuery, load
-from fedclust.data.profile import IdDetector, profile
+from fedclust.data.profile import profile
 from fedclust.data.row_source import RowSource
+from fedclust.data.row_warnings import IdDetector
 from fedclust.errors import DataError
 from fedclust.schema.encoding import encode_features
 from fedclust.schema.feature import Feature
@@ -233,7 +234,7 @@ def test_a_number_that_its_unit_makes_too_large_is_missing() -> None:
 
 
 def test_no_more_identifiers_are_kept_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedclust.data.profile._IDS_ENOUGH", 50)
+    monkeypatch.setattr("fedclust.data.row_warnings._IDS_ENOUGH", 50)
     watch = IdDetector()
     for start in range(0, 500, 20):
         watch.add(np.arange(start, start + 20, dtype=np.float64))

@@ -66,6 +66,19 @@ def level_advice(feature: Feature) -> str:
     )
 
 
+def unknown_text(count: int, feature: Feature) -> str:
+    """Return how many values are codes that the session does not know, and what to do."""
+    return f"{count_values(count)} that the session does not know. {level_advice(feature)}"
+
+
+def too_few_text(what: str, least: float) -> str:
+    """Return that ``what`` is less than the share of values that the site asks for."""
+    return (
+        f"{what}, and min_present (--min-present) asks for {least:.1%}; only a session with "
+        "missing: mask does without it"
+    )
+
+
 def binary_advice(feature: Feature) -> str:
     """Return how to say which code is 1 and which is 0."""
     return (

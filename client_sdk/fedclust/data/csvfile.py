@@ -13,7 +13,6 @@ from typing import Final, TextIO
 
 from fedclust.data.chunks import FIRST_ROWS, Chunk, Origin, Reader, batches, record_chunk
 from fedclust.data.mapping import ColumnsFile
-from fedclust.errors import DataError
 
 _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 #: Byte order marks, and the encodings that they announce.
@@ -123,7 +122,7 @@ class CsvReader(Reader):
             if len(record) != width:
                 what = "columns were named" if self._given else "fields in the header"
                 message = f"{len(record)} fields, and {width} {what}"
-                raise DataError(self._path.name, "field-count", message, row=number, unit="line")
+                raise self.origin.fault("field-count", message, index=number)
             yield number, record
 
     def _known_encoding(self, given: str | None) -> str:
@@ -136,7 +135,7 @@ class CsvReader(Reader):
             if mark is None and b"\0" in start:
                 likely = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
                 message = f"this is not UTF-8; it looks like --encoding {likely} (encoding=)"
-                raise DataError(self._path.name, "encoding", message, row=1, unit="line")
+                raise self.origin.fault("encoding", message, index=1)
             return mark or "utf-8-sig"
         name = codecs.lookup(given).name
         # The mark is no part of the first field, however the encoding is spelled.
@@ -190,15 +189,13 @@ class CsvReader(Reader):
                     "; say how the file is written (encoding=, --encoding), utf-8 for example"
                 )
             where = self._first_undecodable()
-            raise DataError(self._path.name, "encoding", message, row=where, unit="line") from None
+            raise self.origin.fault("encoding", message, index=where) from None
         except UnicodeError:
             message = "this is no text of the kind that its first bytes announce"
             raise self.origin.fault("encoding", message) from None
         except csv.Error as error:
             message = f"this is no CSV file ({error}); is a quotation mark never closed?"
-            raise DataError(
-                self._path.name, "csv", message, row=ended[0] + 1, unit="line"
-            ) from None
+            raise self.origin.fault("csv", message, index=ended[0] + 1) from None
         except OSError as error:
             why = error.strerror or "the file cannot be read"
             raise self.origin.fault("unreadable", why) from None

@@ -132,14 +132,14 @@ class ExcelReader(Reader):
                 message = "the column to its right has values and no name"
                 if self._named:
                     message += "; name all columns"
-                    raise DataError(self._path.name, "field-count", message, column=name)
+                    raise self.origin.fault("field-count", message, column=name)
                 message += ", as below a merged cell; unmerge the header, and name each column"
-                raise DataError(self._path.name, "merged-header", message, column=name)
+                raise self.origin.fault("merged-header", message, column=name)
         for name, place in places.items():
             if _cell(record, place) is _NO_RESULT:
                 message = "a formula without a stored result; open the file in a spreadsheet "
                 message += "program and save it"
-                raise DataError(self._path.name, "no-result", message, column=name, row=number)
+                raise self.origin.fault("no-result", message, column=name, index=number)
 
     def _as_text(self, cell: Any, column: str, number: int) -> str:
         """Return an identifier as text: the number 123.0 is "123"."""
@@ -148,11 +148,11 @@ class ExcelReader(Reader):
         if isinstance(cell, int) and not isinstance(cell, bool) and abs(cell) >= _EXACT:
             message = "an identifier of more than 15 digits is stored as a number, and was "
             message += "rounded; store identifiers as text"
-            raise DataError(self._path.name, "rounded", message, column=column, row=number)
+            raise self.origin.fault("rounded", message, column=column, index=number)
         found = "" if cell is None else str(cell).strip()
         if found.casefold() in SHEET_ERRORS:
             message = "an error of a formula; correct it in the spreadsheet"
-            raise DataError(self._path.name, "error-cell", message, column=column, row=number)
+            raise self.origin.fault("error-cell", message, column=column, index=number)
         return found
 
     def _check_beginning(self) -> None:

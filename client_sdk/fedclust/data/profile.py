@@ -10,75 +10,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import count_values, level_advice, outside_text, sentinel_advice
-from fedclust.data.readings import FeatureReading
+from fedclust.data.advice import outside_text, sentinel_advice, unknown_text
+from fedclust.data.readings import limits
 from fedclust.data.row_source import RowBlock, RowFault, RowSource, matrix_of
+from fedclust.data.row_warnings import FACTORS, IdDetector, count_unknown, fitting_units
 from fedclust.errors import DataError, DisclosureError
 from fedclust.schema.feature import Feature, Outcome
 
 State = Literal["ok", "warning", "lacking", "refused"]
 
-#: Integers without a repetition in this many rows are rarely measurements.
-_IDS_FROM: Final = 30
-#: At most this many are examined, because they are kept in memory and sorted for every block.
-_IDS_ENOUGH: Final = 1_000_000
 #: If this share of the rows is outside the bounds, the unit is probably wrong, else some values.
 _MOSTLY: Final = 0.9
 #: At most about this many numbers outside the bounds are distinguished.
 _MOST_OUTSIDE: Final = 10_000
-#: Factors between units that laboratories use; each is also tried the other way round.
-_UNITS: Final = (
-    (10.0, "dl for l, or cm for mm"),
-    (100.0, "% for a fraction, or m for cm"),
-    (1000.0, "milli"),
-    (38.67, "cholesterol, mmol/l and mg/dl"),
-    (88.57, "triglycerides, mmol/l and mg/dl"),
-    (18.016, "glucose, mmol/l and mg/dl"),
-    (88.42, "creatinine, mg/dl and µmol/l"),
-    (17.104, "bilirubin, mg/dl and µmol/l"),
-    (2.54, "inches and cm"),
-    (2.2046, "kg and pounds"),
-    (7.5006, "kPa and mmHg"),
-    (365.25, "years and days"),
-)
-FACTORS: Final = tuple((f, s) for factor, s in _UNITS for f in (factor, 1.0 / factor))
-
-
-class IdDetector:
-    """Notices a column whose values are integers without repetition: probably an identifier."""
-
-    MESSAGE: ClassVar = (
-        "all its values are different whole numbers, as identifiers are and measurements hardly "
-        "ever: should it be a feature?"
-    )
-
-    def __init__(self) -> None:
-        self._seen: NDArray[np.float64] | None = np.empty(0)
-
-    def add(self, values: NDArray[np.float64]) -> None:
-        """Examine further values, NaN where missing."""
-        if self._seen is None or len(self._seen) >= _IDS_ENOUGH:
-            return
-        given = values[~np.isnan(values)]
-        if not np.array_equal(given, np.trunc(given)):
-            self._seen = None
-            return
-        values = np.concatenate([self._seen, given])
-        distinct = np.unique(values)
-        self._seen = distinct if len(distinct) == len(values) else None
-
-    @property
-    def suspicious(self) -> bool:
-        """Whether the values so far look like identifiers: many, or a running number."""
-        seen = self._seen
-        if seen is None or len(seen) < 3:
-            return False
-        return len(seen) >= _IDS_FROM or bool(seen[-1] - seen[0] == len(seen) - 1)
 
 
 @dataclass(frozen=True)
@@ -365,8 +314,7 @@ def _column_profile(
             text += f" {sentinel_advice(feature.name, column.sentinel)}"
         says.append(text)
     if column.unknown:
-        text = f"{count_values(column.unknown)} that the session does not know. "
-        says.append(text + level_advice(feature))
+        says.append(unknown_text(column.unknown, feature))
     says += _find_oddities(column, n, bool(faults))
     state: State = "warning" if says else "ok"
     if here is None:
@@ -419,8 +367,7 @@ def _outcome_profile(
     says = _fault_texts(rows, wrong)
     for column in own:
         if column.unknown:
-            text = f"{count_values(column.unknown)} that the session does not know. "
-            says.append(text + level_advice(column.feature))
+            says.append(unknown_text(column.unknown, column.feature))
     if n_rows and not n:
         says.append("no row has a value: nobody would be counted in any other cell")
     elif n < n_rows / 2:
@@ -452,39 +399,6 @@ def _fault_texts(rows: RowSource, faults: Sequence[RowFault]) -> list[str]:
         f"{fault.message}"
         for fault in faults
     ]
-
-
-def count_unknown(
-    reading: FeatureReading, values: NDArray[np.float64], codes: Sequence[str] | None
-) -> int:
-    """Return how many values (n,) of a column are neither missing nor known to the session."""
-    if codes is None:
-        if reading.feature.kind == "numeric":
-            return 0
-        return int(np.count_nonzero(~np.isnan(values) & (values != 0.0) & (values != 1.0)))
-    met = np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=len(codes))
-    unknown = [reading.meaning(code) is None for code in codes]
-    return int(met[np.array(unknown, dtype=np.bool_)].sum())
-
-
-def fitting_units(name: str, fits: Sequence[bool]) -> str:
-    """Return by which factors the values of a feature would fit; "" where none of FACTORS does.
-
-    ``fits`` says it of each factor.
-    """
-    units = [unit for unit, fit in zip(FACTORS, fits, strict=True) if fit]
-    if not units:
-        return ""
-    # Many factors may fit: the one for this measurement comes first.
-    units.sort(key=lambda unit: unit[1].split(",")[0] not in name.lower())
-    said = " or ".join(f"{factor:.4g} ({what})" for factor, what in units[:4])
-    return f"They would fit times {said}: factor, in the mapping file (mapping=, --mapping)"
-
-
-def limits(feature: Feature) -> tuple[float, float]:
-    """Return a feature's bounds, infinite where it has none."""
-    lower = -math.inf if feature.lower is None else feature.lower
-    return lower, math.inf if feature.upper is None else feature.upper
 
 
 def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:

@@ -125,6 +125,12 @@ def values_of_rows(
     return np.asarray(known[np.where(np.isnan(values), len(codes), values).astype(np.int64)])
 
 
+def limits(feature: Feature) -> tuple[float, float]:
+    """Return a feature's bounds, infinite where it has none."""
+    lower = -math.inf if feature.lower is None else feature.lower
+    return lower, math.inf if feature.upper is None else feature.upper
+
+
 # --- released values ------------------------------------------------------------------------------
 
 
@@ -204,8 +210,7 @@ def _refuse_other_unit(
     feature = reading.feature
     if feature.kind != "numeric":
         return
-    lower = -np.inf if feature.lower is None else feature.lower
-    upper = np.inf if feature.upper is None else feature.upper
+    lower, upper = limits(feature)
     outside = sizes[(values < lower) | (values > upper)].sum()
     if outside > 0 and outside >= _MOSTLY * sizes[~np.isnan(values)].sum():
         message = "nearly all values that its groups release lie outside the session's bounds; is "

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import binary_advice, on_one_line
+from fedclust.data.advice import binary_advice, on_one_line, too_few_text
 from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.decode import ColumnRule, Decoder, Wrong
 from fedclust.data.mapping import ColumnMap, as_dataset, canonical_code, check_mapping
@@ -245,9 +245,7 @@ class RowSource:
         if not lacking:
             for name, share in named:
                 if share < least:
-                    message = f"{share:.1%} of its rows have a value, and "
-                    message += f"min_present (--min-present) asks for {least:.1%}; only a session "
-                    message += "with missing: mask does without it"
+                    message = too_few_text(f"{share:.1%} of its rows have a value", least)
                     column = self.local[name]
                     raise self.origin.fault("too-few-present", message, column=column)
             return self.declared([name for name, _ in named])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.data.advice import (
     count_rows,
@@ -15,9 +16,10 @@ from fedclust.data.advice import (
     on_one_line,
     outside_text,
     sentinel_advice,
+    unknown_text,
 )
 from fedclust.data.chunks import DataWarning
-from fedclust.data.profile import FACTORS, IdDetector, count_unknown, fitting_units, limits
+from fedclust.data.readings import FeatureReading, limits
 from fedclust.data.row_source import RowBlock, RowSource
 from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.encoding import columns_of, transformed
@@ -32,6 +34,26 @@ TypicalValues: TypeAlias = Mapping[str, tuple[float, float]]
 _FAR, _FITS = 4.0, 1.5
 #: A median needs so many values.
 _LEAST_VALUES = 5
+#: Integers without a repetition in this many rows are rarely measurements.
+_IDS_FROM: Final = 30
+#: At most this many are examined, because they are kept in memory and sorted for every block.
+_IDS_ENOUGH: Final = 1_000_000
+#: Factors between units that laboratories use; each is also tried the other way round.
+_UNITS: Final = (
+    (10.0, "dl for l, or cm for mm"),
+    (100.0, "% for a fraction, or m for cm"),
+    (1000.0, "milli"),
+    (38.67, "cholesterol, mmol/l and mg/dl"),
+    (88.57, "triglycerides, mmol/l and mg/dl"),
+    (18.016, "glucose, mmol/l and mg/dl"),
+    (88.42, "creatinine, mg/dl and µmol/l"),
+    (17.104, "bilirubin, mg/dl and µmol/l"),
+    (2.54, "inches and cm"),
+    (2.2046, "kg and pounds"),
+    (7.5006, "kPa and mmHg"),
+    (365.25, "years and days"),
+)
+FACTORS: Final = tuple((f, s) for factor, s in _UNITS for f in (factor, 1.0 / factor))
 
 
 def typical_values(
@@ -208,8 +230,7 @@ class RowWarnings:
                     text += f" {on_one_line(sentinel_advice(name, 'NUMBER'))}"
                 texts.append(text)
             if unknown:
-                text = f"{count_values(unknown)} that the session does not know. "
-                texts.append(text + on_one_line(level_advice(reading.feature)))
+                texts.append(on_one_line(unknown_text(unknown, reading.feature)))
             if name in self._ids and self._ids[name].suspicious:
                 texts.append(IdDetector.MESSAGE)
             found += [f"column {reading.column!r}: {text}" for text in texts]
@@ -217,3 +238,62 @@ class RowWarnings:
         for said in found:
             warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
         return tuple(found)
+
+
+class IdDetector:
+    """Notices a column whose values are integers without repetition: probably an identifier."""
+
+    MESSAGE: ClassVar = (
+        "all its values are different whole numbers, as identifiers are and measurements hardly "
+        "ever: should it be a feature?"
+    )
+
+    def __init__(self) -> None:
+        self._seen: NDArray[np.float64] | None = np.empty(0)
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Examine further values, NaN where missing."""
+        if self._seen is None or len(self._seen) >= _IDS_ENOUGH:
+            return
+        given = values[~np.isnan(values)]
+        if not np.array_equal(given, np.trunc(given)):
+            self._seen = None
+            return
+        values = np.concatenate([self._seen, given])
+        distinct = np.unique(values)
+        self._seen = distinct if len(distinct) == len(values) else None
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether the values so far look like identifiers: many, or a running number."""
+        seen = self._seen
+        if seen is None or len(seen) < 3:
+            return False
+        return len(seen) >= _IDS_FROM or bool(seen[-1] - seen[0] == len(seen) - 1)
+
+
+def count_unknown(
+    reading: FeatureReading, values: NDArray[np.float64], codes: Sequence[str] | None
+) -> int:
+    """Return how many values (n,) of a column are neither missing nor known to the session."""
+    if codes is None:
+        if reading.feature.kind == "numeric":
+            return 0
+        return int(np.count_nonzero(~np.isnan(values) & (values != 0.0) & (values != 1.0)))
+    met = np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=len(codes))
+    unknown = [reading.meaning(code) is None for code in codes]
+    return int(met[np.array(unknown, dtype=np.bool_)].sum())
+
+
+def fitting_units(name: str, fits: Sequence[bool]) -> str:
+    """Return by which factors the values of a feature would fit; "" where none of FACTORS does.
+
+    ``fits`` says it of each factor.
+    """
+    units = [unit for unit, fit in zip(FACTORS, fits, strict=True) if fit]
+    if not units:
+        return ""
+    # Many factors may fit: the one for this measurement comes first.
+    units.sort(key=lambda unit: unit[1].split(",")[0] not in name.lower())
+    said = " or ".join(f"{factor:.4g} ({what})" for factor, what in units[:4])
+    return f"They would fit times {said}: factor, in the mapping file (mapping=, --mapping)"

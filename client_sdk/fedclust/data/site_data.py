@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.advice import too_few_text
 from fedclust.data.outcome_rows import OutcomeBlock, taking_part
 from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
@@ -181,9 +182,8 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
         if reading.column is None or (lacking and (not share or share < persons.min_present)):
             continue
         if share < persons.min_present:
-            message = f"{share:.1%} of the persons are in groups that release it, and "
-            message += f"min_present (--min-present) asks for {persons.min_present:.1%}; only a "
-            message += "session with missing: mask does without it"
+            what = f"{share:.1%} of the persons are in groups that release it"
+            message = too_few_text(what, persons.min_present)
             raise DataError(persons.source, "too-few-present", message, column=reading.column)
         held.append(name)
     if not held:

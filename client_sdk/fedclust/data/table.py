@@ -71,11 +71,11 @@ class Table:
         digest = hashlib.sha256(repr((self.features, self.X.shape)).encode())
         for start in range(0, len(self.X), BLOCK):
             rows = self.X[start : start + BLOCK]
-            digest.update(_canonical_bytes(rows))
+            digest.update(canonical_bytes(rows))
         if self.persons is not None:
             digest.update(b"persons" + self.persons.astype("<i8").tobytes())
         if self.outcomes is not None:
-            digest.update(b"outcomes" + _canonical_bytes(self.outcomes))
+            digest.update(b"outcomes" + canonical_bytes(self.outcomes))
         return digest.hexdigest()
 
 
@@ -133,8 +133,8 @@ class LabelRows:
         digest = hashlib.sha256(declared.encode())
         rows = self._opened()
         for block in rows.scan():
-            digest.update(_canonical_bytes(rows.matrix(block)))
-            digest.update(_canonical_bytes(rows.outcome_values(block)))
+            digest.update(canonical_bytes(rows.matrix(block)))
+            digest.update(canonical_bytes(rows.outcome_values(block)))
         rows.refuse()
         return digest.hexdigest()
 
@@ -157,7 +157,7 @@ class LabelRows:
         )
 
 
-def _canonical_bytes(X: NDArray[np.float64]) -> bytes:
+def canonical_bytes(X: NDArray[np.float64]) -> bytes:
     """Return rows as bytes with one NaN for all missing values, however a source spells them."""
     return np.where(np.isnan(X), np.nan, X).astype("<f8").tobytes()
 

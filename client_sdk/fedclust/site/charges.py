@@ -26,7 +26,7 @@ from fedclust.site.allowance import (
     charged,
     sharing,
 )
-from fedclust.site.cohorts import CohortStore, Overtaken, outcomes_only
+from fedclust.site.cohorts import CohortRecord, CohortStore, Overtaken, outcomes_only
 from fedclust.site.state import SiteState
 from fedclust.wire.models import SiteTableInfo
 
@@ -144,11 +144,7 @@ class Charges:
                 return
             kept = {n for n in held if n in shared and _asks_same(found[n], question)}
             for name in held - kept:
-                charge = found[name].charges[question.key]
-                facts = {"key": question.key, "session": question.session, "ended": False}
-                self._store.add_change(
-                    records[name], "returned", now, points=charge.points, **facts
-                )
+                self._return(records[name], found[name].charges[question.key], now, ended=False)
             # Again, with what was given back.
             records = self._store.records()
             found = {name: allowance_of(records[name].history) for name in shared}
@@ -235,10 +231,13 @@ class Charges:
                 charges = allowance_of(record.history).charges
                 if not _is_open(charges, key) or self._store.is_drawn(charges[key]):
                     continue
-                points, session = charges[key].points, charges[key].session
-                facts = {"key": key, "session": session, "ended": ended}
-                self._store.add_change(record, "returned", now, points=points, **facts)
+                points = charges[key].points
+                self._return(record, charges[key], now, ended=ended)
             return points
+
+    def _return(self, record: CohortRecord, charge: Charge, now: datetime, *, ended: bool) -> None:
+        facts = {"key": charge.key, "session": charge.session, "points": charge.points}
+        self._store.add_change(record, "returned", now, ended=ended, **facts)
 
     def note_refusal(
         self, table_id: str | None, key: str, refused: errors.CoordinatorError, now: datetime

@@ -39,6 +39,7 @@ from fedclust.data.site_data import (
     site_data,
     table_points,
 )
+from fedclust.data.table import canonical_bytes
 from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
 from fedclust.engine import VERSION, Plan
@@ -204,12 +205,8 @@ class Prepared:
         """Return the SHA-256 that distinguishes these rows and points from any others."""
         found = hashlib.sha256(rows.digest().encode())
         if self.draft is not None:
-            found.update(_value_bytes(self.data.X) + self.data.sizes.astype("<i8").tobytes())
+            found.update(canonical_bytes(self.data.X) + self.data.sizes.astype("<i8").tobytes())
         return found.hexdigest()
-
-
-def _value_bytes(values: NDArray[np.float64]) -> bytes:
-    return np.where(np.isnan(values), np.nan, values).astype("<f8").tobytes()
 
 
 def prepare(
