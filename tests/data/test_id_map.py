@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.data.id_map import read_id_map
+from fedclust.data.table import read_id_map
 from fedclust.errors import DataError
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedclust.data import Dataset, Source, SqlQuery
-from fedclust.data.id_map import IdMap
 from fedclust.data.mapping import ColumnMap, ColumnsFile, as_dataset
+from fedclust.data.table import IdMap
 from fedclust.schema.feature import Feature
 from fedclust.wire.codec import canonical_json, sha256
 

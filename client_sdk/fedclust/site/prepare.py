@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from fedclust import errors
 from fedclust.data import DataWarning, LabelRows, Source, Table
-from fedclust.data.id_map import IdMap, read_id_map
 from fedclust.data.outcome_rows import (
     OutcomeBlock,
     measure_staying,
@@ -39,7 +38,7 @@ from fedclust.data.site_data import (
     site_data,
     table_points,
 )
-from fedclust.data.table import canonical_bytes
+from fedclust.data.table import IdMap, canonical_bytes, read_id_map
 from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
 from fedclust.engine import VERSION, Plan
