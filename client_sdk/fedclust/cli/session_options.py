@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import err, show
 from fedclust.cli.session_file import read_object, source_name
@@ -24,7 +23,7 @@ from fedclust.session_request import declare, dropped_text, inherit, read_model
 from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo, complete
 from fedclust.wire.models import SessionCreate
 
-#: The option behind each field of a definition, and which fields a study has as defaults.
+#: The option behind each field of a definition.
 _OPTIONS: Final = {
     "/config/n_clusters": "--clusters",
     "/config/stability": "--stability",
@@ -333,7 +332,7 @@ def read_clusters(text: str) -> int | list[int]:
     elif re.fullmatch(r"[0-9]{1,5}( *, *[0-9]{1,5})*", text.strip()):
         ks = [int(k) for k in text.split(",")]
     if not ks or not all(1 <= k <= _MOST_K for k in ks):
-        raise errors.UsageError(
+        raise UsageError(
             f"--clusters {text}: give a number from 2 to {_MOST_K}, a range such as 2-10, or a "
             "list such as 2,3,5"
         )
@@ -345,6 +344,6 @@ def refuse_one_cluster(n_clusters: object, where: str) -> None:
     """Raise UsageError if K, or one of several, is 1."""
     ks = n_clusters if isinstance(n_clusters, list | tuple) else [n_clusters]
     if any(k == 1 and isinstance(k, int) and not isinstance(k, bool) for k in ks):
-        raise errors.UsageError(
+        raise UsageError(
             f"{where}: one cluster holds all persons, so there is nothing to find: give at least 2"
         )
