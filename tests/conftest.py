@@ -138,13 +138,21 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setattr(state, "secrets", drawing)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _few_clouds() -> None:
+    from support import few_clouds
+
+    few_clouds.draw(few_clouds.FEW)
+
+
 @pytest.fixture(scope="module")
-def few_clouds() -> Iterator[None]:
-    """Draw few clouds to compare clusters with: most of a session's time, and not what is tried."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, few in (("_DRAWS", 5), ("_PASSES", 1), ("_TRIAL_DRAWS", 1)):
-            patch.setattr(f"fedclust.engine.reference.{name}", few)
-        yield
+def all_clouds() -> Iterator[None]:
+    """Draw as many clouds as sessions do outside tests."""
+    from support import few_clouds
+
+    few_clouds.draw(few_clouds.ALL)
+    yield
+    few_clouds.draw(few_clouds.FEW)
 
 
 @pytest.fixture

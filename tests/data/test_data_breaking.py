@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -207,22 +206,6 @@ def test_a_sentinel_is_found_in_single_precision() -> None:
     for source in (pd.DataFrame({"age": narrow}), narrow[:, None]):
         X = load(Dataset(source, sentinels={"age": 99.9}), (AGE,)).X
         np.testing.assert_array_equal(X, [[np.nan], [1.5]])
-
-
-@pytest.mark.parametrize(
-    ("cell", "says"),
-    [
-        (np.timedelta64(1, "D"), "date"),
-        (datetime.timedelta(1), "date"),
-        (np.complex128(1 + 2j), "complex128"),
-        (b"1", "bytes"),
-    ],
-)
-def test_more_cells_that_are_no_numbers(cell: Any, says: str) -> None:
-    error = fault(pd.DataFrame({"age": pd.Series([1.0, cell], dtype=object)}), AGE)
-    assert (error.rule, error.row) == ("not-a-number", 1)
-    assert says in str(error)
-    assert "; " in str(error), "what to do"
 
 
 # A connection that an earlier test left may be collected here.

@@ -113,7 +113,7 @@ def test_every_source_gives_the_same_table(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-@pytest.mark.parametrize("rows", [1, 5, 23, 100])
+@pytest.mark.parametrize("rows", [5, 23])
 def test_blocks_are_of_the_length_asked_for(kind: str, rows: int, tmp_path: Path) -> None:
     """Partial sums are added by block: where blocks end may not hang on the source."""
     opened = RowSource(SOURCES[kind](tmp_path), FEATURES, text=("who",))
@@ -325,6 +325,9 @@ def test_no_file_is_read_into_memory_at_once(kind: str, tmp_path: Path) -> None:
         ([1.0, float("-inf")], "too-large", 1, "infinite"),
         ([1.0, 1e155], "too-large", 1, "--sentinel"),
         ([1.0, 1j], "not-a-number", 1, "complex"),
+        ([1.0, np.timedelta64(1, "D")], "not-a-number", 1, "date"),
+        ([1.0, datetime.timedelta(1)], "not-a-number", 1, "date"),
+        ([1.0, b"1"], "not-a-number", 1, "bytes"),
     ],
 )
 def test_cells_that_are_no_numbers(values: list[Any], rule: str, row: int, says: str) -> None:

@@ -14,7 +14,10 @@ import pytest
 
 from docs import examples, page
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no POSIX shell here")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no POSIX shell here"),
+    pytest.mark.usefixtures("all_clouds"),
+]
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,10 @@ import pytest
 from e2e.random_kills import ROUNDS, run_with_kills
 from support.method_variants import SWEEPS, TRIED
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX"),
+    pytest.mark.usefixtures("all_clouds"),
+]
 
 #: Each takes as long as forty other tests: the others are among the long ones. Here, many rounds
 #: and few, tasks for all and for each site.
@@ -47,6 +50,7 @@ def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) 
     assert report.submissions == report.rounds * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_kill_9_changes_nothing_in_a_sweep(tmp_path: Path, database_url: str) -> None:
     (options,) = [options for name, options in SWEEPS if name == "kfed"]

@@ -20,8 +20,6 @@ from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.method_variants import once
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 SITES = ("north", "south", "west")
 FEATURES = [{"name": name, "lower": -50, "upper": 50} for name in ("x", "y")]
 #: All sessions ask the same persons: together they cost less than the allowance.

@@ -22,7 +22,7 @@ from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
 from support.consortium import Consortium, columns
-from support.databases import SQLITE_FIRST, in_turn
+from support.databases import in_turn, sqlite_first  # noqa: F401  # in place of database_url
 from support.method_variants import ALL, IDS
 from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
@@ -115,7 +115,6 @@ def test_sites_with_different_columns_get_what_simulate_gives(
         assert np.array_equal(SessionResult.load(saved).predict(new), distances.argmin(axis=1))
 
 
-@SQLITE_FIRST
 def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
@@ -131,7 +130,6 @@ def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess
             analyst.start_session("apart")
 
 
-@SQLITE_FIRST
 def test_a_site_needs_one_of_the_features(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
@@ -140,7 +138,6 @@ def test_a_site_needs_one_of_the_features(server: ServerProcess) -> None:
         join(consortium, "ada", info, ())
 
 
-@SQLITE_FIRST
 def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}

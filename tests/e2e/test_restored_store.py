@@ -16,7 +16,7 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from support.consortium import Consortium
-from support.databases import SQLITE_FIRST
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.local_coordinator import local_coordinator
 
 ME, OTHERS = "me", ("alpha", "beta")
@@ -32,7 +32,6 @@ def frame(name: str, *people: range) -> pd.DataFrame:
     return rows.assign(patient=[f"{name}-{number}" for number in numbers])
 
 
-@SQLITE_FIRST
 def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -93,7 +92,6 @@ def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
         assert same.all()
 
 
-@SQLITE_FIRST
 def test_all_state_is_lost_and_the_operator_accepts_a_further_grouping(
     database_url: str, tmp_path: Path
 ) -> None:

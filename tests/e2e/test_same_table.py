@@ -31,8 +31,6 @@ from support.same_table import (
 )
 from support.server import running_server
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 ME = "me"
 OTHERS = ("alpha", "beta")
 SITE = site_of(("whole", "binary"), 12, np.random.default_rng(0))

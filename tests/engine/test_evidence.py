@@ -15,8 +15,6 @@ from fedclust.engine import evidence, resampling
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.task import Contribution, Done, Next
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 SITES = ("berlin", "oslo", "porto", "riga")
 
 

@@ -22,8 +22,6 @@ from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 SITES = ("berlin", "oslo", "porto", "riga")
 DIED = {"name": "died", "role": "outcome", "kind": "binary"}
 DAYS = {"name": "days", "role": "outcome", "kind": "ordered", "edges": [3, 7], "points": 40}

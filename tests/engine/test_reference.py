@@ -17,6 +17,8 @@ from fedclust.protection.table import form_table
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.points import Points, row_points
 
+pytestmark = pytest.mark.usefixtures("all_clouds")
+
 CENTRES = np.array([[0.0, 0, 0, 0], [6, 0, 0, 0], [0, 6, 0, 0]])
 
 

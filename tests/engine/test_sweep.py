@@ -28,8 +28,6 @@ from fedclust.wire.codec import encode_model
 from support import rounds
 from support.method_variants import KS, SWEEPS
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 METHODS = [name for name, _ in SWEEPS]
 OPEN = {"protection": "none", "min_sites": 1}
 

@@ -22,8 +22,6 @@ from fedclust.schema.points import row_points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
 
 

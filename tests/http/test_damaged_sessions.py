@@ -59,18 +59,6 @@ def test_a_damaged_session_is_refused_and_has_failed(running: Running) -> None:
     assert running.api.ok("GET", "/v1/admin/overview", "operator")
 
 
-def test_a_damaged_session_is_neither_joined_nor_started_nor_created_again(
-    running: Running,
-) -> None:
-    body = running.api.participation("north", "heart")
-    path = damaged(running, join=False)
-    body["definition_sha256"] = listed(running, path)["definition_sha256"]
-    refused(running.api.request("PUT", f"{path}/participation", "north", json=body))
-    refused(running.api.request("POST", f"{path}/start", "ada"))
-    again = running.api.definition(path.rpartition("/")[2], list(SITES))
-    refused(running.api.request("POST", "/v1/sessions", "ada", json=again))
-
-
 @pytest.mark.parametrize("what", ["task", "submission"])
 def test_a_damaged_task_is_refused_and_ends_the_session(running: Running, what: str) -> None:
     name = f"damaged-{next(_COUNT)}"

@@ -28,8 +28,6 @@ from fedclust.schema.task import SiteTask
 from fedclust.wire.models import SessionCreate
 from support.points import config_of, weighted
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 pd = pytest.importorskip("pandas")
 
 LEVELS = ("a", "b", "c", "d")

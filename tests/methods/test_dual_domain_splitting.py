@@ -126,9 +126,13 @@ def test_the_gap_of_weighted_points_closes() -> None:
     assert found.stopped_because == "gap"
 
 
-def test_a_gap_of_0_closes_to_the_accuracy_of_the_dual() -> None:
-    sites = sites_of(1, (5, 5, 5))
-    found = run(sites, {}, splits=1_000, gap=0.0, iterations=2_000).result
+@pytest.fixture(scope="module")
+def complete() -> Run:
+    return run(sites_of(1, (5, 5, 5)), {}, splits=1_000, gap=0.0, iterations=2_000)
+
+
+def test_a_gap_of_0_closes_to_the_accuracy_of_the_dual(complete: Run) -> None:
+    found = complete.result
     assert found is not None
     assert found.bounds is not None
     assert found.stopped_because == "converged"
@@ -152,10 +156,8 @@ def test_used_up_splits_are_reported_and_never_lower_the_bound() -> None:
     assert bounds[-1] > bounds[0]
 
 
-def test_used_up_iterations_end_with_the_bound_so_far() -> None:
+def test_used_up_iterations_end_with_the_bound_so_far(complete: Run) -> None:
     sites = sites_of(1, (5, 5, 5))
-    complete = run(sites, {}, splits=1_000, gap=0.0, iterations=2_000)
-    assert complete.result is not None
     dual_rounds = sum(opened.phase == "dual" for opened in complete.rounds)
     found = run(sites, {}, splits=1_000, gap=0.0, iterations=dual_rounds - 2).result
     assert found is not None

@@ -27,8 +27,6 @@ from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.purpose import PURPOSE
 from support.site_rows import breast_cancer
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 Z = {"name": "z", "role": "outcome", "kind": "ordered", "edges": [0, 1]}
 FEATURES = [{"name": "x"}, {"name": "y"}, Z]
 #: A session's definition and a site's task have a hash; the others are maps, whose keys are data.

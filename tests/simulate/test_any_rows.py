@@ -16,8 +16,6 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 REASONS = {"too_few_contributors", "site_without_points", "feature_without_values"}
 _VALUES = {
     "numeric": st.sampled_from([0.0, -0.0, 1.0, 2.5, -7.0, 1e6, np.nan]),
@@ -60,7 +58,7 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 @given(session=sessions())
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_a_session_ends_well_or_says_why(
     method: str, options: dict[str, Any], session: dict[str, Any]
 ) -> None:
@@ -69,7 +67,7 @@ def test_a_session_ends_well_or_says_why(
 
 @pytest.mark.parametrize(("method", "options"), SWEEPS, ids=SWEEP_IDS)
 @given(session=sessions())
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_so_does_a_sweep(method: str, options: dict[str, Any], session: dict[str, Any]) -> None:
     """Each example is as many as it has Ks."""
     _ends_well_or_says_why(method, options, session)

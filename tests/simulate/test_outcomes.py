@@ -12,8 +12,6 @@ from fedclust import FederatedKMeans, simulate
 from fedclust.definition import DefinitionError
 from fedclust.schema.feature import Outcome
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 DIED = {"name": "died", "kind": "binary", "role": "outcome"}
 STAY = {"name": "stay", "kind": "ordered", "edges": [3, 8], "role": "outcome", "points": 100}
 TIME = {

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_info
 
 from fedclust import simulate
 from fedclust.wire import codec
+from support import few_clouds
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.processes import clean_environment
 from support.site_rows import FloatArray, blobs, bounded
@@ -111,12 +112,13 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 def data() -> dict[str, dict[str, FloatArray]]:
     """Return rows by kind and site: all different; and of few values, so that much is equal."""
     rng = np.random.default_rng(3)
-    few = {site: rng.integers(0, 4, (60, 3)).astype(float) for site in "abc"}
+    few = {site: rng.integers(0, 4, (40, 3)).astype(float) for site in "abc"}
     return {"continuous": blobs(CORNERS, [10, 14, 12], 0.6, 5), "few values": few}
 
 
 def sessions(tried: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Run every variant of every method on these kinds of rows; all of them by name."""
+    few_clouds.draw(few_clouds.FEW)
     done = {}
     n_sweeps = 1 if "one sweep" in tried else len(SWEEPS)
     for kind, sites in ((kind, sites) for kind, sites in data().items() if kind in tried):

@@ -35,7 +35,7 @@ def rows(n: int, seed: int) -> np.ndarray:
     return np.column_stack([rng.normal(size=(n, 2)) + 6 * place, rng.integers(0, 2, n)])
 
 
-MINE = rows(40, 3)
+MINE = rows(25, 3)
 
 
 class World:
@@ -49,7 +49,7 @@ class World:
         #: What a death at each step of an undisturbed run would leave.
         self.leaves: list[tuple[int, dict[str, bytes]]] = []
         self.fake = FakeCoordinator(
-            {"alpha": rows(30, 1), "beta": rows(25, 2)},
+            {"alpha": rows(20, 1), "beta": rows(20, 2)},
             features=FEATURES,
             policy={"max_rounds": 2},
         )

@@ -55,8 +55,6 @@ from support.same_table import (
     sites,
 )
 
-pytestmark = pytest.mark.usefixtures("few_clouds")
-
 OTHERS = ("alpha", "beta", "gamma")
 #: More with `make bench long_checks`, whose profile asks for five times as many.
 _TIMES = settings.default.max_examples // 100
@@ -208,7 +206,7 @@ def session(fake: FakeCoordinator, me: list[Answering]) -> Iterator[TaskDocument
 
 
 def coordinator(features: list[dict[str, Any]], **definition: Any) -> FakeCoordinator:
-    rows = {name: rows_for(features, 60, seed) for seed, name in enumerate(OTHERS)}
+    rows = {name: rows_for(features, 30, seed) for seed, name in enumerate(OTHERS)}
     definition = {"policy": {"max_rounds": 6}, **definition}
     return FakeCoordinator(rows, features=tuple(features), **definition)
 

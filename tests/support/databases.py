@@ -61,19 +61,16 @@ _RESTART = """
     FROM pg_sequences WHERE last_value IS NOT NULL
 """
 BOTH = ("sqlite", "postgresql")
-#: For a test of much more than the store: on SQLite, and with the long tests on PostgreSQL.
-SQLITE_FIRST = pytest.mark.parametrize(
-    "database_url",
-    ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)],
-    indirect=True,
-)
 
 
 @pytest.fixture(
     name="database_url", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
 )
 def sqlite_first(request: pytest.FixtureRequest) -> str:
-    """Take the place of ``database_url`` in a module that imports it: as `SQLITE_FIRST`."""
+    """Take the place of ``database_url`` in a module that imports it.
+
+    For tests of much more than the store: on SQLite, and with the long tests on PostgreSQL.
+    """
     return str(request.getfixturevalue({"sqlite": "sqlite_url"}.get(request.param, "postgres_url")))
 
 
