@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import warnings
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from fedclust import FederatedKMeans, SessionResult, simulate
 from fedclust.data import DataWarning
 from fedclust.errors import DataError, UsageError
+from fedclust.methods.registry import METHODS
 from fedclust.wire import codec
 
 PAGE = (Path(__file__).parents[2] / "docs/new-patients.md").read_text("utf-8")

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from fedclust import engine
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
@@ -217,12 +218,12 @@ def list_with_rounds(
     *,
     state: SessionState | None = None,
     study: str | None = None,
-) -> Page:
+) -> Page[Any]:
     """List the sessions that the actor may see as :class:`ListedSession`, newest first."""
     require(actor, "session.read")
     size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
 
-    def work(tx: Tx) -> Page[SessionEntry]:
+    def work(tx: Tx) -> Page[Any]:
         rows = tx.sessions.list(
             limit=size + 1, state=state, study=study, after_id=after, **visible_to(actor)
         )
