@@ -396,6 +396,8 @@ def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
         ("ada", "session result open", 5, "The session has no result (409): "),
         # Contents that are not valid: found here or by the coordinator.
         ("ada", "session deadline open tomorrow", 2, "UNTIL: give the time with its offset"),
+        ("ada", "session deadline open 2026-12-01T12:00", 2, "UNTIL: give the time with its"),
+        ("ada", "session deadline open 0001-01-01T00:00+23:59", 2, "UNTIL: give the time with"),
         (
             "ada",
             "session invite open nowhere",

@@ -130,14 +130,6 @@ def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess
             analyst.start_session("apart")
 
 
-def test_a_site_needs_one_of_the_features(server: ServerProcess) -> None:
-    consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
-    body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
-    info = consortium.create("none", 4, **body)
-    with pytest.raises(Invalid, match="at least one"):
-        join(consortium, "ada", info, ())
-
-
 def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}

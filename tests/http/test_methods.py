@@ -186,24 +186,7 @@ def test_every_k_of_a_sweep_is_read_by_itself(api: ApiCaller, session: str) -> N
         assert wrong != "7" or problem.errors[0].message.endswith("2, 3, 5")
 
 
-# --- nothing that may be sent ---------------------------------------------------------------------
-
-
-def test_an_answer_that_counts_nobody_is_refused(api: ApiCaller, session: str) -> None:
-    sites = begin(api, session, "lloyd", {}, policy=UNPREPARED)
-    answer = json.loads(api.answer(sites[0], session))
-    answer["payload"] = {name: _zeros(value) for name, value in answer["payload"].items()}
-    problem = refused(api.put(sites[0], session, 1, json.dumps(answer).encode()), "invalid")
-    assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/counts", "empty")]
-
-
 # --- answers that cannot be true ------------------------------------------------------------------
-
-
-def _zeros(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_zeros(item) for item in value]
-    return type(value)(0)
 
 
 def _first(values: Any, value: float) -> Any:
@@ -257,23 +240,6 @@ def test_answers_that_cannot_be_true_are_refused_and_not_stored(
         assert problem.errors[0].pointer.startswith("/payload/"), lie
         assert not answers(api, session, 1)["north"], lie
     put(api, "north", session, 1, json.dumps(honest).encode())
-
-
-FULL = {"covariance": "full"}
-
-
-def test_features_of_no_variance_are_a_defined_result(api: ApiCaller, session: str) -> None:
-    flat = {site: rows_of(site) * [1.0, 0.0] for site in SITES}
-    api.data.update(flat)
-    try:
-        policy = {"scaling": "none", "protection": "none"}
-        sites = begin(api, session, "overlap_oneshot", FULL, policy=policy)
-        assert api.finish(session, sites) == "completed"
-    finally:
-        api.data.clear()
-    centres = np.array(result_of(api, session)["centroids_original"])
-    assert centres.shape == (2, 2)
-    assert (centres[:, 1] == 0).all()
 
 
 def refused(response: httpx.Response, slug: str) -> Problem:

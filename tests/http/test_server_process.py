@@ -222,6 +222,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.long  # a thread: `test_stopping_does_not_wait_for_an_endless_aggregation`
 @pytest.mark.skipif(not POSIX, reason="signals")
 def test_a_shutdown_does_not_wait_for_an_aggregation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -411,18 +412,6 @@ def test_a_secret_key_that_cannot_be_used(tmp_path: Path, cli: Cli) -> None:
         key.write_text(content, "utf-8")
         line = one_line(cli("serve", "--port", "0", *data), Exit.SETTINGS)
         assert "short" not in line.replace(str(key), "")
-
-
-def test_keys_rotate(tmp_path: Path) -> None:
-    old, new = "o" * 40, "n" * 40
-    with running_server(tmp_path / "data", env={"FEDCLUST_SECRET_KEY": old}) as server:
-        assert not (tmp_path / "data" / "secret.key").exists()
-        server.env = {"FEDCLUST_SECRET_KEY": f"{new},{old}"}
-        server.restart()
-        assert whoami(server, server.operator_token).status_code == 200
-        server.env = {"FEDCLUST_SECRET_KEY": new}
-        server.restart()
-        assert whoami(server, server.operator_token).status_code == 401
 
 
 def test_wrong_usage(cli: Cli) -> None:

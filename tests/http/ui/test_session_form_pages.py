@@ -140,16 +140,6 @@ def test_a_check_while_typing_answers_with_parts_alone(place: Place) -> None:
     assert changed.value("shown_method") == "kfed"
 
 
-def test_rows_and_names_come_and_go_without_scripts(place: Place) -> None:
-    page = place.post(place.form().changed(("add_names", "1"), ("feature_names", "age;sex\n1;0")))
-    page = place.post(page.changed(("add_feature", "1")))
-    names = [text for name, text in page.fields if name.endswith("/name") and "features" in name]
-    assert names == ["age", "sex", ""]
-    page = place.post(page.changed(("remove_feature:1", "1")))
-    names = [text for name, text in page.fields if name.endswith("/name") and "features" in name]
-    assert names == ["age", ""]
-
-
 def test_outcomes_come_and_go_and_say_whether_they_are_worth_their_points(place: Place) -> None:
     page = place.post(place.form().changed(("add_outcome", "1")))
     died = {"outcomes__0__name": "died", "outcomes__0__kind": "binary"}
@@ -226,19 +216,6 @@ def test_a_study_fixes_its_sites_and_gives_its_features(place: Place) -> None:
     assert (definition["study"], definition["config"]["n_clusters"]) == ("hearts", 4)
     assert len(definition["features"]) == 2
     assert place.form("?from=of-study").value("study") == "hearts"
-
-
-def test_who_may_create_sessions(place: Place) -> None:
-    place.readers["north"].open(PAGE, status=403)
-    assert place.readers["north"].post(PAGE).status_code == 403
-    assert place.readers["north"].post(f"{PAGE}/check").status_code == 403
-    assert place.form(reader="operator").value("/algorithm") == "fkm"
-    sent = filled(place.form(), "private", ("create", "1"))
-    place.post(sent, status=303)
-    place.readers["bob"].open(f"{PAGE}?from=private", status=404)
-    place.readers["bob"].open(f"{PAGE}?study=absent", status=404)
-    wrong = place.readers["ada"].post(PAGE, [("create", "1")], csrf="other")
-    assert wrong.status_code == 403
 
 
 @pytest.mark.parametrize(
