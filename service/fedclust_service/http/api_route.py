@@ -77,6 +77,11 @@ def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
         raise RequestValidationError(errors)
 
 
+def same_before(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """Return the ``responses`` of a route that creates something, and answers with `locate`."""
+    return {200: {"description": "It was there before, with the same body.", "model": model}}
+
+
 def locate(response: Response, path: str, *, created: bool) -> None:
     """Say where what was created is, with 201; with 200 it was there before."""
     if created:

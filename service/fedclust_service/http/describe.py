@@ -8,9 +8,10 @@ from fedclust.wire.problems import CATALOGUE, FieldError, problem
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
 from fedclust_service.http.problem_help import PROBLEM_HELP
 
-#: Problems that the middleware can answer instead of a route.
+#: Problems of every route: of the middleware, and of parameters.
 _EVERYWHERE = (
     "malformed-request",
+    "invalid",
     "too-many-requests",
     "headers-too-large",
     "internal",
@@ -22,7 +23,6 @@ _OF_BODIES = (
     "request-timeout",
     "body-too-large",
     "unsupported-media-type",
-    "invalid",
 )
 #: Temporary problems, which carry Retry-After.
 _PASSING = {"request-timeout", "result-not-ready", "too-many-requests", "internal", "unavailable"}
@@ -55,19 +55,21 @@ def problem_response(description: str, *slugs: str) -> dict[str, Any]:
     return {"description": description, "content": {PROBLEM: content}}
 
 
-def add_problems(operation: dict[str, Any]) -> None:
+def add_problems(path: str, operation: dict[str, Any]) -> None:
     """Add the problems that an operation of the description can answer with, in place."""
     of_token = ["unauthenticated"] if operation["security"] else []
+    of_path = ["not-found"] if "{" in path else []
     of_body = _OF_BODIES if "requestBody" in operation else ()
     by_status: dict[int, list[str]] = {}
-    for slug in dict.fromkeys((*of_token, *of_body, *operation.pop(_OWN, ()), *_EVERYWHERE)):
+    slugs = (*of_token, *of_path, *of_body, *operation.pop(_OWN, ()), *_EVERYWHERE)
+    for slug in dict.fromkeys(slugs):
         by_status.setdefault(CATALOGUE[slug][0], []).append(slug)
-    for status, slugs in sorted(by_status.items()):
-        text = "\n\n".join(f"`{slug}`: {CATALOGUE[slug][1]}." for slug in slugs)
-        response = operation["responses"][str(status)] = problem_response(text, *slugs)
+    for status, same in sorted(by_status.items()):
+        text = "\n\n".join(f"`{slug}`: {CATALOGUE[slug][1]}." for slug in same)
+        response = operation["responses"][str(status)] = problem_response(text, *same)
         if status == 401:
             response |= headers({"WWW-Authenticate": "`Bearer`."})
-        if _PASSING.intersection(slugs):
+        if _PASSING.intersection(same):
             text = "Seconds to wait before the next try. Absent if waiting does not help."
             response |= headers({"Retry-After": text})
 

@@ -107,9 +107,9 @@ def build_description(app: FastAPI) -> dict[str, Any]:
         for name, method in sorted(METHODS.described().items())
     ]
     _open_answers(document)
-    for methods in document["paths"].values():
+    for path, methods in document["paths"].items():
         for operation in methods.values():
-            add_problems(operation)
+            add_problems(path, operation)
             for parameter in operation.get("parameters", ()):
                 del parameter["schema"]["title"]
     parts["examples"] = problem_examples()

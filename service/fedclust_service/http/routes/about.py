@@ -18,7 +18,6 @@ from fedclust_service.http.dependencies import (
     CursorOf,
     LimitOf,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.http.problems import not_found
 from fedclust_service.orchestration import principals
 
@@ -43,7 +42,6 @@ def whoami(actor: ActorOf, co: CoordinatorOf) -> WhoAmI:
     summary="Methods that this coordinator runs",
     description="Options as JSON Schema, phases, and line by line what leaves a site in each.",
     response_description="A page of methods, by name.",
-    openapi_extra=refusals("invalid"),
 )
 def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[AlgorithmInfo]:
     rest = [name for name in sorted(METHODS) if cursor is None or name > cursor]
@@ -58,7 +56,6 @@ def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[Algori
     summary="One method: options, phases, disclosures, citation",
     description="What leaves a site and when, for a data protection officer.",
     response_description="The method.",
-    openapi_extra=refusals("not-found"),
 )
 def get_algorithm(
     algorithm: Annotated[str, Path(description="The method's name.")],

@@ -70,7 +70,7 @@ def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.Overv
     "since when it is late, when it was last seen (in any session, to the minute), its SDK, its "
     "refused answers, the bytes of its stored answers and of the tasks made for it, each once.",
     response_description="A page of sessions.",
-    openapi_extra=refusals("forbidden", "invalid"),
+    openapi_extra=refusals("forbidden"),
 )
 def sessions(
     actor: ActorOf,
@@ -91,7 +91,7 @@ def sessions(
     description="Operators, newest first. `number` and `hash` are null for the second or so until "
     "an entry is sealed.",
     response_description="A page of entries.",
-    openapi_extra=refusals("forbidden", "invalid"),
+    openapi_extra=refusals("forbidden"),
 )
 def audit(
     actor: ActorOf,

@@ -23,7 +23,6 @@ from fedclust_service.http.dependencies import (
     SessionName,
     bearer_token,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration.audit import trail
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -71,7 +70,6 @@ class EventStream(StreamingResponse):
         200: {"content": {STREAM: {"schema": _SCHEMA}}},
         204: {"description": "The session has ended and nothing follows."},
     },
-    openapi_extra=refusals("not-found", "invalid"),
 )
 async def events(
     request: Request,
@@ -156,7 +154,6 @@ def read_number(last_event_id: str | None) -> int:
     "submission (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail "
     "was rewritten or cut. The answer contains only the hash.",
     response_description="Number and hash.",
-    openapi_extra=refusals("not-found", "invalid"),
 )
 def head(
     actor: ActorOf,

@@ -40,7 +40,6 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
     },
     openapi_extra=refusals(
         "forbidden",
-        "not-found",
         "wrong-state",
         "consent-mismatch",
         "consent-needed",
@@ -71,7 +70,7 @@ def join(
     description="Sites. What was stored still counts; nothing more is asked. Idempotent.",
     status_code=204,
     response_description="Left.",
-    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
+    openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
     participation.leave(co, actor, session)
@@ -84,7 +83,7 @@ def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
     description="Its analyst and operators. What was stored still counts. Idempotent.",
     status_code=204,
     response_description="Excluded.",
-    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
+    openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def exclude(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> None:
     participation.exclude(co, actor, session, site)

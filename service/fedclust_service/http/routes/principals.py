@@ -16,7 +16,7 @@ from fedclust.wire.models import (
     TokenIssued,
 )
 from fedclust_service.domain.access import Actor, Role
-from fedclust_service.http.api_route import api_router, locate
+from fedclust_service.http.api_route import api_router, locate, same_before
 from fedclust_service.http.dependencies import (
     NAME,
     ActorOf,
@@ -52,12 +52,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         "reused.",
         status_code=201,
         response_description="Registered.",
-        responses={
-            200: {
-                "description": "It was registered with the same body before.",
-                "model": PrincipalInfo,
-            }
-        },
+        responses=same_before(PrincipalInfo),
         openapi_extra=refusals("forbidden", "name-taken"),
     )
     def create(
@@ -76,7 +71,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         summary=f"List {many}",
         description=f"{readers}. By name.",
         response_description=f"A page of {many}.",
-        openapi_extra=refusals("forbidden", "invalid"),
+        openapi_extra=refusals("forbidden"),
     )
     def index(
         actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
@@ -90,7 +85,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         description=f"{readers}. Tokens' ids and dates are shown to operators only.",
         response_description=f"The {one}.",
         responses=TAGGED,
-        openapi_extra=refusals("forbidden", "not-found"),
+        openapi_extra=refusals("forbidden"),
         response_model=PrincipalInfo,
     )
     def read(
@@ -109,7 +104,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         summary=f"Change {article} {one}'s title, disable or enable it",
         description=f"Operators. The tokens of a disabled one stop working at once.{kept}",
         response_description="Changed.",
-        openapi_extra=refusals("forbidden", "not-found", "precondition-failed", *last),
+        openapi_extra=refusals("forbidden", "precondition-failed", *last),
     )
     def change(
         actor: Annotated[Actor, allowed("principal.change")],
@@ -129,7 +124,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         "Earlier tokens stay valid until they expire or are revoked.",
         status_code=201,
         response_description="Issued.",
-        openapi_extra=refusals("forbidden", "not-found"),
+        openapi_extra=refusals("forbidden"),
     )
     def issue(
         actor: Annotated[Actor, allowed("token.issue")],
@@ -146,7 +141,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
         status_code=204,
         response_description="Revoked.",
-        openapi_extra=refusals("forbidden", "not-found", *last),
+        openapi_extra=refusals("forbidden", *last),
     )
     def revoke(actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId) -> None:
         principals.revoke_token(co, actor, role, name, token_id)

@@ -38,10 +38,8 @@ _TEXT = {"schema": {"type": "string"}}
     },
     openapi_extra=refusals(
         "forbidden",
-        "not-found",
         "not-acceptable",
         "result-not-ready",
-        "invalid",
         "stored-data-damaged",
         "version-unsupported",
     ),

@@ -25,7 +25,6 @@ router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
     description="Its analyst, operators and its sites. Of other sites, a site reads only the names "
     "and whether they answered.",
     response_description="A page of rounds, by number.",
-    openapi_extra=refusals("not-found", "invalid"),
 )
 def index(
     actor: ActorOf,
@@ -43,7 +42,6 @@ def index(
     summary="Read a round",
     description="State, phase, deadline, who answered, metrics and timings.",
     response_description="The round.",
-    openapi_extra=refusals("not-found"),
 )
 def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> RoundInfo:
     return rounds.get_round(co, actor, session, number)
@@ -56,9 +54,7 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundN
     description="Its analyst and operators; the quorum must have answered, and a phase that "
     "needs all its sites refuses. Idempotent.",
     response_description="The round has stopped collecting.",
-    openapi_extra=refusals(
-        "forbidden", "not-found", "wrong-state", "quorum-missing", "needs-all-sites"
-    ),
+    openapi_extra=refusals("forbidden", "wrong-state", "quorum-missing", "needs-all-sites"),
 )
 def close(
     actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from fedclust.study import SessionRequest
 from fedclust.wire.models import Page, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import api_router, locate
+from fedclust_service.http.api_route import api_router, locate, same_before
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -38,9 +38,7 @@ router = api_router(prefix="/v1/sessions", tags=["sessions"])
     "creation, and `config` and `policy` field by field.",
     status_code=201,
     response_description="Created.",
-    responses={
-        200: {"description": "It was created with the same body before.", "model": SessionInfo}
-    },
+    responses=same_before(SessionInfo),
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged", "version-unsupported"),
 )
 def create(
@@ -61,7 +59,6 @@ def create(
     description="Operators see all sessions, analysts those they created, sites those they take "
     "part in. Newest first. A session's `definition` is null if it is damaged.",
     response_description="A page of sessions.",
-    openapi_extra=refusals("invalid"),
 )
 def index(
     actor: ActorOf,
@@ -81,7 +78,7 @@ def index(
     description="State, definition and its SHA-256, and the sites' names and states.",
     response_description="The session.",
     responses=TAGGED,
-    openapi_extra=refusals("not-found", "stored-data-damaged", "version-unsupported"),
+    openapi_extra=refusals("stored-data-damaged", "version-unsupported"),
     response_model=SessionInfo,
 )
 def read(
@@ -104,7 +101,6 @@ def read(
     response_description="Changed.",
     openapi_extra=refusals(
         "forbidden",
-        "not-found",
         "wrong-state",
         "late-joining-refused",
         "precondition-failed",
@@ -132,7 +128,7 @@ def change(
     "repeat the request.",
     status_code=204,
     response_description="Deleted.",
-    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
+    openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete(
     actor: Annotated[Actor, allowed("session.manage")], co: CoordinatorOf, session: SessionName
@@ -148,7 +144,6 @@ def delete(
     response_description="Started, or running already.",
     openapi_extra=refusals(
         "forbidden",
-        "not-found",
         "wrong-state",
         "quorum-missing",
         "sites-unsuitable",
@@ -169,7 +164,7 @@ def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInf
     "Idempotent.",
     response_description="It runs.",
     openapi_extra=refusals(
-        "forbidden", "not-found", "wrong-state", "stored-data-damaged", "version-unsupported"
+        "forbidden", "wrong-state", "stored-data-damaged", "version-unsupported"
     ),
 )
 def retry(
@@ -185,7 +180,7 @@ def retry(
     description="Its analyst and operators. What was stored stays until its retention ends. "
     "Idempotent.",
     response_description="Cancelled.",
-    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
+    openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def cancel(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionEntry:
     return sessions.cancel_session(co, actor, session)

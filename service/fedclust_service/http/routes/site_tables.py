@@ -30,7 +30,7 @@ router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
     description="Operators, and the site itself: a site whose state was restored sees whether it "
     "lacks a change. Number and head of the change that was accepted last, by the tables' ids.",
     response_description="A page of tables.",
-    openapi_extra=refusals("forbidden", "not-found", "invalid"),
+    openapi_extra=refusals("forbidden"),
 )
 def index(
     actor: ActorOf,
@@ -50,7 +50,7 @@ def index(
     "backup and no newer one is left. The next join must have this head at this number. A second "
     "time changes nothing.",
     response_description="Accepted.",
-    openapi_extra=refusals("forbidden", "not-found"),
+    openapi_extra=refusals("forbidden"),
 )
 def accept(
     actor: Annotated[Actor, allowed("table.accept")],

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from fedclust.study import StudyCreate, StudyInfo
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import api_router, locate
+from fedclust_service.http.api_route import api_router, locate, same_before
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -32,9 +32,7 @@ router = api_router(prefix="/v1/studies", tags=["studies"])
     "It never changes. The same body by the same creator again gives the existing study.",
     status_code=201,
     response_description="Created.",
-    responses={
-        200: {"description": "It was created with the same body before.", "model": StudyInfo}
-    },
+    responses=same_before(StudyInfo),
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged"),
 )
 def create(
@@ -55,7 +53,6 @@ def create(
     description="Operators see all studies, analysts those they created, sites those that name "
     "them. Newest first. Damaged ones are left out.",
     response_description="A page of studies.",
-    openapi_extra=refusals("invalid"),
 )
 def index(
     actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
@@ -70,7 +67,7 @@ def index(
     description="What its sessions have in common, and the names of those that the token may see. "
     "For a site `approval`, `expires`, `sites`, `features` and `defaults` are null.",
     response_description="The study.",
-    openapi_extra=refusals("not-found", "stored-data-damaged"),
+    openapi_extra=refusals("stored-data-damaged"),
 )
 def read(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
     return studies.get_study(co, actor, study)
@@ -84,7 +81,7 @@ def read(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
     "sessions it stays (409 `wrong-state`). The same person may repeat the request.",
     status_code=204,
     response_description="Deleted.",
-    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
+    openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete(
     actor: Annotated[Actor, allowed("study.manage")], co: CoordinatorOf, study: StudyName

@@ -66,7 +66,6 @@ router = api_router(tags=["submissions"])
         },
         **refusals(
             "forbidden",
-            "not-found",
             "not-addressed",
             "wrong-state",
             "submission-differs",
@@ -111,7 +110,7 @@ async def put_submission(
     "definition does not provide for. The site leaves the session with it; what was stored still "
     "counts. Repeating it changes nothing.",
     response_description="Refused.",
-    openapi_extra=refusals("forbidden", "not-found", "wrong-state"),
+    openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def refuse_task(
     actor: Annotated[Actor, allowed("submission.put")],

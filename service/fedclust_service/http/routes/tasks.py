@@ -55,9 +55,7 @@ WaitOf = Annotated[
         },
         304: {"description": "Nothing new.", **_HEADERS},
     },
-    openapi_extra=refusals(
-        "forbidden", "not-found", "not-acceptable", "invalid", "stored-data-damaged", "unavailable"
-    ),
+    openapi_extra=refusals("forbidden", "not-acceptable", "stored-data-damaged", "unavailable"),
 )
 async def get_task(
     request: Request,
