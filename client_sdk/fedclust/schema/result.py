@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -170,10 +170,7 @@ class ClusterProfile(Model):
     overall_means: FloatVector
     overall_deviations: FloatVector
     typical: tuple[str, ...] = ()
-    # Linters of OpenAPI want `items` in every array.
-    all_equal: dict[
-        str, Annotated[tuple[int, int], Field(json_schema_extra={"items": {"type": "integer"}})]
-    ] = Field(default_factory=dict)
+    all_equal: dict[str, tuple[int, int]] = Field(default_factory=dict)
 
 
 class SweepEntry(Model):
