@@ -18,8 +18,8 @@ from typer.main import get_command
 
 import fedclust
 from fedclust import engine
+from fedclust.cli import console, options, participate, session
 from fedclust.cli import main as cli
-from fedclust.cli import options, participate, session
 from fedclust.cli.session_screen import risk_of_exclusion
 from fedclust.client import Client
 from fedclust.report.session_terms import feature_text
@@ -237,9 +237,13 @@ def test_without_anybody_to_ask_there_is_no_consent(command: Command) -> None:
 
 def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(
-        participate, "confirmed", lambda question, _: not asked.append(question) and len(asked) < 4
-    )
+
+    def confirmed(question: str, instead: str) -> bool:
+        asked.append(question)
+        return len(asked) < 4
+
+    for module in (console, participate):
+        monkeypatch.setattr(module, "confirmed", confirmed)
     assert command.site("participate", "--ask", "each") == 4
     assert len(asked) == 4
     assert len(command.fake.puts) == 2

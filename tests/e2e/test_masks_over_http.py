@@ -71,7 +71,7 @@ def test_a_site_that_comes_late_is_served_with_the_features_that_it_has(
     results = consortium.run(session, {site: X for site, (X, _) in data.items()}, tmp_path)
 
     centres = results["dora"].cluster_centers_
-    known = results["dora"].result_.mask
+    known = results["dora"].result.mask
     assert known is not None
     assert known.all()
     order = np.abs(centres[:, None, :] - CENTRES[None]).sum(axis=2).argmin(axis=0)

@@ -206,7 +206,7 @@ def session(fake: FakeCoordinator, me: list[Answering]) -> Iterator[TaskDocument
 
 
 def coordinator(features: list[dict[str, Any]], **definition: Any) -> FakeCoordinator:
-    rows = {name: rows_for(features, 30, seed) for seed, name in enumerate(OTHERS)}
+    rows = {name: rows_for(features, 60, seed) for seed, name in enumerate(OTHERS)}
     definition = {"policy": {"max_rounds": 6}, **definition}
     return FakeCoordinator(rows, features=tuple(features), **definition)
 
