@@ -46,7 +46,7 @@ from _data import (
 from _report import write
 from _runs import Job, Record, Spread, fingerprint, run, spread
 from fedclust import SessionResult, simulate
-from fedclust.simulate import measure_separation
+from fedclust.local.simulate import measure_separation
 
 warnings.simplefilter("ignore")
 

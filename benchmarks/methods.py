@@ -185,7 +185,7 @@ def compare(name: str, runs: int) -> list[dict[str, Any]]:
 @contextmanager
 def clock() -> Iterator[dict[str, float]]:
     """Add up the CPU time of tables, of each site's steps and of the coordinator."""
-    module: Any = sys.modules["fedclust.simulate"]
+    module: Any = sys.modules["fedclust.local.simulate"]
     spent: dict[str, float] = defaultdict(float)
 
     def timed(function: Callable[..., Any], key: Callable[..., str]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from _report import RESULTS, cell
-from fedclust.report.drawing import line_chart
+from fedclust.result.drawing import line_chart
 
 DOCS = Path(__file__).parents[1] / "docs"
 Document = dict[str, Any]

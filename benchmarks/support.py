@@ -35,7 +35,7 @@ from fedclust.data.site_data import form_once
 from fedclust.definition import plan_of
 from fedclust.engine.outcome_statistics import summarise
 from fedclust.protection.outcome_counts import count_outcomes
-from fedclust.report.outcomes import CANNOT_TELL, outcome_rows
+from fedclust.result.outcomes import CANNOT_TELL, outcome_rows
 from fedclust.schema.outcomes import Outcomes
 from outcomes import discrete_gaussian
 

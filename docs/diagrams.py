@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedclust.report.drawing import Figure, tag, text, words_width
+from fedclust.result.drawing import Figure, tag, text, words_width
 
 FIGURES = Path(__file__).parent / "figures"
 WIDTH = 720.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import grimp
 
 from diagrams import AMBER, BLUE, LINE, box, head, heading
-from fedclust.report.drawing import Figure, tag, text
+from fedclust.result.drawing import Figure, tag, text
 
 FIGURE = Path(__file__).parent / "figures" / "map.svg"
 #: Each root package with its name in the figure, its colour and the middle of its column.

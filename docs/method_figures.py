@@ -22,7 +22,7 @@ from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.methods.spectral.graph import self_tuning_graph
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
-from fedclust.report.drawing import PALETTE, Figure
+from fedclust.result.drawing import PALETTE, Figure
 from panels import COLOURS, GREY, SITES, Panel, Sheet, draw_tree
 
 FloatArray = NDArray[np.float64]

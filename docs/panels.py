@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagrams import INK, heading, height_of, paragraph
-from fedclust.report.drawing import PALETTE, WIDTH, Axis, Figure, line, short, tag, text, ticks
+from fedclust.result.drawing import PALETTE, WIDTH, Axis, Figure, line, short, tag, text, ticks
 
 FloatArray = NDArray[np.float64]
 

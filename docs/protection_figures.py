@@ -35,7 +35,7 @@ from fedclust.numeric.microaggregation import form_groups
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.parts import embed_persons
 from fedclust.protection.table import ProtectedTable, form_table
-from fedclust.report.drawing import PALETTE, Axis, Figure, frame, tag, text, words_width
+from fedclust.result.drawing import PALETTE, Axis, Figure, frame, tag, text, words_width
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

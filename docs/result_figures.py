@@ -14,7 +14,7 @@ import pandas as pd
 
 from diagrams import save
 from fedclust import SessionResult, simulate
-from fedclust.report.drawing import Figure
+from fedclust.result.drawing import Figure
 
 #: Means of age, systolic blood pressure, lactate and platelets, and share with fever, by phenotype.
 PHENOTYPES = np.array(

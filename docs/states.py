@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from diagrams import Edge, save, state_graph
-from fedclust.report.drawing import Figure
+from fedclust.result.drawing import Figure
 from fedclust_service.domain.round import ROUND_TRANSITIONS
 from fedclust_service.domain.session import PARTICIPATION_TRANSITIONS, SESSION_TRANSITIONS
 

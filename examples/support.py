@@ -32,7 +32,7 @@ from study import Study
 from fedclust import simulate
 from fedclust.client import Client, ConnectionOptions
 from fedclust.data import Dataset
-from fedclust.session_result import SessionResult
+from fedclust.result.session_result import SessionResult
 
 MODELS = 100
 _WAIT_S = 600.0

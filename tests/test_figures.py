@@ -13,7 +13,7 @@ import result_figures
 import states
 from diagrams import FIGURES, wrap
 from fedclust.methods.registry import METHODS
-from fedclust.report.drawing import Figure
+from fedclust.result.drawing import Figure
 from fedclust.schema.policy import Policy
 from fedclust_service.settings import Settings
 from fedclust_service.store.tables import metadata

@@ -23,19 +23,16 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-# At once, unlike the rest: a function that is called like its module has to take the module's
-# place here after the module was imported, whoever imports it first.
-from fedclust.simulate import simulate
-
 if TYPE_CHECKING:
     from fedclust import errors as errors
     from fedclust.client import Client as Client
     from fedclust.errors import FedclustError as FedclustError
-    from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
+    from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClustering
+    from fedclust.local.simulate import simulate
+    from fedclust.result.session_result import SessionResult
     from fedclust.schema.errors import MethodFailure, RuleViolation
     from fedclust.schema.feature import Feature
     from fedclust.schema.policy import Policy
-    from fedclust.session_result import SessionResult
     from fedclust.site import Site as Site
 
     __version__: str
@@ -44,13 +41,14 @@ _LAZY = {
     "Client": "fedclust.client",
     "Feature": "fedclust.schema.feature",
     "FedclustError": "fedclust.errors",
-    "FederatedKMeans": "fedclust.estimators",
-    "FederatedSpectralClustering": "fedclust.estimators",
+    "FederatedKMeans": "fedclust.local.estimators",
+    "FederatedSpectralClustering": "fedclust.local.estimators",
     "MethodFailure": "fedclust.schema.errors",
     "Policy": "fedclust.schema.policy",
     "RuleViolation": "fedclust.schema.errors",
-    "SessionResult": "fedclust.session_result",
+    "SessionResult": "fedclust.result.session_result",
     "Site": "fedclust.site",
+    "simulate": "fedclust.local.simulate",
 }
 
 __all__ = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Browser, Page, expect
 
-from fedclust._http import ConnectionOptions
+from fedclust.client.http import ConnectionOptions
 from support.api_caller import ApiCaller
 from support.consortium import Command, Consortium, columns, write_csv
 from support.ledgers import body_lines

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from fedclust import errors
-from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
+from fedclust.client.http import ConnectionOptions, Http
 from fedclust.data.mapping import ReadOptions
 from fedclust.site import DataSource, DataSources, Site
 from fedclust.site.settings import settings_path

@@ -22,7 +22,7 @@ from fedclust.cli import console, options, participate, session
 from fedclust.cli import main as cli
 from fedclust.cli.session_screen import risk_of_exclusion
 from fedclust.client import Client
-from fedclust.report.session_terms import feature_text
+from fedclust.result.session_terms import feature_text
 from fedclust.schema.feature import Feature
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState

@@ -14,7 +14,7 @@ import pytest
 from fedclust import errors, simulate
 from fedclust.cli import main as cli
 from fedclust.cli.session_options import read_clusters
-from fedclust.session_result import SessionResult
+from fedclust.result.session_result import SessionResult
 
 SITES = {name: np.random.default_rng(i).normal(size=(40, 2)) for i, name in enumerate("abc")}
 

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from fedclust import durable_files, errors
-from fedclust._http import Http
 from fedclust.cli import doctor
 from fedclust.cli.help_text import exit_code
 from fedclust.cli.options import Connection, Reading
+from fedclust.client.http import Http
 from fedclust.protection.recognition import PersonSource
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.settings import settings_path

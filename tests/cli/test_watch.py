@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fedclust import Client
-from fedclust._http import Http
 from fedclust.cli.session_screen import overdue_text
 from fedclust.cli.watch import EventNumbers, Watcher
+from fedclust.client.http import Http
 from fedclust.errors import ProtocolError
 from fedclust.wire import models
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal

@@ -19,8 +19,8 @@ from fedclust.cli import main as cli
 from fedclust.data import Dataset, DataWarning, load
 from fedclust.data import table as tables
 from fedclust.errors import DataError
+from fedclust.result.session_result import SessionResult
 from fedclust.schema.feature import Feature
-from fedclust.session_result import SessionResult
 
 FEATURES = [
     {"name": "x", "lower": 0, "upper": 12},

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from fedclust import Site, simulate
-from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.client import Client
-from fedclust.session_result import SessionResult
+from fedclust.client.http import ConnectionOptions, Http
+from fedclust.result.session_result import SessionResult
 from fedclust.site.state import SiteState
 from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import processes

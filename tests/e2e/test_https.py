@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust._http import ConnectionOptions
 from fedclust.client import Client
+from fedclust.client.http import ConnectionOptions
 from fedclust.errors import ProxyError, TLSError, UsageError
 from support import processes
 from support.certificates import Authority, self_signed

@@ -17,7 +17,7 @@ from fedclust import Site, simulate
 from fedclust.client import Client
 from fedclust.engine.preparation import SiteMoments
 from fedclust.errors import Invalid, SitesUnsuitable
-from fedclust.session_result import SessionResult
+from fedclust.result.session_result import SessionResult
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.session_result import SessionResult
+from fedclust.result.session_result import SessionResult
 from support.consortium import Consortium, declared
 from support.method_variants import ALL, IDS, TRIED
 from support.server import running_server

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from e2e.random_kills import shared
 from fedclust import simulate
-from fedclust.report.tables import centroid_table
-from fedclust.session_result import SessionResult
+from fedclust.result.session_result import SessionResult
+from fedclust.result.tables import centroid_table
 from fedclust.wire.codec import to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, declared

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedclust import SessionResult, simulate
-from fedclust.report.page import html
+from fedclust.result.page import html
 
 
 def run(method: str, n_clusters: Any, rows: dict[str, Any], **policy: Any) -> SessionResult:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from fedclust.report.tables import centroid_table
+from fedclust.result.tables import centroid_table
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedclust import engine
+from fedclust.local.simulate import simulate
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.task import Task
-from fedclust.simulate import simulate
 from support.method_variants import ALL, IDS
 
 BAD = cycle((np.nan, np.inf, -np.inf, 1e300, -1e141))

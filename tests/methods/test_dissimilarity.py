@@ -18,7 +18,7 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.gower import N_CELLS, MedianRule
 from fedclust.numeric.modes import ModeRule
-from fedclust.report.session_terms import SessionTerms
+from fedclust.result.session_terms import SessionTerms
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature

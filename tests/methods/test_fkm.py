@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.engine.stages import check_method_task
+from fedclust.local.simulate import simulate
 from fedclust.methods import fkm
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement
@@ -20,7 +21,6 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.simulate import simulate
 from support.points import config_of, weighted
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedclust.definition import DefinitionError, freeze, plan_of
-from fedclust.estimators import FederatedKMeans
+from fedclust.local.estimators import FederatedKMeans
+from fedclust.local.simulate import simulate
 from fedclust.methods import lloyd
 from fedclust.methods.registry import GROUP, METHODS, MethodRegistry
-from fedclust.simulate import simulate
 from fedclust.wire.models import SessionCreate
 from support.method_variants import TRIED
 from support.plugins import install

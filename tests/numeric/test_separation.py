@@ -8,8 +8,8 @@ import importlib
 import numpy as np
 import pytest
 
+from fedclust.local.simulate import measure_separation, simulate
 from fedclust.numeric.separation import separation
-from fedclust.simulate import measure_separation, simulate
 
 
 def _line(*values: float) -> np.ndarray:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fedclust.errors import UsageError
-from fedclust.report import Facts, Figure, Plots, html
-from fedclust.report.figures.flow import MOST_STAGES, draw_flow
-from fedclust.report.figures.map import MOST_NAMED_SITES, cluster_places, site_places
-from fedclust.report.one_cloud import chosen_text, short_verdict
+from fedclust.result import Facts, Figure, Plots, html
+from fedclust.result.figures.flow import MOST_STAGES, draw_flow
+from fedclust.result.figures.map import MOST_NAMED_SITES, cluster_places, site_places
+from fedclust.result.one_cloud import chosen_text, short_verdict
 from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability
 from fedclust.schema.result import SweepEntry
 from fedclust.schema.transfer import SiteTransfer, Transfer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedclust import simulate
-from fedclust.report import Facts, json_text, sections
+from fedclust.result import Facts, json_text, sections
 
 
 def rows_of_sites() -> list[Any]:

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from fedclust import engine, simulate
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
-from fedclust.report import Facts, bibtex, methods_text, sections
-from fedclust.report.references import cited, entries
+from fedclust.result import Facts, bibtex, methods_text, sections
+from fedclust.result.references import cited, entries
 from fedclust.schema.evidence import CloudComparison, Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
@@ -434,7 +434,7 @@ def test_a_simulation_says_so() -> None:
 
 
 def test_every_entry_parses_and_every_key_exists() -> None:
-    text = files("fedclust.report").joinpath("references.bib").read_text("utf-8")
+    text = files("fedclust.result").joinpath("references.bib").read_text("utf-8")
     found = entries()
     assert len(found) == len(re.findall(r"^@", text, re.M))
     for key, entry in found.items():
@@ -451,7 +451,7 @@ def test_every_entry_parses_and_every_key_exists() -> None:
     used = {key for method in METHODS.values() for key in method.references}
     code = "".join(
         path.read_text("utf-8")
-        for path in files("fedclust.report").iterdir()
+        for path in files("fedclust.result").iterdir()
         if path.name.endswith("_text.py")
     )
     for call in re.findall(r"cite\(([^*)]+)\)", code):
@@ -465,7 +465,7 @@ def test_the_wheel_has_the_references() -> None:
     wheel = build["targets"]["wheel"]
     assert "client_sdk/fedclust" in wheel["packages"]
     assert not {"exclude", "include", "only-include"} & {*build, *wheel}
-    place = ROOT / "client_sdk/fedclust/report"
+    place = ROOT / "client_sdk/fedclust/result"
     data = place / "references.bib"
     assert data.exists()
     git = subprocess.run(["git", "check-ignore", str(data)], cwd=ROOT, check=False)

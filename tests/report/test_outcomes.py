@@ -11,8 +11,8 @@ import pytest
 
 from fedclust.cli.result_output import show_outcomes
 from fedclust.errors import UsageError
-from fedclust.report import Facts, Plots, csv_text, json_text, sections
-from fedclust.report.outcomes import (
+from fedclust.result import Facts, Plots, csv_text, json_text, sections
+from fedclust.result.outcomes import (
     CANNOT_TELL,
     cluster_lines,
     estimate_text,
@@ -20,7 +20,7 @@ from fedclust.report.outcomes import (
     outcome_summary,
     p_text,
 )
-from fedclust.report.overview import frame, html_overview, text_overview
+from fedclust.result.overview import frame, html_overview, text_overview
 from fedclust.schema.outcomes import Estimate, Outcomes
 from support.outcome_results import (
     AT_LEAST,

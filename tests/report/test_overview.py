@@ -14,6 +14,7 @@ import pytest
 
 from fedclust import simulate
 from fedclust.errors import UsageError
+from fedclust.result.session_result import SessionResult
 from fedclust.schema.result import (
     Bounds,
     ClusterProfile,
@@ -22,7 +23,6 @@ from fedclust.schema.result import (
     Result,
     SweepEntry,
 )
-from fedclust.session_result import SessionResult
 from fedclust.site import SessionStatus
 from fedclust.site.progress import Preview
 from fedclust.wire.models import (

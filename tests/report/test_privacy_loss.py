@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fedclust.report.privacy_loss import DELTA, epsilon, noise_sd, right_guesses
+from fedclust.result.privacy_loss import DELTA, epsilon, noise_sd, right_guesses
 
 
 @pytest.mark.parametrize("points", [1, 10, 25, 100, 400, 10_000, 1_000_000])

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust.errors import UsageError
-from fedclust.report import Plots, html
+from fedclust.result import Plots, html
 from support.drawings import check_drawing, words_of
 from support.results import facts_of
 

@@ -26,11 +26,11 @@ from fedclust import simulate
 from fedclust.cli import main as cli
 from fedclust.cli.result_output import show_result
 from fedclust.errors import UsageError
-from fedclust.report import Facts, Plots, csv_text, html, json_text, sections
-from fedclust.report.drawing import line_chart, ticks
-from fedclust.report.tables import centroid_table
+from fedclust.result import Facts, Plots, csv_text, html, json_text, sections
+from fedclust.result.drawing import line_chart, ticks
+from fedclust.result.session_result import SessionResult
+from fedclust.result.tables import centroid_table
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
-from fedclust.session_result import SessionResult
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from fedclust.wire.models import Definition, Provenance

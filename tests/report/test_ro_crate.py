@@ -17,7 +17,7 @@ from rocrate.rocrate import ROCrate
 from fedclust import SessionResult, simulate
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
-from fedclust.report.ro_crate import NO_LICENSE, crate_bytes
+from fedclust.result.ro_crate import NO_LICENSE, crate_bytes
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import AuditHead, Provenance, ProvenanceEntry
 

@@ -11,8 +11,8 @@ import pytest
 
 from fedclust import SessionResult, simulate
 from fedclust.errors import UsageError
-from fedclust.report import Facts, html, json_text, methods_text, sections
-from fedclust.report.transfer import transfer_sentences
+from fedclust.result import Facts, html, json_text, methods_text, sections
+from fedclust.result.transfer import transfer_sentences
 from fedclust.wire.models import Provenance
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])

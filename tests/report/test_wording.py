@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from fedclust.report.wording import (
+from fedclust.result.wording import (
     from_markdown,
     in_markdown,
     named_values,

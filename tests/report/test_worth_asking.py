@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedclust.numeric.cell_statistics import follow_up, rate_ratio
-from fedclust.report.worth_asking import (
+from fedclust.result.worth_asking import (
     CHOOSE_FIRST,
     clusters_of,
     crowded_text,

@@ -18,7 +18,7 @@ from fedclust import (
     Site,
     simulate,
 )
-from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
+from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClustering
 from support.consortium import Consortium, declared
 from support.server import running_server
 

@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from fedclust import simulate
-from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
-from fedclust.session_result import SessionResult
+from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClustering
+from fedclust.result.session_result import SessionResult
 from fedclust.site import Site
 from support.consortium import Consortium, columns
 from support.local_coordinator import local_coordinator

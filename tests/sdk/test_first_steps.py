@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from fedclust._http import Http
 from fedclust.cli import main as cli
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import SessionOptions, StudyOptions
 from fedclust.client import Client
+from fedclust.client.http import Http
+from fedclust.client.session_request import read_model
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
-from fedclust.session_request import read_model
 from fedclust.wire.models import SessionCreate
 from support.purpose import PURPOSE
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fedclust._http import ConnectionOptions, Http
+from fedclust.client.http import ConnectionOptions, Http
 from fedclust.errors import (
     CoordinatorUnreachable,
     Internal,

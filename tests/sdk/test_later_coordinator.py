@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from fedclust import Client, Site, errors, simulate
-from fedclust._http import ConnectionOptions, Http
 from fedclust.cli.session_screen import overviews
-from fedclust.session_result import SessionResult
+from fedclust.client.http import ConnectionOptions, Http
+from fedclust.result.session_result import SessionResult
 from fedclust.site.progress import SessionStatus
 from fedclust.wire import codec
 from fedclust.wire.submissions import JSON

@@ -16,8 +16,8 @@ import pytest
 
 from fedclust import live_line, simulate
 from fedclust.data import Dataset
-from fedclust.estimators import FederatedKMeans
 from fedclust.live_line import SlowWork
+from fedclust.local.estimators import FederatedKMeans
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.progress import Preview, Progress, SessionWork
 from support.fake_coordinator import FakeCoordinator

@@ -38,7 +38,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 def test_simulate_is_the_function_whoever_imports_its_module_first() -> None:
     code = (
-        "import fedclust.simulate; from fedclust.simulate import simulate as a; "
+        "import fedclust.simulate; from fedclust.local.simulate import simulate as a; "
         "from fedclust import simulate as b; import fedclust; "
         "print(a is b is fedclust.simulate, callable(b))"
     )

@@ -11,9 +11,9 @@ import pytest
 
 from fedclust import Feature, Site, errors
 from fedclust.client import Client
-from fedclust.session_request import inherit, read_session, read_study
+from fedclust.client.session_request import inherit, read_session, read_study
+from fedclust.client.token_file import choose_token
 from fedclust.study import StudyInfo
-from fedclust.token_file import choose_token
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
 

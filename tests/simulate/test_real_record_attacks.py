@@ -17,13 +17,13 @@ from fedclust import engine
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.engine.site_points import released_points
+from fedclust.local.simulate import simulate
 from fedclust.methods.common.kmeans_rounds import StepTask
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
-from fedclust.simulate import simulate
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
 

@@ -14,7 +14,7 @@ from fedclust.data import Dataset
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
 from fedclust.definition import freeze, plan_of
-from fedclust.report.session_terms import session_terms
+from fedclust.result.session_terms import session_terms
 from fedclust.schema.feature import Feature
 from fedclust.site.allowance import Balance, Question
 from fedclust.site.consent import ConsentRequest

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedclust import engine, errors, simulate
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
-from fedclust.session_result import SessionResult
+from fedclust.result.session_result import SessionResult
 from fedclust.site import Preview, Progress, Site
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.consent import ConsentRequest

@@ -15,7 +15,7 @@ import pytest
 
 from fedclust.data import DataWarning
 from fedclust.errors import UsageError
-from fedclust.report.session_terms import feature_text
+from fedclust.result.session_terms import feature_text
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.review import review_page
 from fedclust.wire.codec import sha256

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedclust import errors
-from fedclust._http import ConnectionOptions, Http
+from fedclust.client.http import ConnectionOptions, Http
 from fedclust.site import Site, prepare
 from fedclust.site.allowance import Allowance, allowance_of
 from fedclust.site.backup import back_up, restore

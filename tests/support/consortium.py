@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust._http import ConnectionOptions
 from fedclust.client import Client
-from fedclust.session_result import SessionResult
+from fedclust.client.http import ConnectionOptions
+from fedclust.result.session_result import SessionResult
 from fedclust.site import Site
 from fedclust.wire.models import ResultDocument, SessionInfo
 from support import processes

@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 from diagrams import FIGURES
-from fedclust.report.drawing import WIDTH, Figure, words_width
+from fedclust.result.drawing import WIDTH, Figure, words_width
 
 #: In pixels: on another processor the last digit of a drawn result may differ.
 TOLERANCE = 0.3

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import engine
-from fedclust._http import ConnectionOptions, Http
+from fedclust.client.http import ConnectionOptions, Http
 from fedclust.definition import canonical, freeze, plan_of
 from fedclust.engine import EngineState
 from fedclust.schema.task import Contribution, Done

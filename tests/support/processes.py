@@ -43,7 +43,7 @@ _FORKS = "PYTEST_VERSION" in os.environ and hasattr(os, "fork")
 _IMPORTED_ONCE = [
     *("fedclust_service.cli", "fedclust_service.server", "fedclust_service.http.app"),
     *("fedclust.cli.main", "fedclust.site.compute", "fedclust.site.progress"),
-    *("fedclust.estimators", "sklearn.cluster", "scipy.optimize"),
+    *("fedclust.local.estimators", "sklearn.cluster", "scipy.optimize"),
     *("uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.off", "uvicorn.loops.asyncio"),
     *("alembic.command", "alembic.config", "alembic.ddl.impl"),
     "sqlalchemy.dialects.sqlite.pysqlite",

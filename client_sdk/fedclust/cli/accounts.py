@@ -12,8 +12,8 @@ from fedclust.cli.console import conclude, err, print_json, show, show_list, wri
 from fedclust.cli.output_files import check_outputs, is_token, write
 from fedclust.cli.session_file import checked, slug
 from fedclust.client import Kind
+from fedclust.client.field_names import FieldNames
 from fedclust.errors import UsageError
-from fedclust.field_names import FieldNames
 from fedclust.schema.model import EmailAddress
 from fedclust.wire.models import PrincipalInfo, TableId, TokenIssued
 

@@ -11,7 +11,7 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, out, print_json, show
 from fedclust.errors import ConsentDeclined
-from fedclust.report.privacy_loss import DELTA, epsilon, right_guesses
+from fedclust.result.privacy_loss import DELTA, epsilon, right_guesses
 from fedclust.site.allowance import Charge
 from fedclust.site.approvals import checked_name
 from fedclust.site.charges import MOST_RAISED, Charges, TablePoints

@@ -19,11 +19,11 @@ from urllib.request import getproxies, proxy_bypass
 import typer
 
 from fedclust import errors
-from fedclust._http import Http, tls_context
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, out, show
 from fedclust.cli.help_text import exit_code
 from fedclust.client import Client, require_protocol
+from fedclust.client.http import Http, tls_context
 from fedclust.data import load
 from fedclust.durable_files import FileLock, private_directory
 from fedclust.methods.registry import METHODS

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
-from fedclust.predictions import DETAILS, Predictions, probability_names
-from fedclust.report.ro_crate import METADATA
-from fedclust.report.tables import FORMATS, spreadsheet_text
-from fedclust.result_file import BEGINNING
-from fedclust.session_result import SessionResult
+from fedclust.result.predictions import DETAILS, Predictions, probability_names
+from fedclust.result.result_file import BEGINNING
+from fedclust.result.ro_crate import METADATA
+from fedclust.result.session_result import SessionResult
+from fedclust.result.tables import FORMATS, spreadsheet_text
 
 #: Says whether the beginning of a file shows that a command wrote it: only then is it replaced.
 Known = Callable[[bytes], bool]

@@ -36,10 +36,10 @@ from fedclust.cli.output_files import (
 from fedclust.cli.result_output import MORE_ROUNDS, clusters_text, show_bounds, warn_unlabelled
 from fedclust.data import Dataset
 from fedclust.errors import UsageError
-from fedclust.report.one_cloud import verdict
-from fedclust.report.tables import bounds_of
-from fedclust.report.wording import listed
-from fedclust.session_result import SessionResult
+from fedclust.result.one_cloud import verdict
+from fedclust.result.session_result import SessionResult
+from fedclust.result.tables import bounds_of
+from fedclust.result.wording import listed
 from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.prepare import RowOptions

@@ -15,8 +15,8 @@ from fedclust.cli.session_options import OneK
 from fedclust.cli.typed_patient import TypedPatient
 from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.errors import UsageError
-from fedclust.predictions import Predictions
-from fedclust.session_result import SessionResult
+from fedclust.result.predictions import Predictions
+from fedclust.result.session_result import SessionResult
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
-from fedclust.report.facts import Facts
-from fedclust.report.one_cloud import chosen_text, verdict
-from fedclust.report.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
-from fedclust.report.sweep import sweep_table
-from fedclust.report.wording import equal_text, listed
+from fedclust.result.facts import Facts
+from fedclust.result.one_cloud import chosen_text, verdict
+from fedclust.result.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
+from fedclust.result.sweep import sweep_table
+from fedclust.result.wording import equal_text, listed
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Result, SweepEntry

@@ -42,13 +42,13 @@ from fedclust.cli.session_screen import (
     show_session,
 )
 from fedclust.cli.watch import Watcher
-from fedclust.field_names import FieldNames
-from fedclust.report.ro_crate import check_license
-from fedclust.report.tables import centroid_table
-from fedclust.report.worth_asking import asked_of_sites, worth_lines
+from fedclust.client.field_names import FieldNames
+from fedclust.result.ro_crate import check_license
+from fedclust.result.session_result import SessionResult
+from fedclust.result.tables import centroid_table
+from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
 from fedclust.schema.states import SessionState
-from fedclust.session_result import SessionResult
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate, SessionPatch
 from fedclust.wire.problems import problem

@@ -9,13 +9,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli.console import err, show
+from fedclust.client.field_names import FieldNames
+from fedclust.client.session_request import read_model
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
-from fedclust.field_names import FieldNames
 from fedclust.json_text import read_json
 from fedclust.schema.field_names import SLUG_RULE
 from fedclust.schema.model import Slug
-from fedclust.session_request import read_model
 from fedclust.wire.models import SessionCreate
 
 

@@ -15,11 +15,11 @@ from fedclust.cli import options as o
 from fedclust.cli.console import err, show
 from fedclust.cli.session_file import read_object, source_name
 from fedclust.client import Client
+from fedclust.client.field_names import FieldNames
+from fedclust.client.session_request import declare, dropped_text, inherit, read_model
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
-from fedclust.field_names import FieldNames
 from fedclust.schema.model import Model
-from fedclust.session_request import declare, dropped_text, inherit, read_model
 from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo, complete
 from fedclust.wire.models import SessionCreate
 

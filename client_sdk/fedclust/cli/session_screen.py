@@ -16,8 +16,8 @@ from fedclust.cli.console import (
     show_table,
 )
 from fedclust.client import Client
-from fedclust.report.session_terms import feature_text
-from fedclust.report.worth_asking import asked_of_sites
+from fedclust.result.session_terms import feature_text
+from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.model import Model
 from fedclust.schema.session_display import standing
 from fedclust.schema.times import Timestamp

@@ -20,17 +20,17 @@ from fedclust.cli.output_files import (
 )
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_options import Clusters, read_clusters
+from fedclust.client.field_names import FieldNames
 from fedclust.data import Dataset
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
 from fedclust.definition import DefinitionError
-from fedclust.field_names import FieldNames
 from fedclust.json_text import read_json
 from fedclust.live_line import SlowWork
-from fedclust.report.tables import bounds_of
-from fedclust.session_result import SessionResult
-from fedclust.simulate import simulate as run
+from fedclust.local.simulate import simulate as run
+from fedclust.result.session_result import SessionResult
+from fedclust.result.tables import bounds_of
 from fedclust.site.data_sources import DataSource
 
 app = typer.Typer(rich_markup_mode=None)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from fedclust.errors import UsageError
-from fedclust.predictions import CLOSE, DETAILS, Predictions
-from fedclust.report.drawing import short
-from fedclust.report.facts import Cluster, ClusterColumn
-from fedclust.report.figures import mean_of
+from fedclust.result.drawing import short
+from fedclust.result.facts import Cluster, ClusterColumn
+from fedclust.result.figures import mean_of
+from fedclust.result.predictions import CLOSE, DETAILS, Predictions
+from fedclust.result.session_result import SessionResult
 from fedclust.schema.encoding import encode_features, undone
 from fedclust.schema.feature import Feature
-from fedclust.session_result import SessionResult
 
 _TRUTH = {"0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0, "false": 0.0, "true": 1.0}
 _MISSING = ("", "na", "nan", "null", "none", ".")

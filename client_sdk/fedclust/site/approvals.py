@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from fedclust.errors import ApprovalNeeded, StateDamaged, UsageError
-from fedclust.report.session_terms import feature_text
+from fedclust.result.session_terms import feature_text
 from fedclust.schema.times import write_time
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import recorded_answers

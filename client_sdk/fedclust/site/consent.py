@@ -14,8 +14,8 @@ from fedclust import engine
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
 from fedclust.protection.recognition import Recognition
-from fedclust.report.privacy_loss import noise_sd, right_guesses
-from fedclust.report.session_terms import COORDINATOR_LEARNS, SessionTerms
+from fedclust.result.privacy_loss import noise_sd, right_guesses
+from fedclust.result.session_terms import COORDINATOR_LEARNS, SessionTerms
 from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
 from fedclust.site.allowance import Balance, Question, charge_key
 from fedclust.site.data_terms import DataTerms

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Unpack
 
 from fedclust import engine, errors
-from fedclust._http import ConnectionOptions, Http
 from fedclust.client import Client, require_protocol
+from fedclust.client.http import ConnectionOptions, Http
+from fedclust.client.token_file import choose_token
 from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.data.site_data import session_rows
+from fedclust.result.session_result import SessionResult
 from fedclust.schema.display import Listing
-from fedclust.session_result import SessionResult
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore, Overtaken
@@ -38,7 +39,6 @@ from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
-from fedclust.token_file import choose_token
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.problems import problem
 from fedclust.wire.submissions import BINARY, JSON
@@ -63,7 +63,7 @@ class Site:
         Directory of the site's state and settings; by default FEDCLUST_STATE_DIR, or this
         platform's directory for a user's state. A session can only be resumed with it.
     ca_bundle, client_cert, client_key, proxy
-        See :class:`fedclust._http.ConnectionOptions`.
+        See :class:`fedclust.client.http.ConnectionOptions`.
     give_up_after_s : float
         How long to keep trying while the coordinator does not answer. A day by default; the
         session can be resumed afterwards.

@@ -10,8 +10,8 @@ from pathlib import Path
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.durable_files import write_atomically
 from fedclust.errors import writing
-from fedclust.report.markup import html_document, html_table
-from fedclust.report.session_terms import TECHNICAL, feature_text
+from fedclust.result.markup import html_document, html_table
+from fedclust.result.session_terms import TECHNICAL, feature_text
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
 

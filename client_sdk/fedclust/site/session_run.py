@@ -18,8 +18,8 @@ from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
 from fedclust.engine import outcomes
+from fedclust.result.session_result import KnownSite, SessionResult, read_result
 from fedclust.schema.states import ENDED
-from fedclust.session_result import KnownSite, SessionResult, read_result
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore

@@ -13,7 +13,7 @@ import pytest
 from docs.hospitals import Hospitals
 from docs.page import Page
 from fedclust.errors import UsageError
-from fedclust.report.one_cloud import chosen_text
+from fedclust.result.one_cloud import chosen_text
 from support.site_rows import blobs
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])

@@ -16,7 +16,7 @@ import pytest
 
 from fedclust.client import Client
 from fedclust.errors import UsageError
-from fedclust.report import (
+from fedclust.result import (
     Facts,
     Figure,
     Plots,
@@ -25,9 +25,9 @@ from fedclust.report import (
     report_bytes,
     sections,
 )
-from fedclust.report.drawing import short
-from fedclust.report.methods_text import WRITE_UP
-from fedclust.session_result import read_result
+from fedclust.result.drawing import short
+from fedclust.result.methods_text import WRITE_UP
+from fedclust.result.session_result import read_result
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
 from fedclust.wire.submissions import BINARY

@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from fedclust.report.session_terms import session_terms
+from fedclust.result.session_terms import session_terms
 from fedclust.wire.models import SessionInfo
 from support.api_caller import ApiCaller
 from support.clock import ManualClock

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from fedclust.report.tables import centroid_table
+from fedclust.result.tables import centroid_table
 from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.http.api_route import api_router

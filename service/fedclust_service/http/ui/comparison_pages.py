@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from fedclust.errors import UsageError
-from fedclust.report import Section, comparison_sections
+from fedclust.result import Section, comparison_sections
 from fedclust.wire.models import SessionInfo
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.result_pages import (

@@ -12,18 +12,18 @@ from starlette.responses import Response
 
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
-from fedclust.report import (
+from fedclust.result import (
     Section,
     drawn_figures,
     report_bytes,
     sections,
 )
-from fedclust.report.methods_text import WRITE_UP
-from fedclust.report.one_cloud import chosen_text
-from fedclust.report.ro_crate import check_license, crate_bytes
-from fedclust.report.tables import centroid_table
+from fedclust.result.methods_text import WRITE_UP
+from fedclust.result.one_cloud import chosen_text
+from fedclust.result.ro_crate import check_license, crate_bytes
+from fedclust.result.session_result import SessionResult, read_result
+from fedclust.result.tables import centroid_table
 from fedclust.schema.result import Result
-from fedclust.session_result import SessionResult, read_result
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument, SessionInfo
 from fedclust.wire.problems import FieldError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 from fedclust.methods.registry import METHODS
-from fedclust.report.session_terms import feature_text
+from fedclust.result.session_terms import feature_text
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.model import Model
 from fedclust.schema.policy import Policy

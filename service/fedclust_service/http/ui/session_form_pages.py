@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from fedclust.client.session_request import dropped_text, inherit
 from fedclust.definition import canonical, plan_of
 from fedclust.errors import UsageError
 from fedclust.json_text import read_json
 from fedclust.methods.registry import METHODS
-from fedclust.report.session_terms import SessionTerms
-from fedclust.report.worth_asking import asked_of_sites, worth_lines
-from fedclust.session_request import dropped_text, inherit
+from fedclust.result.session_terms import SessionTerms
+from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.study import SessionRequest, StudyInfo
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import Definition, PrincipalInfo, SessionCreate

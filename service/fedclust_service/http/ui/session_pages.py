@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
-from fedclust.report.session_terms import feature_text
-from fedclust.report.wording import value_text
+from fedclust.result.session_terms import feature_text
+from fedclust.result.wording import value_text
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.feature import clustered
 from fedclust.wire.models import SessionEntry

@@ -11,9 +11,9 @@ from functools import cached_property
 from markupsafe import Markup
 
 from fedclust.methods.registry import METHODS
-from fedclust.report.dissimilarity import dissimilarity_text
-from fedclust.report.drawing import line_chart, short
-from fedclust.report.worth_asking import asked_of_sites
+from fedclust.result.dissimilarity import dissimilarity_text
+from fedclust.result.drawing import line_chart, short
+from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.feature import Outcome, outcomes_of
 from fedclust.schema.policy import Policy
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence

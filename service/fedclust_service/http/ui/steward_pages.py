@@ -8,7 +8,7 @@ from collections.abc import Callable
 from markupsafe import Markup
 from starlette.responses import Response
 
-from fedclust.report.session_terms import TECHNICAL, SessionTerms, session_terms
+from fedclust.result.session_terms import TECHNICAL, SessionTerms, session_terms
 from fedclust.wire.models import Definition, SessionInfo
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal

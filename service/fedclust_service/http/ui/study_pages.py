@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from fedclust.report.session_terms import feature_text
-from fedclust.report.wording import named_values
-from fedclust.report.worth_asking import CHOOSE_FIRST, points_asked
+from fedclust.result.session_terms import feature_text
+from fedclust.result.wording import named_values
+from fedclust.result.worth_asking import CHOOSE_FIRST, points_asked
 from fedclust.schema.feature import Feature, Outcome, outcomes_of
 from fedclust.study import StudyInfo
 from fedclust_service.domain.access import Role, require

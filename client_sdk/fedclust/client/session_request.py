@@ -1,0 +1,158 @@
+"""What creates a session or a study, as analysts write it: checked before it is sent."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from fedclust.client.field_names import FieldNames
+from fedclust.errors import UsageError
+from fedclust.schema.field_names import field_errors, nearest_name, unknown_field_message
+from fedclust.schema.json_value import json_value
+from fedclust.schema.model import Model
+from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo
+from fedclust.wire import codec
+from fedclust.wire.models import Definition, SessionCreate
+
+M = TypeVar("M", bound=Model)
+#: Fields of a definition that its author did not write.
+_FROZEN = frozenset({"method_version", "engine_version", "seed"})
+_PLAIN_NAMES = FieldNames({}, source="the definition")
+
+
+def read_model(model: type[M], body: Mapping[str, Any], names: FieldNames = _PLAIN_NAMES) -> M:
+    """Return the definition of a session or a study; UsageError that names all of its faults."""
+    try:
+        text = codec.canonical_json(dict(body))
+    except ValueError:  # canonical JSON has no NaN
+        raise UsageError(f"{names.source}: every number must be finite") from None
+    except TypeError:
+        raise UsageError(
+            f"{names.source}: only text, numbers, lists and mappings can be given"
+        ) from None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        unknown = functools.partial(unknown_field_message, model)
+        faults = field_errors(error, unknown=unknown)
+    # pydantic drops faulty members of a list and then finds it too short as well.
+    places = [fault.pointer for fault in faults]
+    raise names.error(
+        fault
+        for fault in faults
+        if fault.rule != "too_short"
+        or not any(place.startswith(f"{fault.pointer}/") for place in places)
+    )
+
+
+def read_study(body: Mapping[str, Any]) -> StudyCreate:
+    """Return the study that a mapping describes; UsageError that names all faults.
+
+    A feature may be its name alone, for a number without bounds.
+    """
+    return read_model(StudyCreate, _with_features(json_value(body), None))
+
+
+def read_session(
+    written: SessionCreate | Mapping[str, Any],
+    start: Definition | None,
+    get_study: Callable[[str], StudyInfo],
+) -> SessionCreate:
+    """Return the session that a mapping describes; UsageError that names all faults.
+
+    A feature may be its name alone: the study's feature of this name, or without a study a number
+    without bounds.
+
+    Parameters
+    ----------
+    written : SessionCreate or mapping
+    start : Definition, optional
+        That of another session, which the mapping changes; a warning names dropped options.
+    get_study : callable
+        Returns the study of a name.
+    """
+    if isinstance(written, SessionCreate):
+        if start is not None:
+            raise UsageError("from_session needs the definition as a mapping of what differs")
+        return written
+    body = dict(written)
+    if start is not None:
+        body, dropped = inherit(start, body)
+        if dropped:
+            warnings.warn(dropped_text(start, dropped), UserWarning, stacklevel=3)
+    name, features = body.get("study"), body.get("features")
+    by_name = isinstance(features, (list, tuple)) and any(isinstance(f, str) for f in features)
+    study = get_study(str(name)) if by_name and name is not None else None
+    model = SessionCreate if name is None else SessionOfStudy
+    return read_model(model, _with_features(json_value(body), study))
+
+
+def inherit(
+    definition: Definition, changes: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a definition that starts from another session's, and the options that it drops.
+
+    ``changes`` replace fields; those in ``config`` and ``policy`` replace single options. The seed
+    is drawn again. With another algorithm only the number of clusters is taken over of ``config``;
+    in another study the sites are not.
+    """
+    known = definition.model_dump(mode="json")
+    body = {key: value for key, value in known.items() if key not in _FROZEN}
+    dropped: tuple[str, ...] = ()
+    if changes.get("algorithm", definition.algorithm) != definition.algorithm:
+        n_clusters = definition.config.get("n_clusters")
+        dropped = tuple(sorted(set(definition.config) - {"n_clusters"}))
+        body["config"] = {} if n_clusters is None else {"n_clusters": n_clusters}
+    if changes.get("study") not in (None, definition.study):
+        del body["sites"]  # the sites of a session are those of its study
+    for part in ("config", "policy"):
+        if isinstance(changes.get(part), Mapping):
+            changes = {**changes, part: {**body[part], **changes[part]}}
+    return {**body, **changes}, dropped
+
+
+def dropped_text(definition: Definition, dropped: Sequence[str]) -> str:
+    """Return the line that says which options another method did not take over."""
+    return (
+        f"not taken over from {definition.name}: options of {definition.algorithm} "
+        f"({', '.join(dropped)})"
+    )
+
+
+def declare(names: Sequence[str], study: StudyInfo | None, option: str) -> list[dict[str, Any]]:
+    """Return the declarations of these features: the study's, or numbers without bounds.
+
+    Raises
+    ------
+    UsageError
+        The study has features, but none of this name. It names ``option``.
+    """
+    known: dict[str, list[dict[str, Any]]] = {}
+    for each in (study and study.features) or ():
+        # A column that is a feature and an outcome is declared twice.
+        known.setdefault(each.name, []).append(each.model_dump(mode="json"))
+    for name in names:
+        if known and study is not None and name not in known:
+            near = nearest_name(name, known)
+            meant = f': did you mean "{near}"?' if near else "."
+            raise UsageError(
+                f'{option}: study {study.name} has no feature "{name}"{meant} It has: '
+                f"{', '.join(known)}"
+            )
+    return [each for name in names for each in (known[name] if known else [{"name": name}])]
+
+
+def _with_features(body: dict[str, Any], study: StudyInfo | None) -> dict[str, Any]:
+    features = body.get("features")
+    if not isinstance(features, list):
+        return body
+    declared = [
+        found
+        for each in features
+        for found in (declare([each], study, "features") if isinstance(each, str) else [each])
+    ]
+    return {**body, "features": declared}

@@ -1,0 +1,1 @@
+"""A whole session in one process: ``simulate``, and estimators in scikit-learn's manner."""

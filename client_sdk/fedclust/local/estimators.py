@@ -1,0 +1,489 @@
+"""Estimators for sessions as in scikit-learn: ``fit``, ``predict``, ``transform``, ``score``.
+
+Without ``sites`` all rows belong to one site. By default a session runs in this process, as with
+:func:`fedclust.simulate`. With ``coordinator=`` and ``session=`` the estimator takes part in a
+session that an analyst defined, with the rows of one site. The estimators work in pipelines and
+with ``clone``. ``import fedclust`` does not load this module, because it imports scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Self, TypeAlias
+from warnings import warn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedclust.data import load
+from fedclust.data.frame import is_frame
+from fedclust.data.mapping import watch_reading
+from fedclust.live_line import SlowWork
+from fedclust.local.estimator_rows import (
+    check_site_names,
+    comparable,
+    feature_name,
+    has_centroids,
+    is_by_site,
+    is_outcome,
+    least_group_size,
+    mapping_option,
+    outcome_columns,
+    pool_rows,
+    session_seed,
+    site_names,
+    take_rows,
+    value_errors,
+)
+from fedclust.local.simulate import simulate
+from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
+from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
+from fedclust.result.predictions import Predictions
+from fedclust.result.session_result import SessionResult
+from fedclust.site import Site
+from fedclust.site.consent import ConsentRequest
+from fedclust.wire.models import Definition
+
+__all__ = ["FederatedKMeans", "FederatedSpectralClustering"]
+
+FloatArray: TypeAlias = NDArray[np.float64]
+_ALONE = "site"
+_Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
+
+
+@dataclass(eq=False, repr=False)
+class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators: turns rows into a session and its result into attributes.
+
+    A dataclass writes the ``__init__`` that scikit-learn wants: each parameter is kept as given.
+    """
+
+    n_clusters: Any = 8
+    _: KW_ONLY
+    scaling: str = "standard"
+    missing: str = "impute"
+    min_group_size: int = 5
+    policy: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = None
+    features: Any = None
+    random_state: Any = None
+
+    def _session(self) -> tuple[str, dict[str, Any]]:
+        """Return the method's name and its options."""
+        raise NotImplementedError
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sites: ArrayLike | None = None,
+        persons: ArrayLike | None = None,
+        coordinator: Site | None = None,
+        session: str | None = None,
+        consent: _Consent = None,
+    ) -> Self:
+        """Cluster the rows of several sites, or take part in a session with the rows of one.
+
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+            NaN is missing. The rows of a mapping are concatenated in its order.
+        y : ignored
+        sites : sequence of length n, optional
+            The site of each row; by default one site has all. Names have lower-case letters,
+            digits and hyphens. None may be missing.
+        persons : sequence of length n, optional
+            Which person each row belongs to; by default, and with ``protection: none``, each row
+            is a person.
+        coordinator : Site, optional
+            With ``session``: take part in a session there, with the rows of this one site. The
+            session's definition fixes features, seed and policy. A definition with another method
+            or ``n_clusters`` is refused before anything is sent. A ``min_group_size`` above the
+            session's applies to this site.
+        session : str, optional
+        consent : callable or bool, optional
+            As for :meth:`fedclust.Site.participate`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            Rows, parameters or names that do not fit.
+        MethodFailure
+            The session failed, for example because too few sites have enough rows.
+        FedclustError
+            In a session at a coordinator: see :meth:`fedclust.Site.participate`.
+        """
+        del y
+        if (coordinator is None) != (session is None):
+            raise ValueError("coordinator and session belong together")
+        roster: list[str] = []
+        if is_by_site(X):
+            if sites is not None:
+                raise ValueError("a mapping of sites names them: leave sites out")
+            roster = [str(name) for name in X]
+            X, sites = pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
+        if coordinator is not None and session is not None:
+            if sites is not None:
+                raise ValueError("in a session at a coordinator the rows are those of one site")
+            return self._take_part(X, persons, coordinator, session, consent)
+        rows = self._checked(X, reset=True)
+        names = np.full(len(rows), _ALONE) if sites is None else site_names(sites)
+        if names.shape != (len(rows),):
+            raise ValueError(f"sites has shape {names.shape}; one site is needed for each row")
+        owners = None if persons is None else np.asarray(persons)
+        if owners is not None and owners.shape != names.shape:
+            raise ValueError(f"persons has shape {owners.shape}; one is needed for each row")
+        roster = roster or [str(name) for name in np.unique(names)]
+        check_site_names(roster)
+        at = {name: np.flatnonzero(names == name) for name in roster}
+        method, config = self._session()
+        result = simulate(
+            method,
+            {name: take_rows(rows, where) for name, where in at.items()},
+            config=config,
+            policy=self._policy(),
+            features=self._declared(),
+            seed=session_seed(self.random_state),
+            persons=None if owners is None else {s: owners[where] for s, where in at.items()},
+        )
+        labels = np.full(len(rows), -1, dtype=np.int64)
+        for name, where in at.items():
+            labels[where] = result.labels_[name]
+        self._keep(result, labels)
+        for text in result.warnings_:
+            warn(text, UserWarning, stacklevel=2)
+        return self
+
+    @classmethod
+    def from_result(cls, result: SessionResult, **params: Any) -> Self:
+        """Return a fitted estimator from the result of a session or from a loaded result.
+
+        Parameters
+        ----------
+        result : SessionResult
+            Only that of a site that took part gives ``labels_``: those of its own rows.
+        params
+            Parameters that the session's definition does not fix.
+
+        Raises
+        ------
+        ValueError
+            The session's method belongs to another estimator.
+        """
+        estimator = cls(**cls._defined(result.definition), **params)
+        estimator._take_names(result.definition.features)
+        estimator._keep(result, result.labels_ if result.site else None)
+        return estimator
+
+    @classmethod
+    def _defined(cls, definition: Definition) -> dict[str, Any]:
+        """Return the parameters that a session's definition fixes."""
+        options = dict(definition.config)
+        return {
+            "policy": definition.policy.model_dump(include={"dissimilarity", "gamma"}) or None,
+            "n_clusters": options.pop("n_clusters", None),
+            "options": options,
+            "scaling": definition.policy.scaling,
+            "missing": definition.policy.missing,
+            "min_group_size": definition.policy.min_group_size,
+            "features": [feature.model_dump(mode="json") for feature in definition.features],
+            "random_state": definition.seed,
+        }
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """Return the cluster of each new row.
+
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+            A DataFrame's columns are found by name where features were declared; an array's are
+            the features in their order.
+
+        Returns
+        -------
+        (n,) int64
+            -1 where missing values forbid a label.
+
+        Raises
+        ------
+        ValueError
+            The rows do not fit; the message names column and row.
+        """
+        check_is_fitted(self)
+        with value_errors():
+            return self.result_.predict(self._checked(X, reset=False))
+
+    def predict_details(self, X: Any) -> Predictions:
+        """Return the cluster of each new row, its margin, and whether the row lies outside.
+
+        Parameters
+        ----------
+        X : as for :meth:`predict`
+
+        Returns
+        -------
+        Predictions
+        """
+        check_is_fitted(self)
+        with value_errors():
+            return self.result_.predict_details(self._checked(X, reset=False))
+
+    def _take_part(
+        self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
+    ) -> Self:
+        given: Any = {"person": persons, "min_group_size": least_group_size(self._policy())}
+        definition = coordinator.check(session, X, **given).definition
+        method, config = self._session()
+        for name, own, there in (
+            ("method", method, definition.algorithm),
+            ("n_clusters", config["n_clusters"], definition.config.get("n_clusters")),
+        ):
+            if own != comparable(there):
+                raise ValueError(
+                    f"{session} has {name} {there!r}, this estimator {own!r}: give it the "
+                    "session's, or ask the analyst for another session. Nothing was sent."
+                )
+        result = coordinator.participate(session, X, consent=consent, **given)
+        self._take_names(definition.features)
+        self._keep(result, result.labels_)
+        return self
+
+    def _take_names(self, features: Iterable[Any]) -> None:
+        names = [feature_name(feature) for feature in features if not is_outcome(feature)]
+        self.n_features_in_ = len(names)
+        self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _keep(self, result: SessionResult, labels: NDArray[np.int64] | None) -> None:
+        # Fitted estimators are pickled and passed on, so they keep no rows.
+        self.result_ = result.without_rows()
+        if labels is not None:
+            self.labels_ = labels
+        self.n_iter_, self.inertia_ = result.n_rounds_, result.inertia_
+
+    def _policy(self) -> dict[str, Any]:
+        return {
+            "scaling": self.scaling,
+            "missing": self.missing,
+            "min_group_size": self.min_group_size,
+            **mapping_option("policy", self.policy),
+        }
+
+    def _config(self, **named: Any) -> dict[str, Any]:
+        """Return the method's options; the named ones override ``options``."""
+        wanted = {**mapping_option("options", self.options), "n_clusters": self.n_clusters, **named}
+        return {name: comparable(value) for name, value in wanted.items()}
+
+    def _declared(self) -> Any:
+        if self.features is not None:
+            return self.features
+        places = [f"x{j}" for j in range(self.n_features_in_)]
+        return [str(name) for name in getattr(self, "feature_names_in_", places)]
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """Return rows as sessions take them, their number of columns and names checked."""
+        if is_by_site(X):
+            X, _ = pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
+        declared = self.features if reset else self._fitted_features()
+        if declared is not None and is_frame(X):
+            # The session finds its columns by name and checks them; levels may be text.
+            if reset:
+                self._take_names(declared)
+            return X
+        rows = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=np.float64,
+            ensure_all_finite="allow-nan",
+            # A site with fewer rows could never answer.
+            ensure_min_samples=least_group_size(self._policy()) if reset else 1,
+        )
+        if reset and declared is not None:
+            # New rows have no outcomes.
+            self.n_features_in_ -= len(outcome_columns(declared))
+        return rows
+
+    def _fitted_features(self) -> Any:
+        """Return the declared features; None where the columns were taken as they came."""
+        return self.features if self.result_.provenance is None else self.result_.features
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class FederatedKMeans(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    _Federated,
+):
+    """k-means over the rows of several sites, or another method with centroids.
+
+    Parameters
+    ----------
+    n_clusters : int
+        K; where the method can try several, also a list of them.
+    method : str
+        Any installed method whose clusters have centroids, such as ``"kfed"``. Some need
+        ``features`` with bounds, and tell in ``result_.result.bounds`` what they have proved.
+    scaling : {"standard", "bounds", "none"}
+        Unlike scikit-learn's k-means, sessions scale by default.
+    missing : {"drop", "impute", "mask"}
+    min_group_size : int
+        Fewest persons behind every number that a site sends, at least 3.
+    policy : mapping, optional
+        The rest of a session's policy, such as ``{"max_rounds": 20}``; ``{"protection": "none"}``
+        computes with exact rows, as plain k-means does.
+    options : mapping, optional
+        The rest of the method's options, such as ``{"candidates": 4}``.
+    features : sequence of mapping or str, optional
+        As for :func:`fedclust.simulate`: bounds, kinds, levels, transforms. By default the columns
+        of X, as numbers.
+    random_state : int, RandomState or None
+        An int is the session's seed.
+
+    Attributes
+    ----------
+    labels_ : (n,) int64
+        In the order of X; -1 where missing values forbid a label.
+    cluster_centers_ : (K, d) float64
+        In the data's own units. Fewer than ``n_clusters`` where the rows hold no more.
+    inertia_ : float or None
+        Sum of squared distances in the scaled space over the points of the protected table; None
+        without the closing evaluation.
+    n_iter_ : int
+        Rounds of the method.
+    n_features_in_ : int
+    feature_names_in_ : (d,) ndarray of str
+        Where X has column names.
+    result_ : SessionResult
+        Everything else.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X = load_iris().data
+    >>> hospital = ["berlin", "oslo", "porto"] * 50
+    >>> kmeans = FederatedKMeans(n_clusters=2, random_state=0).fit(X, sites=hospital)
+    >>> kmeans.cluster_centers_.shape
+    (2, 4)
+    >>> kmeans.predict([[5.0, 3.4, 1.5, 0.2]])
+    array([0])
+    """
+
+    method: str = field(default=KMEANS, kw_only=True)
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return each row's distances from the centroids, in the scaled space.
+
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+
+        Returns
+        -------
+        (n, K) float64
+            NaN where missing values forbid one.
+        """
+        return as_distances(self.result_.result, self._dissimilarities(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return minus the sum of the rows' dissimilarities from the nearest centroid.
+
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+            Rows without a label because of missing values do not count.
+        y : ignored
+        """
+        del y
+        nearest = self._dissimilarities(X).min(axis=1)
+        return -float(nearest[np.isfinite(nearest)].sum())
+
+    def _dissimilarities(self, X: Any) -> FloatArray:
+        check_is_fitted(self)
+        rows, result = self._checked(X, reset=False), self.result_
+        lacking = result.definition.policy.missing == "mask"
+        with value_errors(), SlowWork("measuring distances") as work:
+            given = watch_reading(rows, work.read)
+            table = load(given, result.features, lacking=lacking, new=True)
+            return dissimilarities_to_centroids(result.result, table.X)
+
+    def _session(self) -> tuple[str, dict[str, Any]]:
+        if not has_centroids(self.method):
+            known = ", ".join(filter(has_centroids, sorted(METHODS)))
+            said = f"method is {self.method!r}; the methods with centroids are {known}"
+            raise ValueError(METHODS.problem(self.method) or said)
+        return self.method, self._config()
+
+    @classmethod
+    def _defined(cls, definition: Definition) -> dict[str, Any]:
+        if not has_centroids(definition.algorithm):
+            raise ValueError(
+                f"the session's method is {definition.algorithm}: take FederatedSpectralClustering"
+            )
+        return {**super()._defined(definition), "method": definition.algorithm}
+
+    def _keep(self, result: SessionResult, labels: NDArray[np.int64] | None) -> None:
+        super()._keep(result, labels)
+        self.cluster_centers_ = result.cluster_centers_
+        self._n_features_out = len(self.cluster_centers_)
+
+
+@dataclass(eq=False, repr=False)
+class FederatedSpectralClustering(_Federated):
+    """Clusters of any shape over the rows of several sites.
+
+    Parameters
+    ----------
+    n_clusters : int
+    alignment : {"landmarks", "sign", "procrustes", "none"}
+        With any but the first only sites that took part can label new rows: ``predict`` gives -1.
+    scaling, missing, min_group_size, policy, options, features, random_state
+        As for :class:`FederatedKMeans`.
+
+    Attributes
+    ----------
+    labels_, inertia_, n_iter_, n_features_in_, feature_names_in_, result_
+        As for :class:`FederatedKMeans`. Centroids do not define these clusters, so there is no
+        ``transform`` and no ``score``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> X, y = make_moons(1200, noise=0.05, random_state=0)
+    >>> hospital = ["berlin", "oslo", "porto"] * 400
+    >>> spectral = FederatedSpectralClustering(n_clusters=2, random_state=0)
+    >>> labels = spectral.fit_predict(X, sites=hospital)
+    >>> bool((labels == y).all() or (labels != y).all())
+    True
+    """
+
+    alignment: str = field(default="landmarks", kw_only=True)
+
+    def _session(self) -> tuple[str, dict[str, Any]]:
+        return SPECTRAL, self._config(alignment=self.alignment)
+
+    @classmethod
+    def _defined(cls, definition: Definition) -> dict[str, Any]:
+        if definition.algorithm != SPECTRAL:
+            raise ValueError(
+                f"the session's method is {definition.algorithm}: take FederatedKMeans"
+            )
+        params = super()._defined(definition)
+        return {**params, "alignment": params["options"].pop("alignment")}

@@ -1,0 +1,421 @@
+"""Run a session over sites in this process: the same code and the same bytes as the service.
+
+Tasks, answers and states pass through the wire codec in every round, so ``simulate`` gives the same
+result as the service for the same seed and site names.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
+
+from fedclust import engine
+from fedclust.data.mapping import watch_reading
+from fedclust.data.numeric_columns import is_file
+from fedclust.data.outcome_rows import (
+    OutcomeBlock,
+    label_persons,
+    outcomes_of_rows,
+)
+from fedclust.data.persons import read_persons
+from fedclust.data.site_data import (
+    declared,
+    form_counted,
+    held_features,
+    no_points,
+    site_data,
+)
+from fedclust.data.site_features import check_sites, declare_features, spread_out
+from fedclust.data.table import Source, Table, load
+from fedclust.definition import DefinitionError, freeze, plan_of
+from fedclust.engine import EngineState, Plan
+from fedclust.engine.outcomes import Count, OutcomesPayload
+from fedclust.errors import DataError
+from fedclust.live_line import SlowWork
+from fedclust.methods.common.options import variant_models
+from fedclust.methods.registry import METHODS
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.separation import Separation, separation
+from fedclust.protection.outcome_counts import count_outcomes
+from fedclust.result.session_result import KnownSite, SessionResult, TraceEntry
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import clustered, outcomes_of
+from fedclust.schema.field_names import (
+    field_errors,
+    nearest_name,
+    unknown_field_message,
+    unknown_name_message,
+)
+from fedclust.schema.json_value import json_value
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
+from fedclust.schema.policy import Policy
+from fedclust.schema.result import Result
+from fedclust.schema.task import Contribution, Done, Next
+from fedclust.wire import codec
+from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.submissions import payload_bytes, payload_from_bytes
+
+__all__ = ["measure_separation", "simulate"]
+
+_SESSION = "simulation"
+
+
+# What a session's definition says, and three options of the run itself.
+def simulate(
+    method: str,
+    sites: Mapping[str, Any],
+    *,
+    config: Mapping[str, Any] = MappingProxyType({}),
+    policy: Mapping[str, Any] | None = None,
+    features: Sequence[Mapping[str, Any] | str] | Mapping[str, Sequence[str]] | None = None,
+    outcomes_k: int | Literal["recommended"] | None = None,
+    seed: int = 0,
+    persons: Mapping[str, ArrayLike] | None = None,
+    arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
+    progress: bool = True,
+    **others: object,
+) -> SessionResult:
+    """Cluster the rows of several sites without a network.
+
+    Parameters
+    ----------
+    method : str
+        Name of a method, for example ``"lloyd"``.
+    sites : mapping of site name to rows
+        Rows (n, d), also n = 0: an array, a DataFrame or the path of a CSV file, whose columns are
+        matched by name. NaN is missing. An array has the features in order, then the columns of
+        outcomes that are no features (of a time the time, then its event).
+    config : mapping
+        The method's options.
+    policy : mapping, optional
+        As in a session's definition, with the same defaults, except that ``min_sites`` is at most
+        the number of sites. ``min_sites`` 1 and ``protection`` ``"none"`` are allowed: nothing
+        leaves this process.
+    features : sequence of mapping or str, optional
+        Declared features in order, or their names. By default the columns of numbers that all
+        files and DataFrames have, or ``x0``, ``x1``, ... of arrays; a warning names the other
+        columns and those that look like identifiers. With ``missing: mask`` sites may lack
+        features: their DataFrames lack columns, or columns hold no value; or give a mapping of each
+        site's name to the names of its array's columns. Outcomes are mappings with ``"role":
+        "outcome"``; their noise comes from the seed.
+    outcomes_k : int or "recommended", optional
+        With several K and outcomes: the one that outcomes are counted at.
+    seed : int
+    persons : mapping of site name to sequence of length n, optional
+        Which person each row belongs to. At other sites, and with ``protection: none``, each row
+        is a person.
+    arrival : callable, optional
+        ``(round, sites) -> sites``: the order in which answers reach the server. It does not
+        change the result.
+    progress : bool
+        Whether to show on terminals and in notebooks what takes over two seconds. The variable
+        FEDCLUST_PROGRESS=0 turns it off in all of Python.
+    **others
+        None is known: the error says what was meant.
+
+    Returns
+    -------
+    SessionResult
+
+    Raises
+    ------
+    TypeError
+        There is no such argument.
+    DefinitionError
+        The definition breaks a rule; names each field. A ValueError.
+    RuleViolation
+        A site's rows or persons do not fit; names site, column and row. A ValueError.
+    MethodFailure
+        The session failed; the reason is that of the service.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X = load_iris().data
+    >>> sites = {"berlin": X[::3], "oslo": X[1::3], "porto": X[2::3]}
+    >>> result = simulate("fkm", sites, config={"n_clusters": 2})
+    >>> result.cluster_centers_.shape
+    (2, 4)
+    >>> result.sizes_
+    (50, 100)
+    >>> result.predict([[5.0, 3.4, 1.5, 0.2]])
+    array([0])
+
+    Compare several numbers of clusters in one session:
+
+    >>> result = simulate("fkm", sites, config={"n_clusters": [2, 3, 4]})
+    >>> [entry.n_clusters for entry in result.sweep_]
+    [2, 3, 4]
+    >>> result.at(3).cluster_centers_.shape
+    (3, 4)
+    """
+    if others:
+        raise TypeError(_unknown_argument(method, next(iter(others))))
+    check_sites(sites, persons)
+    masking = (policy or {}).get("missing") == "mask"
+    if isinstance(features, Mapping):
+        sites, features = spread_out(sites, features, masking)
+    with SlowWork(f"simulate {method}: reading", shown=progress) as work:
+        sources = {
+            name: watch_reading(source, work.read) if is_file(source) else source
+            for name, source in sites.items()
+        }
+        definition = _define(method, sources, config, policy, features, outcomes_k, seed)
+        plan = plan_of(definition)
+        owners = persons or {}
+        parts = {}
+        for number, name in enumerate(sorted(sources)):
+            work.say(f"simulate {method}: reading site {name}", number, len(sources))
+            parts[name] = _read_site(plan, definition, name, sources[name], owners.get(name))
+        masks = {name: part.mask for name, part in parts.items()}
+        engine.check_roster(plan, list(parts), masks)
+        result, trace = _run_rounds(plan, parts, arrival, work)
+        work.say(f"simulate {method}: labelling rows")
+        rows = {name: KnownSite(part.table, part.held, part.memory) for name, part in parts.items()}
+        return SessionResult(result, definition, trace_=trace).with_rows(rows)
+
+
+def measure_separation(
+    result: SessionResult, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
+) -> Separation:
+    """Measure how well clusters are separated and how few of them each site holds.
+
+    It needs all rows in one place, so only a simulation has it.
+
+    Parameters
+    ----------
+    result : SessionResult
+        What :func:`simulate` returned.
+    sites : mapping of site name to rows
+        As given to :func:`simulate`; they are measured in the scaled space.
+    target : mapping of site name to (n,) int array, optional
+        The true cluster of each row, -1 for none. By default the labels that were found.
+
+    Returns
+    -------
+    Separation
+    """
+    space = result.result.space
+    rows, labels = {}, {}
+    for site, found in result.labels_.items():
+        own = _read_table(sites[site], result.definition, None).X
+        if space.impute is not None:
+            own = np.where(np.isnan(own), space.impute, own)
+        known = np.asarray(found if target is None else target[site], dtype=np.int64)
+        if known.shape != own.shape[:1]:
+            raise ValueError(f"site {site!r}: one label is needed for each row")
+        complete = ~np.isnan(own).any(axis=1)
+        rows[site] = space.to_scaled(own[complete])
+        labels[site] = known[complete]
+    return separation(rows, labels)
+
+
+@dataclass
+class _Site:
+    """A simulated site: its rows, what it computes from, its features and its memory.
+
+    ``held`` names its features and outcomes; ``counted`` are the persons whose outcomes count.
+    """
+
+    name: str
+    table: Table
+    points: Points
+    mask: NDArray[np.bool_]
+    held: tuple[str, ...]
+    counted: tuple[OutcomeBlock, ...]
+    memory: Memory = field(default_factory=dict)
+
+
+def _unknown_argument(method: str, name: str) -> str:
+    """Return what somebody meant by an argument that :func:`simulate` does not have."""
+    options = variant_models(METHODS[method].options) if method in METHODS else ()
+    places = dict.fromkeys(Policy.model_fields, "policy")
+    places |= {field: "config" for model in options for field in model.model_fields}
+    names = [each for each in inspect.signature(simulate).parameters if each != "others"]
+    near = nearest_name(name, [*places, *names])
+    if near in places:
+        return f'simulate: write {places[near]}={{"{near}": ...}} instead of {name[:64]}='
+    return f"simulate: {unknown_name_message('argument', name, names)}"
+
+
+def _run_rounds(
+    plan: Plan,
+    sites: Mapping[str, _Site],
+    arrival: Callable[[int, list[str]], Sequence[str]] | None,
+    work: SlowWork,
+) -> tuple[Result, tuple[TraceEntry, ...]]:
+    """Run all rounds; return the result and every answer."""
+    names, masks = list(sites), {name: site.mask for name, site in sites.items()}
+    asked = {outcome.name for outcome in plan.outcomes}
+    silent = [name for name, site in sites.items() if not asked.intersection(site.held)]
+    trace: list[TraceEntry] = []
+    step: Next | Done = engine.start(plan, names, masks)
+    while isinstance(step, Next):
+        state = codec.decode_model(EngineState, codec.encode_model(step.state))
+        addressed = names if step.task.sites is None else sorted(step.task.sites)
+        entries = {}
+        for number, name in enumerate(addressed):
+            said = f"round {state.round} {step.task.phase}, site {name}"
+            work.say(f"simulate {plan.method.name}: {said}", number, len(addressed))
+            entries[name] = _answer(plan, step, state.round, sites[name])
+        trace += entries.values()
+        order = addressed
+        if arrival is not None:
+            order = list(arrival(state.round, list(addressed)))
+            if sorted(order) != addressed:
+                raise ValueError("arrival must return each of the round's sites once")
+        p = plan.policy.min_group_size
+        answers = [Contribution(name, entries[name].payload, p=p) for name in order]
+        step = engine.advance(plan, state, answers, names, masks, silent)
+    return codec.decode_model(Result, codec.encode_model(step.result)), tuple(trace)
+
+
+def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntry:
+    """Let a site answer a task; task and answer pass through the bytes that would travel."""
+    common, part = engine.write_task(plan, _SESSION, round_number, step.task, site.name)
+    sent = codec.decode(codec.encode({"common": common, "site": part}))
+    task = engine.read_task(plan, sent["common"], sent["site"])
+    payload: Model | None
+    payload, site.memory = engine.local_step(
+        plan,
+        task,
+        site.points,
+        site=site.name,
+        round_number=round_number,
+        p=plan.policy.min_group_size,
+        size_band=None,
+        memory=codec.decode(codec.encode(site.memory)),
+        mask=site.mask,
+        count=_count_persons(plan, site),
+    )
+    body = payload_bytes(payload)
+    payload = payload_from_bytes(engine.phase(plan, task.phase), body)
+    return TraceEntry(round_number, task.phase, site.name, task, payload, len(body or b""))
+
+
+def _count_persons(plan: Plan, site: _Site) -> Count:
+    """Return what counts the outcomes of a site, with noise from the session's seed."""
+    exact = plan.policy.protection == "none"
+
+    def count(model: Result, memory: Memory) -> OutcomesPayload:
+        clusters, cells = label_persons(plan, model, site.counted, memory, site.name, site.mask)
+        tables = []
+        for place, outcome in enumerate(plan.outcomes):
+            # Only here: at a real site nothing seeds noise.
+            rng = server_rng(plan.seed, f"simulated noise {site.name} {outcome.name}")
+            table = count_outcomes(
+                clusters,
+                cells[:, place],
+                len(model.centroids),
+                len(outcome.cells),
+                Fraction(0) if exact else outcome.variance,
+                randbelow=functools.partial(_below, rng),
+            )
+            tables.append(table if outcome.name in site.held else None)
+        return OutcomesPayload(cells=tuple(tables))
+
+    return count
+
+
+def _below(rng: np.random.Generator, n: int) -> int:
+    return int(rng.integers(n))
+
+
+def _read_site(
+    plan: Plan, definition: Definition, name: str, source: Source, persons: Any
+) -> _Site:
+    """Read a site's rows, and form what it computes from."""
+    table = _read_table(source, definition, persons, name)
+    try:
+        points, held, counted = _site_points(plan, table, source, persons)
+    except DataError as error:
+        raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
+    return _Site(name, table, points, engine.has_features(plan, held), held, counted)
+
+
+def _site_points(
+    plan: Plan, table: Table, source: Source, persons: Any
+) -> tuple[Points, tuple[str, ...], tuple[OutcomeBlock, ...]]:
+    """Return what a site computes from, what it holds, and the persons whose outcomes count."""
+    p = plan.policy.min_group_size
+    if not len(table.X):
+        return no_points(plan), table.features, ()
+    if table.cells is None or plan.policy.protection == "none":
+        points, held = site_data(plan, source, table, p, person=persons)
+        rows = () if table.cells is None else (outcomes_of_rows(table.X, table.cells),)
+        return points, held, rows
+    read = read_persons(
+        source,
+        plan.features,
+        person=persons,
+        lacking=plan.policy.missing == "mask",
+        outcomes=plan.outcomes,
+    )
+    points, counted = form_counted(plan, read, p)
+    return points, declared(plan, source, held_features(plan, read, points)), counted
+
+
+def _define(
+    method: str,
+    sites: Mapping[str, Any],
+    config: Mapping[str, Any],
+    policy: Mapping[str, Any] | None,
+    features: Sequence[Mapping[str, Any] | str] | None,
+    outcomes_k: int | str | None,
+    seed: int,
+) -> Definition:
+    request = {
+        "name": _SESSION,
+        "algorithm": method,
+        "config": json_value(config),
+        "seed": json_value(seed),
+        "features": declare_features(sites, features, (policy or {}).get("missing") == "mask"),
+        "sites": sorted(sites),
+        "outcomes_k": json_value(outcomes_k),
+        "policy": {"min_sites": min(3, len(sites)), **json_value(policy or {})},
+    }
+    try:
+        body = codec.canonical_json(request)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the definition holds what JSON cannot carry: {error}") from None
+    try:
+        return freeze(SessionCreate.model_validate_json(body), seed, simulated=True)
+    except ValidationError as error:
+        unknown = functools.partial(unknown_field_message, SessionCreate)
+        raise DefinitionError(field_errors(error, unknown=unknown)) from None
+
+
+def _read_table(
+    source: Source, definition: Definition, persons: Any, site: str | None = None
+) -> Table:
+    """Read rows with the same checks as a site; but here a site may have no rows."""
+    at = "" if site is None else f"site {site!r}: "
+    try:
+        lacking = definition.policy.missing == "mask"
+        # For a protected table, reading the persons has already warned.
+        tell = definition.policy.protection == "none"
+        return load(
+            source,
+            clustered(definition.features),
+            person=persons,
+            lacking=lacking,
+            tell_unknown=tell,
+            outcomes=outcomes_of(definition.features),
+        )
+    except DataError as error:
+        if error.rule == "no-rows" and (persons is None or not len(persons)):
+            names = tuple(dict.fromkeys(feature.name for feature in definition.features))
+            d = len(columns_of(clustered(definition.features)))
+            return Table(np.empty((0, d)), names, columns=names)
+        raise RuleViolation(error.rule, f"{at}{error}") from None

@@ -1,0 +1,315 @@
+"""The content of a report: numbers in the features' own units."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+import numpy as np
+
+from fedclust.errors import UsageError
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.result.dissimilarity import dissimilarity_text
+from fedclust.result.wording import share, without_noise
+from fedclust.schema.encoding import Column, blocks_of, columns_of
+from fedclust.schema.feature import clustered
+from fedclust.schema.result import Result
+from fedclust.wire import codec
+from fedclust.wire.models import Definition, Provenance, ResultDocument
+
+__all__ = ["Cluster", "ClusterColumn", "Facts", "Mode"]
+
+#: Least standardised difference that sets a cluster apart (Cohen's medium effect).
+NOTABLE = 0.5
+_MOST_NOTED = 5
+
+
+@dataclass(frozen=True)
+class ClusterColumn:
+    """One column of one cluster.
+
+    Attributes
+    ----------
+    column : Column
+    measure : str
+        What ``mean`` is: ``mean``, ``geometric mean`` (under ``log``) or ``share`` of the persons;
+        ``typical value`` or ``share of groups`` where half of a site's records or more hold one
+        value; ``centroid`` where the persons are not described.
+    mean : float or None
+        In own units; None: unknown.
+    deviation : float or None
+        Standard deviation (ddof 0) of a numeric column without a transform.
+    low, high : float or None
+        One standard deviation below and above the mean, the transform undone.
+    difference : float or None
+        The mean minus the mean of all persons, in standard deviations of all persons; transforms
+        not undone.
+    """
+
+    column: Column
+    measure: str
+    mean: float | None
+    deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The commonest level of a categorical feature in a cluster; of equal ones the first.
+
+    Attributes
+    ----------
+    feature, level : str
+    share : float or None
+        Of the cluster's persons; None where shares are not known.
+    """
+
+    feature: str
+    level: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster: its number as in the labels, its rows, and its columns.
+
+    ``modes`` has an entry for each categorical feature whose levels are known, in their order.
+    """
+
+    number: int
+    size: int | None
+    share: float | None
+    entries: tuple[ClusterColumn, ...]
+    modes: tuple[Mode, ...] = ()
+
+    @property
+    def sets_apart(self) -> tuple[ClusterColumn, ...]:
+        """The columns that differ most from the mean of all, largest first."""
+        notable = [e for e in self.entries if abs(e.difference or 0.0) >= NOTABLE]
+        notable.sort(key=lambda entry: -abs(entry.difference or 0.0))
+        return tuple(notable[:_MOST_NOTED])
+
+    @property
+    def compared(self) -> bool:
+        """Whether the difference from the mean of all is known for any column."""
+        return any(entry.difference is not None for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a result says to its reader, in the features' own units.
+
+    Reports read only this. :class:`fedclust.SessionResult` adds what labels rows and writes files.
+
+    Parameters
+    ----------
+    result : Result
+        As far as its reader may see it.
+    definition : Definition
+        The session's.
+    provenance : Provenance, optional
+        None for a simulation.
+    completed_at : datetime, optional
+    """
+
+    result: Result
+    definition: Definition
+    provenance: Provenance | None = None
+    completed_at: datetime | None = None
+
+    @classmethod
+    def of(cls, document: ResultDocument, definition: Definition) -> Self:
+        """Return what a result document says.
+
+        Parameters
+        ----------
+        document : ResultDocument
+        definition : Definition
+
+        Raises
+        ------
+        ValidationError
+            This version cannot read the document.
+        """
+        return cls(document.clustering(), definition, document.provenance, document.completed_at)
+
+    @property
+    def document(self) -> ResultDocument:
+        """The result as it travels; UsageError for a simulation, which has no provenance."""
+        if self.provenance is None or self.completed_at is None:
+            raise UsageError("a simulation's result has no provenance to publish")
+        return ResultDocument(
+            session=self.definition.name,
+            completed_at=self.completed_at,
+            features=self.definition.features,
+            result=codec.to_tree(self.result),
+            provenance=self.provenance,
+        )
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the centroids."""
+        return columns_of(clustered(self.definition.features))
+
+    @property
+    def dissimilarity(self) -> str:
+        """How far a person is from a cluster, in sentences."""
+        definition = self.definition
+        return dissimilarity_text(definition.policy, definition.features, self.result.scale)
+
+    @functools.cached_property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """The clusters, in the order of their numbers."""
+        sizes = self.result.sizes or (None,) * len(self.result.centroids)
+        persons = sum(size for size in sizes if size)
+        return tuple(
+            Cluster(
+                number=k,
+                size=size,
+                share=None if size is None or not persons else size / persons,
+                entries=_cluster_columns(self.result, self.columns, k),
+                modes=_modes(self.result, self.columns, k),
+            )
+            for k, size in enumerate(sizes)
+        )
+
+    @functools.cached_property
+    def centroids(self) -> tuple[tuple[ClusterColumn, ...], ...]:
+        """The centroids in own units, transforms undone: by cluster, then by column.
+
+        They differ from the means in ``clusters`` where a method does not end at means.
+        """
+        return tuple(
+            _centroid_columns(self.result, self.columns, k)
+            for k in range(len(self.result.centroids))
+        )
+
+    @property
+    def own_site(self) -> str | None:
+        """The site that reads this: of several sites, only its sizes are visible."""
+        visible = tuple(self.result.site_sizes)
+        alone = self.provenance is not None and len(self.definition.sites) > 1
+        return visible[0] if alone and len(visible) == 1 else None
+
+    @functools.cached_property
+    def mix(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        """The share of each cluster among all persons, then among each visible site's persons.
+
+        Without those who have no persons; empty where no sizes are known.
+        """
+        sizes = self.result.site_sizes
+        counts = {"all sites": self.result.sizes or ()}
+        counts |= {self.site_name(site): sizes[site] for site in sorted(sizes)}
+        return tuple(
+            (name, tuple(size / sum(each) for size in each))
+            for name, each in counts.items()
+            if sum(each) > 0
+        )
+
+    def site_name(self, site: str) -> str:
+        """Return what a reader calls a site.
+
+        Parameters
+        ----------
+        site : str
+        """
+        return "your site" if site == self.own_site else site
+
+
+def _cluster_columns(
+    result: Result, columns: tuple[Column, ...], k: int
+) -> tuple[ClusterColumn, ...]:
+    profile = result.profile
+    if profile is None:
+        found = list(_centroid_columns(result, columns, k))
+        if result.dissimilarity == "euclidean":
+            return tuple(found)
+        # Such a centroid holds the mode, which is no share of persons.
+        return tuple(
+            ClusterColumn(entry.column, entry.measure, None)
+            if entry.column.kind == "binary"
+            else entry
+            for entry in found
+        )
+    found = []
+    for j, column in enumerate(columns):
+        measure = _measure(column, typical=column.name in profile.typical)
+        if not profile.known[k, j]:
+            found.append(ClusterColumn(column, measure, None))
+            continue
+        mean, wide = float(profile.means[k, j]), float(profile.overall_deviations[j])
+        # A spread that is only rounding gives no difference.
+        apart = mean - float(profile.overall_means[j])
+        difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
+        if column.kind == "binary":
+            found.append(ClusterColumn(column, measure, _mean(mean, column), difference=difference))
+            continue
+        spread = float(profile.deviations[k, j])
+        plain = column.transform == "none"
+        found.append(
+            ClusterColumn(
+                column,
+                measure,
+                mean=_undone(mean, column),
+                deviation=spread if plain else None,
+                low=_undone(mean - spread, column),
+                high=_undone(mean + spread, column),
+                difference=difference,
+            )
+        )
+    return tuple(found)
+
+
+def _measure(column: Column, *, typical: bool) -> str:
+    if column.kind == "binary":
+        return "share of groups" if typical else "share"
+    if typical:
+        return "typical value"
+    return "mean" if column.transform == "none" else "geometric mean"
+
+
+def _modes(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Mode, ...]:
+    profile = result.profile
+    shares = result.centroids_original[k] if profile is None else profile.means[k]
+    known = result.mask if profile is None else profile.known
+    found = []
+    for block in blocks_of(columns):
+        if known is not None and not known[k, block].all():
+            continue
+        commonest = int(block[int(tolerant_argmax(shares[block]))])
+        level = columns[commonest].level or ""
+        known_shares = profile is not None or result.dissimilarity == "euclidean"
+        part = _mean(float(shares[commonest]), columns[commonest]) if known_shares else None
+        found.append(Mode(columns[commonest].feature, level, part))
+    return tuple(found)
+
+
+def _centroid_columns(
+    result: Result, columns: tuple[Column, ...], k: int
+) -> tuple[ClusterColumn, ...]:
+    known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
+    values = result.centroids_original[k]
+    return tuple(
+        ClusterColumn(column, "centroid", _mean(float(value), column) if is_known else None)
+        for column, value, is_known in zip(columns, values, known, strict=True)
+    )
+
+
+def _mean(value: float, column: Column) -> float:
+    """Return a mean; of a yes/no column or a level a share, without rounding noise."""
+    return min(max(share(value), 0.0), 1.0) if column.kind == "binary" else value
+
+
+def _undone(value: float, column: Column) -> float | None:
+    """Return a value in the feature's own unit; None beyond what a double holds."""
+    try:
+        if column.transform == "log":
+            return math.exp(value)
+        return math.expm1(value) if column.transform == "log1p" else value
+    except OverflowError:
+        return None

@@ -1,0 +1,174 @@
+"""The heat map of standardised differences, and in which order figures show the columns."""
+
+from __future__ import annotations
+
+import math
+
+from fedclust.errors import UsageError
+from fedclust.result.drawing import (
+    WIDTH,
+    Figure,
+    clipped,
+    ink_on,
+    short,
+    signed,
+    tag,
+    text,
+    words_width,
+)
+from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
+from fedclust.result.figures.words import joined
+from fedclust.result.wording import isolated, percent
+
+__all__ = [
+    "MOST_COLUMNS",
+    "difference_colour",
+    "differences",
+    "draw_profile",
+    "mean_of",
+    "ranked_columns",
+    "separations",
+]
+
+#: Columns of a heat map; more would not be read.
+MOST_COLUMNS = 40
+#: Standardised differences that have the full colour, and the step of the legend.
+_FULL, _STEP = 2.0, 0.5
+_LEFT, _RIGHT, _TOP = 176.0, 62.0, 46.0
+#: Widest cell; the narrowest that has room for numbers; heights with numbers and with marks alone.
+_WIDEST, _READABLE, _HIGH, _LOW = 90.0, 46.0, 36.0, 24.0
+#: From a cluster's number to the next, so that numbers of three digits have room.
+_APART = 26.0
+
+
+def draw_profile(facts: Facts) -> Figure:
+    """Draw a cell for each column and cluster: its colour and numbers say how it differs.
+
+    Raises
+    ------
+    UsageError
+        No differences are known.
+    """
+    shown = ranked_columns(facts, MOST_COLUMNS)
+    if not shown:
+        raise UsageError("no differences between clusters are known")
+    wide = min(_WIDEST, (WIDTH - _LEFT - _RIGHT) / len(facts.clusters))
+    high = _HIGH if wide >= _READABLE else _LOW
+    apart, end = separations(facts), _LEFT + wide * len(facts.clusters) + 8
+    parts = [text(_LEFT - 8, _TOP - 10, "cluster", "end")]
+    parts += [text(end, _TOP - 24, "largest", "start"), text(end, _TOP - 10, "gap", "start")]
+    for k in range(0, len(facts.clusters), math.ceil(_APART / wide)):
+        number = str(facts.clusters[k].number)
+        parts.append(text(_LEFT + wide * (k + 0.5), _TOP - 10, number, "middle", font_weight="600"))
+    for i, j in enumerate(shown):
+        at = _TOP + high * i
+        name = clipped(facts.columns[j].name, _LEFT - 16)
+        parts.append(text(_LEFT - 8, at + high / 2 + 3, name, "end"))
+        parts.append(text(end, at + high / 2 + 3, f"{apart[j]:.1f}", "start"))
+        for k, cluster in enumerate(facts.clusters):
+            parts += _cell(cluster.entries[j], _LEFT + wide * k, at, wide - 2, high - 2)
+    bottom = _TOP + high * len(shown)
+    parts += _legend(bottom + 14, marks=high == _LOW)
+    described = (
+        f"{len(shown)} columns by {len(facts.clusters)} clusters, the columns with the largest gap "
+        "between two clusters first; blue is below all persons, red above, by standard deviations. "
+    ) + joined(
+        f"Cluster {cluster.number}: {', '.join(differences(cluster))}" for cluster in facts.clusters
+    )
+    return Figure(parts, bottom + 56, "Profile of the clusters", described)
+
+
+def _cell(entry: ClusterColumn, x: float, y: float, wide: float, high: float) -> list[str]:
+    """Return a cell with its value and difference; too narrow for them, with a mark."""
+    fill, ink = difference_colour(entry.difference)
+    parts = [tag("rect", x=x, y=y, width=wide, height=high, fill=fill)]
+    middle, away = x + wide / 2, entry.difference
+    if high < _HIGH - 2:
+        if away is not None and abs(away) >= NOTABLE:
+            parts.append(_arrowhead(middle, y + high / 2, up=away > 0, ink=ink))
+        return parts
+    mean = mean_of(entry)
+    if words_width(mean, 12) <= wide + 4:
+        lift = 15 if away is not None else high / 2 + 4
+        parts.append(text(middle, y + lift, mean, "middle", fill=ink, font_weight="600"))
+    if away is not None:
+        parts.append(text(middle, y + high - 5, signed(away), "middle", fill=ink))
+    return parts
+
+
+def _arrowhead(x: float, y: float, *, up: bool, ink: str) -> str:
+    way = (
+        f"M{x - 3.5:.1f} {y + 3:.1f}h7l-3.5 -6z" if up else f"M{x - 3.5:.1f} {y - 3:.1f}h7l-3.5 6z"
+    )
+    return tag("path", d=way, fill=ink)
+
+
+def _legend(y: float, *, marks: bool) -> list[str]:
+    """Return the scale of the colours; with what the marks of narrow cells mean."""
+    count = round(2 * _FULL / _STEP) + 1
+    parts, wide, high = [], 34.0, 16.0
+    for i in range(count):
+        away = -_FULL + _STEP * i
+        fill, ink = difference_colour(away)
+        x = _LEFT + wide * i
+        parts.append(tag("rect", x=x, y=y, width=wide, height=high, fill=fill, stroke="#bbbbbb"))
+        if marks and abs(away) >= NOTABLE:
+            parts.append(_arrowhead(x + wide / 2, y + high / 2, up=away > 0, ink=ink))
+        if i % 2 == 0:
+            beyond = " or less" if i == 0 else " or more" if i == count - 1 else ""
+            label = f"{away:+.0f}{beyond}" if away else "0"
+            parts.append(text(x + wide / 2, y + high + 16, label, "middle"))
+    parts.append(text(_LEFT - 8, y + 12, "standard deviations", "end"))
+    parts.append(text(_LEFT + wide * count + 8, y + 12, "from all persons", "start"))
+    return parts
+
+
+def mean_of(entry: ClusterColumn) -> str:
+    """Return a mean as it is read: a share in per cent, a number in a few digits."""
+    return percent(entry.mean) if entry.column.kind == "binary" else short(entry.mean)
+
+
+def separations(facts: Facts) -> list[float]:
+    """Return for each column the largest gap between two clusters, in standard deviations."""
+    found = []
+    for j in range(len(facts.columns)):
+        known = [
+            away
+            for cluster in facts.clusters
+            if (away := cluster.entries[j].difference) is not None
+        ]
+        found.append(max(known) - min(known) if known else 0.0)
+    return found
+
+
+def ranked_columns(facts: Facts, most: int) -> list[int]:
+    """Return all columns, or so many of them, those that separate the clusters most first.
+
+    Empty where no differences are known.
+    """
+    apart = separations(facts)
+    if not any(apart):
+        return []
+    return sorted(range(len(apart)), key=lambda j: (-apart[j], j))[:most]
+
+
+def difference_colour(difference: float | None) -> tuple[str, str]:
+    """Return the fill of a standardised difference, blue below and red above, and the ink on it."""
+    if difference is None:
+        return "#eeeeee", "#222222"
+    share = min(abs(difference) / _FULL, 1.0)
+    end = (33, 102, 172) if difference < 0 else (178, 24, 43)
+    fill = "#" + "".join(f"{round(255 + (value - 255) * share):02x}" for value in end)
+    return fill, ink_on(fill)
+
+
+def differences(cluster: Cluster) -> list[str]:
+    """Return the columns that set a cluster apart: each with its value and the difference."""
+    words = []
+    for entry in cluster.sets_apart:
+        unit = (
+            f" {entry.column.unit}" if entry.column.unit and entry.column.kind != "binary" else ""
+        )
+        value = f"{mean_of(entry)}{isolated(unit)}"
+        words.append(f"{isolated(entry.column.name)} {value} ({entry.difference:+.1f})")
+    return words or ["close to the average of all persons"]

@@ -1,0 +1,138 @@
+"""The pieces of a printable HTML page without scripts or external parts.
+
+All text is escaped: names and purposes come from other people. The page's own policy forbids
+scripts and external content. Only :func:`html_document` adds a style: sections, tables and figures
+have none, so that they also fit a page with its own stylesheet and a policy that forbids inline
+styles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from fedclust.errors import UsageError
+from fedclust.result.drawing import Figure, short
+
+_STYLE = """
+:root{color-scheme:light}
+body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:2rem auto;
+padding:0 1rem}
+h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid
+#ddd}h3{font-size:1rem;margin-bottom:.3rem}
+table{border-collapse:collapse;font-size:.88rem;margin:.8rem 0}
+caption{text-align:left;color:#555;padding-bottom:.3rem}
+th,td{padding:.2rem .6rem;border-bottom:1px solid #e5e5e5;text-align:right;vertical-align:top}
+th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #bbb}
+td.text,th.text{text-align:left}code{font-size:.8rem;overflow-wrap:anywhere}
+figure{margin:1rem 0;overflow-x:auto}figcaption{color:#555;font-size:.88rem;position:sticky;left:0}
+svg{width:100%;min-width:40rem;max-width:52rem;height:auto}
+.warning{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fff6ef}
+.wide{overflow-x:auto}pre{white-space:pre-wrap;font-size:.8rem}
+@media print{body{margin:0;max-width:none;font-size:11px}svg{min-width:0}
+figure,table{break-inside:avoid}details{display:block}h2{break-after:avoid}}
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes
+    ----------
+    key : str
+        A slug, for anchors.
+    title : str
+        Plain text.
+    html : str
+        What stands below the heading.
+    """
+
+    key: str
+    title: str
+    html: str
+
+
+def html_sections(sections: Iterable[Section]) -> str:
+    """Return sections below their headings."""
+    return "".join(
+        f'<section id="{each.key}"><h2>{escape(each.title)}</h2>{each.html}</section>'
+        for each in sections
+    )
+
+
+def html_warning(text: str) -> str:
+    """Return a warning as a paragraph."""
+    return f'<p class="warning"><b>Warning:</b> {escape(text)}</p>'
+
+
+def html_figure(draw: Callable[[], Figure], caption: str) -> str:
+    """Return a figure, or nothing where the result does not hold what it would show."""
+    try:
+        drawn = draw().svg
+    except UsageError:
+        return ""
+    # It can be wider than a phone: the keyboard scrolls what has the focus.
+    return f'<figure tabindex="0">{drawn}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def html_document(title: str, body: str, style: str = "") -> str:
+    """Return a page from its title, the HTML of its body, and rules in addition to the common."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>"
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def html_folded(summary: str, content: str) -> str:
+    """Return HTML that a reader can fold away under a line of text."""
+    return f"<details open><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def html_table(
+    caption: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    text: Sequence[int] = (),
+    code: Sequence[int] = (),
+    head: bool = True,
+) -> str:
+    """Return a table.
+
+    Parameters
+    ----------
+    caption : str
+    header : sequence of str
+    rows : iterable of sequences
+        Floats are shortened, None is a dash.
+    text, code : sequence of int
+        Columns aligned to the left, and columns of hashes and the like.
+    head : bool
+        Whether to show ``header``.
+    """
+
+    def field(j: int, value: object) -> str:
+        shown = escape(short(value) if value is None or isinstance(value, float) else str(value))
+        shown = f"<code>{shown}</code>" if j in code else shown
+        if j == 0:
+            return f'<th scope="row">{shown}</th>'
+        return f'<td class="text">{shown}</td>' if j in text else f"<td>{shown}</td>"
+
+    titles = "".join(
+        f'<th scope="col"{" class=text" if j in text else ""}>{escape(name)}</th>'
+        for j, name in enumerate(header)
+    )
+    lines = "".join(
+        "<tr>" + "".join(field(j, value) for j, value in enumerate(row)) + "</tr>" for row in rows
+    )
+    top = f"<thead><tr>{titles}</tr></thead>" if head else ""
+    return (
+        f'<div class="wide"><table><caption>{escape(caption)}</caption>{top}'
+        f"<tbody>{lines}</tbody></table></div>"
+    )

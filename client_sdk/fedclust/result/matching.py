@@ -1,0 +1,291 @@
+"""Which clusters of two results correspond, by what both have released: no labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.errors import UsageError
+from fedclust.result.facts import ClusterColumn, Facts
+from fedclust.schema.encoding import Column, columns_of, transformed
+from fedclust.schema.feature import Feature, clustered
+from fedclust.wire.models import Definition
+
+__all__ = [
+    "ClusterPair",
+    "ColumnDifference",
+    "Positions",
+    "Shared",
+    "distances",
+    "match",
+    "nearest_mutually",
+    "positions",
+    "shared",
+]
+
+FloatArray = NDArray[np.float64]
+#: A spread below this share of the values is rounding.
+_ROUNDING = 1e-12
+#: Reasons in an error.
+_MOST_REASONS = 5
+
+
+@dataclass(frozen=True)
+class ColumnDifference:
+    """One column of two matched clusters.
+
+    Attributes
+    ----------
+    column : Column
+    means : (ClusterColumn, ClusterColumn)
+        In own units, transforms undone.
+    places : (float, float)
+        Standard deviations from the middle of both results, under the transform.
+    """
+
+    column: Column
+    means: tuple[ClusterColumn, ClusterColumn]
+    places: tuple[float, float]
+
+    @property
+    def difference(self) -> float:
+        """The second minus the first, in standard deviations."""
+        return self.places[1] - self.places[0]
+
+
+@dataclass(frozen=True)
+class ClusterPair:
+    """A cluster of the first result and the one of the second that it is matched with.
+
+    Attributes
+    ----------
+    first, second : int
+        Their numbers.
+    distance : float
+        Root mean square difference over the shared columns that both know, in standard deviations.
+    mutual : bool
+        Whether each is the nearest cluster to the other.
+    returns : bool
+        Whether they are mutually nearest, and at most half as far apart as from the next cluster
+        of their own result; of a single cluster at most half a standard deviation.
+    sizes, shares : pair of number or None
+        Persons, and their share of the result's persons; None: not measured.
+    differences : tuple of ColumnDifference
+        The columns that both know, those that differ most first.
+    """
+
+    first: int
+    second: int
+    distance: float
+    mutual: bool
+    returns: bool
+    sizes: tuple[int | None, int | None]
+    shares: tuple[float | None, float | None]
+    differences: tuple[ColumnDifference, ...]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The columns that two results have in common.
+
+    Attributes
+    ----------
+    columns : tuple of Column
+        In the first result's order.
+    first, second : tuple of int
+        Where they are in each result.
+    left_out : tuple of str
+        The other features, each with the reason.
+    """
+
+    columns: tuple[Column, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The clusters of two results in one space, in standard deviations from the middle of both.
+
+    Attributes
+    ----------
+    first, second : (K, d) float64
+        NaN where unknown.
+    unit : str
+        What a distance of 1 is, in words.
+    of_persons : bool
+        Whether these are the means of the persons in each cluster; else the centroids.
+    """
+
+    first: FloatArray
+    second: FloatArray
+    unit: str
+    of_persons: bool
+
+
+def shared(first: Definition, second: Definition) -> Shared:
+    """Return the columns of features with the same name, kind, unit, transform and levels.
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    """
+    features, of_second = clustered(first.features), clustered(second.features)
+    others = {feature.name: feature for feature in of_second}
+    reasons: dict[str, str] = {}
+    for feature in features:
+        other = others.get(feature.name)
+        reason = "only in the first" if other is None else _mismatch(feature, other)
+        if reason:
+            reasons[feature.name] = reason
+    own = {feature.name for feature in features}
+    reasons |= {name: "only in the second" for name in others if name not in own}
+    left_out = tuple(f"{name}: {reason}" for name, reason in reasons.items())
+    places = {column.name: j for j, column in enumerate(columns_of(of_second))}
+    found = [
+        (column, i, places[column.name])
+        for i, column in enumerate(columns_of(features))
+        if column.feature not in reasons
+    ]
+    if not found:
+        more = len(left_out) - _MOST_REASONS
+        listed = "; ".join(left_out[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
+        raise UsageError(
+            "the two results share no feature, so there is nothing to compare: choose sessions "
+            "with features of the same name, kind, unit, transform and levels. Not shared: "
+            f"{listed}"
+        )
+    columns, i, j = zip(*found, strict=True)
+    return Shared(columns, i, j, left_out)
+
+
+def _mismatch(one: Feature, other: Feature) -> str:
+    """Return why two features of one name cannot be compared; "" if they can."""
+    for name in ("kind", "unit", "transform"):
+        if getattr(one, name) != getattr(other, name):
+            return f"another {name} in the second"
+    if set(one.levels or ()) != set(other.levels or ()):
+        return "other levels in the second"
+    return ""
+
+
+def positions(first: Facts, second: Facts, common: Shared) -> tuple[Positions, Shared]:
+    """Return the clusters in one space, and the columns that vary there.
+
+    Where both results have a profile: the means of the persons in each cluster, divided by the
+    root of the mean of both variances of all persons. Otherwise the centroids, divided in the same
+    way where both sessions scale by standard deviations, else by the standard deviation of all
+    centroids. Each of these treats the two results in the same way.
+
+    Raises
+    ------
+    UsageError
+        No shared column varies.
+    """
+    of_persons = first.result.profile is not None and second.result.profile is not None
+    pair = [
+        _values(facts, places, of_persons)
+        for facts, places in ((first, common.first), (second, common.second))
+    ]
+    spreads = [
+        _spread(facts, places, of_persons)
+        for facts, places in ((first, common.first), (second, common.second))
+    ]
+    unit = "standard deviations of all persons"
+    if spreads[0] is not None and spreads[1] is not None:
+        scale = np.sqrt((spreads[0] ** 2 + spreads[1] ** 2) / 2)
+    else:
+        unit = "standard deviations of the centroids"
+        scale = _deviation(np.concatenate(pair))
+    largest = np.nanmax(np.abs(np.concatenate(pair)), axis=0, initial=0.0)
+    varies = scale > _ROUNDING * np.maximum(largest, np.finfo(np.float64).tiny)
+    if not varies.any():
+        raise UsageError(
+            "no feature that the two results share varies, so there is nothing to compare"
+        )
+    middle = (_mean(pair[0]) + _mean(pair[1])) / 2
+    scaled = [(values - middle)[:, varies] / scale[varies] for values in pair]
+    constant = [c.name for c, kept in zip(common.columns, varies, strict=True) if not kept]
+    kept = np.flatnonzero(varies).tolist()
+    remaining = Shared(
+        tuple(common.columns[j] for j in kept),
+        tuple(common.first[j] for j in kept),
+        tuple(common.second[j] for j in kept),
+        (*common.left_out, *(f"{name}: does not vary" for name in constant)),
+    )
+    return Positions(scaled[0], scaled[1], unit, of_persons), remaining
+
+
+def _values(facts: Facts, places: tuple[int, ...], of_persons: bool) -> FloatArray:
+    """Return means or centroids (K, d) after the transform; NaN where unknown."""
+    result = facts.result
+    if of_persons and result.profile is not None:
+        found = np.where(result.profile.known, result.profile.means, np.nan)
+    else:
+        found = transformed(facts.columns, result.centroids_original)
+        found = np.where(np.isfinite(found), found, np.nan)
+        if result.mask is not None:
+            found = np.where(result.mask, found, np.nan)
+    return found[:, list(places)]
+
+
+def _spread(facts: Facts, places: tuple[int, ...], of_persons: bool) -> FloatArray | None:
+    """Return the standard deviations (d,) of all persons, after the transform; None: unknown."""
+    result = facts.result
+    if of_persons and result.profile is not None:
+        return result.profile.overall_deviations[list(places)]
+    policy = facts.definition.policy
+    if policy.scaling != "standard" or policy.dissimilarity != "euclidean":
+        return None
+    # A feature's weight is part of the scale.
+    weights = np.array([column.weight for column in facts.columns])
+    spread: FloatArray = (result.scale * np.sqrt(weights))[list(places)]
+    return spread
+
+
+def _mean(values: FloatArray) -> FloatArray:
+    """Return means (d,) over known values; 0 where none is."""
+    known = np.isfinite(values)
+    mean: FloatArray = np.where(known, values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return mean
+
+
+def _deviation(values: FloatArray) -> FloatArray:
+    deviation: FloatArray = np.sqrt(_mean((values - _mean(values)) ** 2))
+    return deviation
+
+
+def distances(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return the root mean square difference of clusters (K, L) over the columns known in both.
+
+    Infinite where there is no such column.
+    """
+    total = np.zeros((len(first), len(second)))
+    count = np.zeros(total.shape)
+    for one, other in zip(first.T, second.T, strict=True):
+        apart = (one[:, None] - other) ** 2
+        known = np.isfinite(apart)
+        total += np.where(known, apart, 0.0)
+        count += known
+    return np.where(count > 0, np.sqrt(total / np.maximum(count, 1)), np.inf)
+
+
+def match(apart: FloatArray) -> list[tuple[int, int]]:
+    """Return the pairs of clusters with the least sum of distances (K, L): each at most once."""
+    from scipy.optimize import linear_sum_assignment
+
+    finite = np.isfinite(apart)
+    # More than any set of pairs costs: as few as possible are at an infinite distance.
+    most = 1.0 + (min(apart.shape) + 1) * float(np.max(apart, initial=0.0, where=finite))
+    pairs = zip(*linear_sum_assignment(np.where(finite, apart, most)), strict=True)
+    return [(int(i), int(j)) for i, j in pairs if finite[i, j]]
+
+
+def nearest_mutually(apart: FloatArray, i: int, j: int) -> bool:
+    """Return whether no other cluster is closer to one of two; equal distances count."""
+    nearest = min(apart[i].min(), apart[:, j].min())
+    return bool(apart[i, j] <= nearest * (1.0 + 1e-9))

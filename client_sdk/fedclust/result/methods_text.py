@@ -1,0 +1,427 @@
+"""The methods section of a paper about a result: every choice, every figure, and what to cite.
+
+Each function below says one thing, in whole sentences, or nothing if the result does not hold it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+
+from fedclust import engine
+from fedclust.definition import DefinitionError, plan_of
+from fedclust.engine import Plan
+from fedclust.engine.model_selection import p_text
+from fedclust.result.drawing import short
+from fedclust.result.evidence_text import EVIDENCE
+from fedclust.result.facts import Facts
+from fedclust.result.references import bibtex_of, cite, cited
+from fedclust.result.wording import counted, in_markdown, named_values, variable_text
+from fedclust.schema.feature import clustered, outcomes_of
+
+__all__ = ["WRITE_UP", "bibtex", "fedclust_version", "methods_text"]
+
+#: Why the rounds of a method ended, as a paper says it.
+_ENDED = {
+    "converged": "it had converged",
+    "finished": "its fixed number of rounds was done",
+    "max_rounds": "it had reached this limit",
+    "gap": "the gap between the bounds was small enough",
+    "too_few_contributors": "too few sites answered the next round",
+    "site_left": "a site left",
+}
+_MISSING = {
+    "drop": "{incomplete} were left out{left_out}.",
+    "impute": "{missing} were replaced by the mean over all sites, and those of categorical "
+    "variables by the shares of the levels.",
+    "mask": "Sites could lack variables. {missing} were replaced by the mean over all sites, and "
+    "those of categorical variables by the shares of the levels.",
+}
+_SCALING = {
+    "standard": "Each variable was standardised to mean 0 and variance 1 over all sites.",
+    "bounds": "Each variable was scaled by its declared bounds, the lower to 0 and the upper to 1.",
+    "none": "The variables were not scaled.",
+}
+
+
+def methods_text(facts: Facts) -> str:
+    """Return the methods section: paragraphs of plain text with citations as Pandoc reads them.
+
+    The same result gives the same text. What is not known is left out.
+    """
+    paragraphs = (
+        " ".join(filter(None, (sentences(facts) for sentences in paragraph)))
+        for paragraph in _PARAGRAPHS
+    )
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
+
+
+def bibtex(facts: Facts) -> str:
+    """Return the BibTeX entries of everything that the methods section cites."""
+    return bibtex_of(cited(methods_text(facts)), fedclust_version(facts))
+
+
+def fedclust_version(facts: Facts) -> str:
+    """Return the version of fedclust that computed the result."""
+    if facts.provenance is None:
+        return version("fedclust")
+    # A simulation that was saved says "none, simulated by fedclust VERSION".
+    return facts.provenance.server_version.split()[-1]
+
+
+# --- the study ------------------------------------------------------------------------------------
+
+
+def _simulated(facts: Facts) -> bool:
+    return facts.provenance is None or not facts.provenance.platform
+
+
+def _answered(facts: Facts) -> tuple[str, ...]:
+    return facts.definition.sites if facts.provenance is None else facts.provenance.sites
+
+
+def _design(facts: Facts) -> str:
+    definition, sites = facts.definition, _answered(facts)
+    count = sum(facts.result.sizes or ())
+    persons = f"{count} persons" if count else "the persons"
+    where = f"{counted(len(sites), 'site')} ({', '.join(sites)})"
+    tool = f"fedclust {cite('fedclust')}"
+    if _simulated(facts):
+        found = f"We clustered {persons} of {where} in a simulation, in one process, with {tool}."
+    else:
+        what = (
+            "numbers computed from these rows"
+            if definition.policy.protection == "none"
+            else "numbers about groups of persons"
+        )
+        if outcomes_of(definition.features):
+            what += ", and counts of outcomes,"
+        found = (
+            f"We clustered {persons} of {where} in a federated analysis with {tool}. The rows "
+            f"stayed at the sites, which sent {what} to a coordinator."
+        )
+    missed = len(definition.sites) - len(sites)
+    if missed > 0:
+        found += (
+            f" Of the {len(definition.sites)} sites invited "
+            f"({', '.join(definition.sites)}), {missed} sent nothing."
+        )
+    return found
+
+
+def _site_persons(facts: Facts) -> str:
+    """Return how many persons the sites had, to readers who see all sites."""
+    sizes = facts.result.site_sizes
+    if len(sizes) < 2 or set(sizes) != set(_answered(facts)):
+        return ""
+    persons = [sum(each) for each in sizes.values()]
+    return f"The sites contributed between {min(persons)} and {max(persons)} persons each."
+
+
+def _completed(facts: Facts) -> str:
+    if facts.completed_at is None:
+        return ""
+    return f"The analysis was completed on {facts.completed_at:%Y-%m-%d}."
+
+
+# --- variables ------------------------------------------------------------------------------------
+
+
+def _variables(facts: Facts) -> str:
+    features = clustered(facts.definition.features)
+    listed = "; ".join(map(variable_text, features))
+    coded = ""
+    if any(feature.kind == "categorical" for feature in features):
+        coded = " Each level of a categorical variable became a column of 0 and 1."
+    return f"The clustering used {counted(len(features), 'variable')}: {listed}.{coded}"
+
+
+def _missing(facts: Facts) -> str:
+    policy = facts.definition.policy
+    left_out = ""
+    quality = facts.result.quality
+    if quality is not None and quality.n_left_out:
+        total = quality.n_rows + quality.n_left_out
+        left_out = f" ({quality.n_left_out:,} of {total:,} persons)"
+    incomplete, missing = "Rows with a missing value in any variable", "Missing values"
+    if policy.protection != "none":
+        incomplete = "Groups of persons that did not release every variable"
+        missing = "Values that a group of persons did not release"
+    said = _MISSING[policy.missing]
+    return said.format(incomplete=incomplete, missing=missing, left_out=left_out)
+
+
+def _scaling(facts: Facts) -> str:
+    policy = facts.definition.policy
+    found = _SCALING[policy.scaling]
+    if policy.dissimilarity != "euclidean":
+        found = found.replace("Each variable", "Each number").replace("variables", "numbers")
+    limits = facts.result.limit
+    if limits is None:
+        return found
+    # A limit is in the scaled space, which contains the weights; yes/no columns are within it.
+    deviations = {
+        column.name: round(float(limit) / math.sqrt(column.weight), 6)
+        for column, limit in zip(facts.columns, limits, strict=True)
+        if column.kind == "numeric"
+    }
+    if not deviations:
+        return found
+    usual = max(deviations.values())
+    fewer = [
+        f"{in_markdown(name)} ({value:g})" for name, value in deviations.items() if value < usual
+    ]
+    return (
+        f"{found} Values counted as at most {usual:g} standard deviations from the mean"
+        + (f", fewer for {_and(fewer)}" if fewer else "")
+        + "."
+    )
+
+
+def _dissimilarity(facts: Facts) -> str:
+    found = facts.dissimilarity.replace("(Huang 1998)", cite("huang1998"))
+    found = found.replace("(1971)", cite("gower1971"))
+    if facts.definition.policy.missing == "mask":
+        found += " It is over the features that both sides of a comparison have."
+    return found
+
+
+# --- protection -----------------------------------------------------------------------------------
+
+
+def _protection(facts: Facts) -> str:
+    policy = facts.definition.policy
+    if policy.protection == "none":
+        return "The sites computed with their exact rows."
+    but = ", except counts of outcomes," if outcomes_of(facts.definition.features) else ""
+    return (
+        f"For protection, each site put its persons into groups of at least "
+        f"{policy.min_group_size} similar persons (Ward's criterion {cite('ward1963')}; in large "
+        "tables within or by cuts along principal axes; where values were missing, groups were "
+        "larger). Each group released one record: of each variable the rounded median of its "
+        f"persons, or the commonest category. Everything that left a site{but} was computed from "
+        "these records, weighted by persons."
+    )
+
+
+def _share_within(facts: Facts) -> str:
+    quality = facts.result.quality
+    if quality is None or facts.definition.policy.protection == "none":
+        return ""
+    return (
+        f"An estimated {100 * quality.share_within:.0f} % of the persons' own inertia lay within "
+        "groups, where the clustering cannot see it."
+    )
+
+
+def _typical(facts: Facts) -> str:
+    profile = facts.result.profile
+    if profile is None or not profile.typical:
+        return ""
+    return (
+        f"Clusters are described by typical values and shares of groups in "
+        f"{_and([in_markdown(name) for name in profile.typical])}, for half of a site's records or "
+        "more hold one value there."
+    )
+
+
+# --- clustering -----------------------------------------------------------------------------------
+
+
+def _plan(facts: Facts) -> Plan | None:
+    """Return the definition as the engine reads it; None for another version of a method."""
+    try:
+        return plan_of(facts.definition)
+    except DefinitionError:
+        return None
+
+
+def _algorithm(facts: Facts) -> str:
+    definition, plan = facts.definition, _plan(facts)
+    name, options = (
+        in_markdown(each) for each in (definition.algorithm, named_values(definition.config))
+    )
+    named = f"{name}, version {definition.method_version}"
+    if plan is None:
+        return (
+            f"The method was {name} of fedclust (version "
+            f"{definition.method_version}), with these options: {options}."
+        )
+    papers = f" {cite(*plan.method.references)}" if plan.method.references else ""
+    found = f"The method was {plan.method.title} ({named}){papers}."
+    if plan.method.describe is None:
+        return f"{found} Its options were: {options}."
+    return f"{found} {plan.method.describe(plan.options)}"
+
+
+def _number_of_clusters(facts: Facts) -> str:
+    asked, result = facts.definition.config.get("n_clusters"), facts.result
+    found = counted(len(result.centroids), "cluster")
+    if isinstance(asked, list | tuple):
+        tried = _and(map(str, asked))
+        compared = f"The session compared K = {tried}."
+        if result.sweep is None:
+            return f"{compared} The clustering described here is that of K = {result.n_clusters}."
+        measures = _measures(facts)
+        by = f" {measures}" if measures else ""
+        return f"{compared}{by} {_chosen(facts)} The result has {found}.".replace("  ", " ")
+    if asked is None:
+        return f"The number of clusters was not given. The result has {found}."
+    return f"The number of clusters, K = {asked}, was given. The result has {found}."
+
+
+def _chosen(facts: Facts) -> str:
+    """Return how the comparison came to its K; nothing of what a reader should do."""
+    result = facts.result
+    ps = ", ".join(
+        f"K = {entry.n_clusters}: {p_text(entry.result.one_cloud.p)}"
+        for entry in result.sweep or ()
+        if entry.result.one_cloud is not None and entry.result.one_cloud.p is not None
+    )
+    why = {
+        "apart": f"K = {result.n_clusters} was the largest whose clusters were clearer than one "
+        f"cloud and all stood apart ({ps}).",
+        "step": f"Of the K whose clusters were clearer than one cloud, K = {result.n_clusters} "
+        f"gained most on the next smaller ({ps}); not all of its clusters were shown to stand "
+        "apart.",
+        "one-cloud": f"At no K were the clusters clearer than one cloud ({ps}); those described "
+        "here are of the smallest K.",
+    }
+    text = why.get(result.choice or "", in_markdown(result.recommendation or ""))
+    if result.tied and result.choice in why:
+        text += f" K = {_and(map(str, result.tied))} had the highest simplified silhouette."
+    return text
+
+
+def _measures(facts: Facts) -> str:
+    """Return the measures by which the numbers of clusters were compared."""
+    entries = facts.result.sweep or ()
+    named = []
+    if any(entry.simplified_silhouette is not None for entry in entries):
+        named.append(f"the simplified silhouette {cite('hruschka2004', 'rousseeuw1987')}")
+    if any(entry.davies_bouldin is not None for entry in entries):
+        named.append(f"the Davies-Bouldin index {cite('davies1979')}")
+    if any(entry.start_agreement is not None for entry in entries):
+        named.append(
+            f"the mean adjusted Rand index {cite('hubert1985')} of ten clusterings of the sites' "
+            "cells from different random starts"
+        )
+    return f"The measures were {_and(named)}." if named else ""
+
+
+def _seed(facts: Facts) -> str:
+    return f"All random numbers derive from the seed {facts.definition.seed}."
+
+
+def _rounds(facts: Facts) -> str:
+    plan, result = _plan(facts), facts.result
+    policy = facts.definition.policy
+    limit = policy.max_rounds if plan is None else engine.max_rounds(plan)
+    most = "" if limit is None else f" (limit: {limit})"
+    ended = _ENDED.get(result.stopped_because, "")
+    because = f" and ended because {ended}" if ended else ""
+    quorum = (
+        "the answers of all sites that took part"
+        if policy.quorum is None
+        else f"the answers of {counted(policy.quorum, 'site')} at its deadline"
+    )
+    return (
+        f"The method took {counted(result.n_rounds, 'round')}{most}{because}. A round needed "
+        f"{quorum}, and no fewer than {counted(policy.min_sites, 'site')}."
+    )
+
+
+def _quality(facts: Facts) -> str:
+    quality, plan = facts.result.quality, _plan(facts)
+    closing = ""
+    if plan is not None and not plan.options.evaluated:
+        closing = "There was no closing round to measure the final clusters."
+    if quality is None:
+        return closing
+    sizes = facts.result.sizes or ()
+    found = [f"the inertia was {short(quality.inertia)}"]
+    if quality.simplified_silhouette is not None:
+        silhouette = f"the simplified silhouette {cite('hruschka2004', 'rousseeuw1987')}"
+        found.append(f"{silhouette} {quality.simplified_silhouette:.3f}")
+    if quality.davies_bouldin is not None:
+        index = f"the Davies-Bouldin index {cite('davies1979')}"
+        found.append(f"{index} {quality.davies_bouldin:.3f}")
+    held = f" The clusters hold {_and(map(str, sizes))} persons." if len(sizes) > 1 else ""
+    measured = f"Over the final clusters, {_and(found)}.{held}"
+    return f"{closing} {measured}".strip()
+
+
+def _likelihood(facts: Facts) -> str:
+    found = facts.result.likelihood
+    if found is None:
+        return ""
+    certain = (
+        ""
+        if found.relative_entropy is None
+        else f"; the relative entropy was {found.relative_entropy:.3f}"
+    )
+    return (
+        f"The log-likelihood was {short(found.log_likelihood)} with {found.n_parameters} free "
+        f"parameters, the Bayesian information criterion {cite('schwarz1978')} {short(found.bic)}"
+        f"{certain}."
+    )
+
+
+def _bounds(facts: Facts) -> str:
+    bounds = facts.result.bounds
+    if bounds is None:
+        return ""
+    gap = "" if bounds.gap is None else f", a gap of {100 * bounds.gap:.3g} %"
+    return (
+        f"The inertia of any {bounds.n_clusters} centroids within the declared bounds was bounded "
+        f"by {short(bounds.lower)} from below and {short(bounds.upper)} from above{gap}. "
+        f"{in_markdown(bounds.statement)}"
+    )
+
+
+# --- software -------------------------------------------------------------------------------------
+
+_LIBRARIES = {
+    "python": "Python",
+    "numpy": "NumPy",
+    "scipy": "SciPy",
+    "scikit-learn": "scikit-learn",
+}
+
+
+def _software(facts: Facts) -> str:
+    number = in_markdown(fedclust_version(facts))
+    if _simulated(facts):
+        return f"The simulation ran with fedclust {number}."
+    platform = {} if facts.provenance is None else facts.provenance.platform
+    platform = {key: in_markdown(value) for key, value in platform.items()}
+    used = [f"{name} {platform[key]}" for key, name in _LIBRARIES.items() if key in platform]
+    under = " ".join(platform[key] for key in ("system", "machine") if key in platform)
+    return (
+        f"The coordinator ran fedclust {number}"
+        + (f" with {_and(used)}" if used else "")
+        + (f" under {under}" if under else "")
+        + "."
+    )
+
+
+def _and(values: Iterable[str]) -> str:
+    *first, last = values
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+_PARAGRAPHS: tuple[tuple[Callable[[Facts], str], ...], ...] = (
+    (_design, _site_persons, _completed),
+    (_variables, _missing, _scaling, _dissimilarity),
+    (_protection, _share_within, _typical),
+    (_algorithm, _seed, _rounds),
+    (_number_of_clusters, _quality, _likelihood, _bounds),
+    EVIDENCE,
+    (_software,),
+)
+#: Files for those who write a paper: what a page or an RO-Crate has under each name.
+WRITE_UP: dict[str, Callable[[Facts], str]] = {
+    "methods.md": methods_text,
+    "references.bib": bibtex,
+}

@@ -1,0 +1,360 @@
+"""Outcomes by cluster in words, rows and HTML: the same for page, terminal, file and notebook."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any, TypeAlias
+
+from fedclust.result.drawing import Figure, short
+from fedclust.result.facts import Facts
+from fedclust.result.markup import html_figure, html_folded, html_table
+from fedclust.result.wording import isolated
+from fedclust.schema.feature import outcomes_of
+from fedclust.schema.outcomes import (
+    Estimate,
+    OutcomeComparison,
+    OutcomeInCluster,
+    OutcomeResult,
+    Outcomes,
+)
+from fedclust.schema.result import Result
+
+__all__ = [
+    "CANNOT_TELL",
+    "Line",
+    "cluster_lines",
+    "cluster_table",
+    "comparison_rows",
+    "count_rows",
+    "estimate_text",
+    "html_outcomes",
+    "measure_text",
+    "noise_text",
+    "outcome_rows",
+    "outcome_sentences",
+    "outcome_summary",
+    "p_text",
+]
+
+#: Draws a figure of the outcome of this name.
+Draw: TypeAlias = Callable[[str], Figure]
+ALL_SITES = "all sites"
+CANNOT_TELL = "this table cannot tell"
+_MEASURES = {
+    "odds_ratio": "odds ratio",
+    "risk_difference": "difference of shares",
+    "mean_difference": "difference of means",
+    "superiority": "probability of a higher value",
+    "rate_ratio": "rate ratio",
+}
+_TESTS = (
+    "Compared with the largest cluster, within sites. The last column tests whether the effect is "
+    "the same at all sites."
+)
+_FOREST = (
+    "Effect of each cluster against the largest one, with 95 % intervals; an arrow is an open "
+    "interval. A site has its own line where noise does not hide its effect."
+)
+_SURVIVAL = (
+    "Share without the event by cluster, with 95 % intervals, and the persons still at risk, over "
+    "all sites. Intervals of one time stand next to each other."
+)
+#: Columns of :func:`comparison_rows`.
+COMPARED = ("cluster", "measure", "estimate (95 % interval)", "p", "p of equal effects at sites")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One number of an outcome in one cluster.
+
+    Attributes
+    ----------
+    what : str
+        The cell whose share it is, ``median``, ``mean``, ``S(30)`` or ``restricted mean``.
+    estimate : Estimate or None
+        None: a median in a cell that is open.
+    is_share : bool
+        Whether it lies from 0 to 1, and is shown in per cent.
+    cell : str
+        Of a median: the cell that holds it. Where in this cell is interpolated.
+    """
+
+    what: str
+    estimate: Estimate | None
+    is_share: bool
+    cell: str = ""
+
+    @property
+    def text(self) -> str:
+        """The number with its interval, as people read it."""
+        shown = estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
+        return f"{shown}, within the cell {self.cell}" if self.cell else shown
+
+
+def estimate_text(found: Estimate | None, *, percent: bool = False, within: bool = False) -> str:
+    """Return a number with its interval; an open interval in words.
+
+    Parameters
+    ----------
+    found : Estimate or None
+        None: not computed, a dash.
+    percent : bool
+        Whether to show shares in per cent.
+    within : bool
+        Whether to show what noise takes below 0 or above 1 as 0 or 1.
+    """
+    if found is None:
+        return "–"
+    value, lower, upper = (_shown(x, percent, within) for x in vars(found).values())
+    if lower is None and upper is None:
+        return CANNOT_TELL
+    unit = " %" if percent else ""
+    if upper is None:
+        return f"at least {lower}{unit}"
+    if lower is None:
+        return f"at most {upper}{unit}"
+    interval = f"{lower} to {upper}"
+    return f"{interval}{unit}" if value is None else f"{value}{unit} ({interval})"
+
+
+def _shown(value: float | None, percent: bool, within: bool) -> str | None:
+    if value is None:
+        return None
+    value = min(max(value, 0.0), 1.0) if within else value
+    return f"{100 * value:.1f}" if percent else short(value)
+
+
+def p_text(found: float | None) -> str:
+    """Return a p-value."""
+    if found is None:
+        return "–"
+    return "< .001" if found < 0.001 else f"{found:.3f}"
+
+
+def measure_text(found: OutcomeComparison) -> str:
+    """Return what a comparison measures, with the level that it is about."""
+    return _MEASURES[found.measure] + (f", {isolated(found.level)}" if found.level else "")
+
+
+def effect_text(found: OutcomeComparison, estimate: Estimate | None = None) -> str:
+    """Return the estimate of a comparison, or that of one of its sites."""
+    shown = found.estimate if estimate is None else estimate
+    return estimate_text(shown, percent=found.measure == "risk_difference")
+
+
+def noise_text(found: OutcomeResult) -> str:
+    """Return what was added to the counts, and what it cost."""
+    if not found.sigma:
+        return "The counts are exact."
+    return (
+        f"Each count of each site has random noise with a standard deviation of "
+        f"{found.sigma:.3g}. The question cost {found.points} points of each site's allowance."
+    )
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def cluster_lines(found: OutcomeResult, own: OutcomeInCluster) -> tuple[Line, ...]:
+    """Return the numbers of an outcome in a cluster; for each cluster the same, in one order."""
+    named = found.cells[1:2] if found.kind == "binary" else found.cells[:-1]
+    lines = [Line(cell, share, True) for cell, share in zip(named, own.shares, strict=False)]
+    lines += [Line(f"S({at.time:g})", at.survival, True) for at in own.survival if at.time > 0]
+    if found.kind == "ordered":
+        middle = None if own.median is None else own.median.value
+        cell = "" if middle is None else found.cells[bisect.bisect(found.edges or (), middle)]
+        lines.append(Line("median", own.median, False, cell))
+    if found.values is not None:
+        lines.append(Line("mean", own.mean, False))
+    if found.kind == "time":
+        lines.append(Line("restricted mean", own.restricted_mean, False))
+    return tuple(lines)
+
+
+def cluster_table(found: OutcomeResult) -> tuple[list[str], list[list[object]]]:
+    """Return headings, and a row for each cluster: persons and its lines."""
+    lines = [cluster_lines(found, own) for own in found.clusters]
+    rows: list[list[object]] = [
+        [k, max(0, round(own.persons)), *(line.text for line in row)]
+        for k, (own, row) in enumerate(zip(found.clusters, lines, strict=True))
+    ]
+    return ["cluster", "persons", *(line.what for line in lines[0])], rows
+
+
+def outcome_columns(facts: Facts, cluster: int) -> Iterator[tuple[str, Line, OutcomeResult]]:
+    """Yield what a table of clusters and columns shows of outcomes, with the column's name."""
+    outcomes = facts.result.outcomes
+    for found in () if outcomes is None else outcomes.results:
+        for line in cluster_lines(found, found.clusters[cluster]) if found.clusters else ():
+            yield f"{found.name}: {line.what}", line, found
+
+
+def outcome_summary(result: Result) -> list[str]:
+    """Return a sentence for each outcome: its first number in each cluster, with its interval."""
+    every = [result, *(entry.result for entry in result.sweep or ())]
+    outcomes = next((each.outcomes for each in every if each.outcomes is not None), None)
+    lines = []
+    for found in () if outcomes is None else outcomes.results:
+        first = [cluster_lines(found, own)[:1] for own in found.clusters]
+        shown = [f"{line.text} (cluster {k})" for k, own in enumerate(first) for line in own]
+        if outcomes is not None and shown:
+            what = first[0][0].what
+            lines.append(f"{found.name}, {what}, at K = {outcomes.n_clusters}: {', '.join(shown)}.")
+    return lines
+
+
+def comparison_rows(found: OutcomeResult) -> list[list[object]]:
+    """Return a row for each cluster and measure, with the columns of ``COMPARED``."""
+    return [
+        [
+            each.cluster,
+            measure_text(each),
+            effect_text(each),
+            p_text(each.p_value),
+            p_text(each.homogeneity_p),
+        ]
+        for each in found.comparisons
+    ]
+
+
+def outcome_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
+    """Yield every estimate with its interval, for tables that programs read."""
+    for found in outcomes.results:
+        about = {"outcome": found.name, "kind": found.kind, "unit": found.unit}
+        noise = {"sigma": found.sigma, "points": found.points}
+        untested: dict[str, float | None] = {"p_value": None, "homogeneity_p": None}
+        for k, own in enumerate(found.clusters):
+            for line in cluster_lines(found, own):
+                what = {"what": line.what, "cluster": k, "site": ALL_SITES}
+                estimate = line.estimate or Estimate(value=None, lower=None, upper=None)
+                yield {**about, **what, **estimate.model_dump(), **untested, **noise}
+        for each in found.comparisons:
+            name = f"{each.measure} {each.level}".strip()
+            for site, estimate in {ALL_SITES: each.estimate, **each.by_site}.items():
+                what = {"what": name, "cluster": each.cluster, "site": site}
+                tests = {name: getattr(each, name) for name in untested}
+                tests = tests if site == ALL_SITES else untested
+                yield {**about, **what, **estimate.model_dump(), **tests, **noise}
+
+
+def count_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
+    """Yield every noisy count: by site, cluster and cell, as each site sent it."""
+    for found in outcomes.results:
+        for site, table in sorted(found.tables.items()):
+            for k, row in enumerate(table.tolist()):
+                cluster = k if k < outcomes.n_clusters else "none"
+                for cell, count in zip(found.cells, row, strict=True):
+                    yield {
+                        "outcome": found.name,
+                        "site": site,
+                        "cluster": cluster,
+                        "cell": cell,
+                        "count": count,
+                        "sigma": found.sigma,
+                        "points": found.points,
+                    }
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def outcome_sentences(facts: Facts) -> tuple[str, ...]:
+    """Return what a reader has to know of the outcomes; () in a session without them."""
+    declared, found = outcomes_of(facts.definition.features), facts.result.outcomes
+    if not declared:
+        return ()
+    if found is None:
+        return (_elsewhere(facts),)
+    lines = []
+    if facts.result.sweep or facts.definition.outcomes_k is not None:
+        lines.append(f"Outcomes were counted at K = {found.n_clusters}.")
+    if found.refused:
+        named = ", ".join(map(facts.site_name, found.refused))
+        lines.append(f"Refused: points short at {named}. Their persons are not counted here.")
+    if not found.results:
+        return (*lines, "Fewer sites than min_sites could answer, so nothing was counted.")
+    lines.append(
+        "The counts come from the rows of each site. Cluster sizes come from groups of similar "
+        "persons, so the two differ by a few persons."
+    )
+    lines.append(
+        f"Every cluster is compared with cluster {found.reference}, the largest one, within each "
+        "site. Intervals have a level of 95 % and include the noise. The p-values are not adjusted "
+        "for the number of comparisons."
+    )
+    if any(each.sigma for each in found.results):
+        lines.append(
+            f"Where noise hides the limit of an interval, the table says “at least” or “at most”. "
+            f"“{CANNOT_TELL.capitalize()}” means that it hides both. It does not mean that the "
+            "clusters are equal."
+        )
+    return tuple(lines)
+
+
+def _elsewhere(facts: Facts) -> str:
+    """Return why a result has no outcomes although the session asked for them."""
+    counted = [e.n_clusters for e in facts.result.sweep or () if e.result.outcomes is not None]
+    wanted = facts.definition.outcomes_k
+    if counted:
+        return f"Outcomes were counted at K = {counted[0]}."
+    if wanted is None or facts.result.sweep:
+        return "Outcomes were not counted: the warnings say why."
+    if wanted == "recommended":
+        return "Outcomes were counted at the recommended K only, if one was recommended."
+    return f"Outcomes were counted at K = {wanted}."
+
+
+# --- HTML -----------------------------------------------------------------------------------------
+
+
+def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
+    """Return the section's HTML with its figures; nothing in a session without outcomes."""
+    found = facts.result.outcomes
+    content = "".join(f"<p>{escape(line)}</p>" for line in outcome_sentences(facts))
+    for each in () if found is None else found.results:
+        unit = f" [{isolated(each.unit)}]" if each.unit else ""
+        content += f"<h3>{escape(isolated(each.name) + unit)}</h3><p>{escape(noise_text(each))}</p>"
+        content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
+        content += _html_clusters(each)
+        content += html_figure(functools.partial(forest, each.name), _FOREST)
+        if each.comparisons:
+            content += html_table(_TESTS, COMPARED, comparison_rows(each), text=(1,))
+        content += _html_counts(facts, each)
+    return content
+
+
+def _html_clusters(found: OutcomeResult) -> str:
+    if not found.clusters:
+        return ""
+    explained = {
+        "time": "S(t): the share without the event after t. ",
+        "ordered": "A median is interpolated within its cell; the first and the last cell are "
+        "open, so a median there is a dash. ",
+    }
+    return html_table(
+        f"By cluster, over all sites. {explained.get(found.kind, '')}Persons: those with a value, "
+        "counted in rows.",
+        *cluster_table(found),
+    )
+
+
+def _html_counts(facts: Facts, found: OutcomeResult) -> str:
+    """Return the tables that sites sent, and their sum: counts with noise may be below 0."""
+    tables = {ALL_SITES: found.total}
+    tables |= {facts.site_name(site): table for site, table in sorted(found.tables.items())}
+    rows = [
+        [name, k if k < len(table) - 1 else "none", *row]
+        for name, table in tables.items()
+        for k, row in enumerate(table.tolist())
+    ]
+    deviation = f" (standard deviation {found.sigma:.3g})" if found.sigma else ""
+    caption = (
+        f"Persons by site and cluster, counted in rows{', with noise' * bool(found.sigma)}"
+        f"{deviation}. None: in no cluster."
+    )
+    table = html_table(caption, ["site", "cluster", *found.cells], rows)
+    return html_folded(f"{found.name}: counts by site", table)

@@ -1,0 +1,325 @@
+"""A result in a few lines, as a small table of a notebook, and as DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, Literal, TypeAlias, get_args
+
+from fedclust.errors import UsageError
+from fedclust.result.drawing import short
+from fedclust.result.facts import Facts
+from fedclust.result.figures import difference_colour, ranked_columns
+from fedclust.result.likelihood import bic_text
+from fedclust.result.markup import html_folded, html_table
+from fedclust.result.one_cloud import chosen_text, short_verdict
+from fedclust.result.outcomes import count_rows, outcome_columns, outcome_rows, outcome_sentences
+from fedclust.result.page import html_site_sizes
+from fedclust.result.sweep import sweep_table
+from fedclust.result.wording import counted, percent
+from fedclust.schema.display import COLUMNS, STYLE, cut
+from fedclust.schema.outcomes import Outcomes
+from fedclust.schema.result import Likelihood
+
+__all__ = ["TableName", "frame", "html_overview", "text_overview"]
+
+TableName: TypeAlias = Literal[
+    "clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"
+]
+#: What a reader sees is the result of a session, simulated or not.
+_KIND = "SessionResult"
+#: Most clusters and warnings of a repr; with its other lines at most 20.
+_CLUSTERS, _WARNINGS = 9, 3
+#: Widest column of a repr.
+_WIDTH = 16
+#: Most clusters, columns and sites of a notebook's tables.
+_HTML_CLUSTERS, _HTML_COLUMNS, _HTML_SITES = 40, 20, 20
+_MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
+_TRANSFER = (
+    "n_rows",
+    "own_ari",
+    "own_kappa",
+    "left_out_ari",
+    "left_out_kappa",
+    "found_alone",
+    "differing_columns",
+)
+_CLOUD = ("p", "gap", "gap_error")
+_LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
+#: Longest name and longest text in a notebook's tables.
+_NAME, _TEXT = 60, 1_000
+
+
+def text_overview(facts: Facts) -> str:
+    """Return a result in at most 20 lines of 100 columns."""
+    lines = [f"{_KIND}: {_summary(facts)}", *_facts(facts)]
+    lines += _text_table(facts)
+    warnings = [f"warning: {text}" for text in facts.result.warnings]
+    hidden = len(warnings) - _WARNINGS
+    lines += warnings[:_WARNINGS]
+    lines += [f"... {hidden} more warnings: warnings_"] if hidden > 0 else []
+    return "\n".join(cut(line.rstrip(), COLUMNS) for line in lines)
+
+
+def _summary(facts: Facts) -> str:
+    result, definition = facts.result, facts.definition
+    persons = "" if result.quality is None else f", {result.quality.n_rows} persons"
+    return (
+        f"{counted(len(facts.clusters), 'cluster')} by {definition.algorithm}, "
+        f"{counted(len(facts.columns), 'column')}, {counted(len(definition.sites), 'site')}"
+        f"{persons}"
+    )
+
+
+def _facts(facts: Facts) -> list[str]:
+    """Return one line each on rounds, quality, the numbers of clusters, and bounds."""
+    result, quality, bounds = facts.result, facts.result.quality, facts.result.bounds
+    ended = result.stopped_because.replace("_", " ") or "unknown"
+    lines = [f"{counted(result.n_rounds, 'round')}, stopped because: {ended}"]
+    if quality is None:
+        lines.append("no closing evaluation: sizes and quality are not known")
+    else:
+        lines.append(
+            f"inertia {short(quality.inertia)}, simplified silhouette "
+            f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
+            f"{short(quality.davies_bouldin)}"
+        )
+    if result.one_cloud is not None:
+        lines.append(short_verdict(result))
+    if result.likelihood is not None:
+        lines.append(_likelihood(result.likelihood))
+    if result.sweep:
+        ks = [entry.n_clusters for entry in result.sweep]
+        tried = f"{len(ks)} numbers of clusters from {ks[0]} to {ks[-1]}"
+        lines.append(f"{chosen_text(result)}, of {tried}: to_frame('k')")
+    if result.outcomes is not None and result.outcomes.results:
+        named = ", ".join(each.name for each in result.outcomes.results)
+        lines.append(f"outcomes: {named}; counted in rows, to_frame('outcomes')")
+    else:
+        lines += outcome_sentences(facts)[:1]
+    if bounds is not None:
+        gap = "unknown" if bounds.gap is None else f"{100 * bounds.gap:.3g} %"
+        proven = "certified" if bounds.certified else "not certified"
+        lines.append(
+            f"least inertia from {short(bounds.lower)} to {short(bounds.upper)}, gap {gap}, "
+            f"{proven}"
+        )
+    return lines
+
+
+def _likelihood(found: Likelihood) -> str:
+    certain = found.relative_entropy
+    return (
+        f"log-likelihood per person {short(found.log_likelihood_per_person)}, "
+        f"{counted(found.n_parameters, 'free parameter')}, BIC "
+        f"{bic_text(found)}" + ("" if certain is None else f", relative entropy {short(certain)}")
+    )
+
+
+def _text_table(facts: Facts) -> list[str]:
+    """Return clusters by columns in own units, as far as both have room."""
+    from rich.cells import cell_len, set_cell_size
+
+    def padded(cells: Sequence[str]) -> list[str]:
+        wide = min(_WIDTH, max(map(cell_len, cells)))
+        sized = [
+            set_cell_size(f"{cell[: _WIDTH - 1]}…", wide) if cell_len(cell) > wide else cell
+            for cell in cells
+        ]
+        return [" " * (wide - cell_len(cell)) + cell for cell in sized]
+
+    shown = facts.clusters[:_CLUSTERS]
+    if not shown:
+        return []
+    columns = [["cluster", *(str(cluster.number) for cluster in shown)]]
+    columns.append(["persons", *(_persons(cluster.size) for cluster in shown)])
+    fitting = [padded(column) for column in columns]
+    room = COLUMNS - sum(2 + cell_len(column[0]) for column in fitting)
+    n_shown = 0
+    for j, column in enumerate(facts.columns):
+        cells = padded(
+            [cut(column.name, _NAME), *(short(row[j].mean) for row in facts.centroids[:_CLUSTERS])]
+        )
+        room -= 2 + cell_len(cells[0])
+        if room < 0:
+            break
+        fitting.append(cells)
+        n_shown += 1
+    lines = ["  ".join(cells) for cells in zip(*fitting, strict=True)]
+    more = [
+        counted(hidden, f"more {noun}")
+        for noun, hidden in (
+            ("cluster", len(facts.clusters) - len(shown)),
+            ("column", len(facts.columns) - n_shown),
+        )
+        if hidden > 0
+    ]
+    return [*lines, f"... {' and '.join(more)}: to_frame()"] if more else lines
+
+
+def _persons(size: int | None) -> str:
+    return "–" if size is None else str(size)
+
+
+# --- notebooks ------------------------------------------------------------------------------------
+
+
+def html_overview(facts: Facts) -> str:
+    """Return a result as a fragment of HTML: facts, warnings, profile, sizes; all escaped."""
+    result = facts.result
+    parts = [f"<p><b>{_KIND}</b>: {escape(_summary(facts))}</p>"]
+    parts += [f"<p>{escape(line)}</p>" for line in _facts(facts)]
+    parts += [
+        f'<p class="warning">Warning: {escape(cut(text, _TEXT))}</p>' for text in result.warnings
+    ]
+    parts.append(_profile_table(facts))
+    parts.append(_outcome_table(facts))
+    if result.site_sizes:
+        table = html_site_sizes(facts, clusters=_HTML_CLUSTERS, sites=_HTML_SITES)
+        parts.append(html_folded("Persons by site", table))
+    if result.sweep:
+        table = html_table(cut(result.recommendation or "", _TEXT), *sweep_table(result.sweep))
+        parts.append(html_folded("Numbers of clusters that were compared", table))
+    return f'<div class="fedclust">{STYLE}{"".join(parts)}</div>'
+
+
+def _profile_table(facts: Facts) -> str:
+    """Return clusters by columns; a colour is the difference from all persons."""
+    columns, clusters = facts.columns, facts.clusters[:_HTML_CLUSTERS]
+    places = sorted(ranked_columns(facts, _HTML_COLUMNS)) or [*range(len(columns))][:_HTML_COLUMNS]
+    units = [f" [{columns[j].unit}]" if columns[j].unit else "" for j in places]
+    names = [cut(columns[j].name, _NAME) + unit for j, unit in zip(places, units, strict=True)]
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    rows = []
+    for cluster in clusters:
+        cells = "".join(
+            _coloured(short(facts.centroids[cluster.number][j].mean), cluster.entries[j].difference)
+            for j in places
+        )
+        first = f'<th scope="row">{cluster.number}</th><td>{_persons(cluster.size)}</td>'
+        rows.append(f"<tr>{first}<td>{percent(cluster.share)}</td>{cells}</tr>")
+    caption = "Centroids in the data's own units."
+    if any(entry.difference is not None for each in clusters for entry in each.entries):
+        caption += " Blue is below all persons, red above."
+    for noun, hidden in (
+        ("clusters", len(facts.clusters) - len(clusters)),
+        ("columns", len(columns) - len(places)),
+    ):
+        caption += f" {hidden} more {noun}: to_frame()." if hidden > 0 else ""
+    return (
+        f'<div class="wide"><table><caption>{escape(caption)}</caption><thead><tr>'
+        f'<th scope="col">cluster</th><th scope="col">persons</th><th scope="col">share</th>{head}'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _outcome_table(facts: Facts) -> str:
+    """Return outcomes by cluster, each with its interval."""
+    clusters = facts.clusters[:_HTML_CLUSTERS]
+    by_cluster = [list(outcome_columns(facts, each.number))[:_HTML_COLUMNS] for each in clusters]
+    sentences = " ".join(outcome_sentences(facts))
+    if not sentences or not by_cluster or not by_cluster[0]:
+        return f"<p>{escape(cut(sentences, _TEXT))}</p>" if sentences else ""
+    return html_table(
+        cut(f"Outcomes with 95 % intervals. {sentences}", _TEXT),
+        ["cluster", *(cut(name, _NAME) for name, _, _ in by_cluster[0])],
+        [
+            [each.number, *(line.text for _, line, _ in own)]
+            for each, own in zip(clusters, by_cluster, strict=True)
+        ],
+    )
+
+
+def _coloured(text: str, difference: float | None) -> str:
+    if difference is None:
+        return f"<td>{escape(text)}</td>"
+    ground, ink = difference_colour(difference)
+    return f'<td style="background:{ground};color:{ink}">{escape(text)}</td>'
+
+
+# --- DataFrames -----------------------------------------------------------------------------------
+
+
+def frame(facts: Facts, table: TableName) -> Any:
+    """Return a table of a result as a pandas DataFrame.
+
+    Raises
+    ------
+    UsageError
+        The extra ``fedclust[data]`` is not installed, there is no such table, or the result does
+        not have it.
+    """
+    if table not in get_args(TableName):
+        raise UsageError(f"there is no table {table!r}; there are {', '.join(get_args(TableName))}")
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError("to_frame needs pandas: pip install 'fedclust[data]'") from None
+    result = facts.result
+    numbers = pd.RangeIndex(len(facts.clusters), name="cluster")
+    if table == "clusters":
+        names = [column.name for column in facts.columns]
+        values = [[_number(entry.mean) for entry in row] for row in facts.centroids]
+        found = pd.DataFrame(values, index=numbers, columns=names, dtype=float)
+        found.insert(0, _free_name("size", names), _whole(pd, result.sizes, len(numbers)))
+        return found
+    if table == "sites":
+        if not result.site_sizes:
+            raise UsageError("sizes by site are not known: the session had no closing evaluation")
+        return pd.DataFrame(
+            {site: _whole(pd, sizes, len(numbers)) for site, sizes in result.site_sizes.items()},
+            index=numbers,
+        )
+    if table == "transfer":
+        if result.transfer is None:
+            raise UsageError("transfer was not measured: the option transfer asks for it")
+        sites = result.transfer.sites
+        rows = [[getattr(own, name) for name in _TRANSFER] for own in sites.values()]
+        index = pd.Index(list(sites), name="site")
+        return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))
+    if table == "outcomes":
+        return pd.DataFrame(outcome_rows(_outcomes_of(facts)))
+    if table == "outcome_counts":
+        return pd.DataFrame(count_rows(_outcomes_of(facts)))
+    if table == "k":
+        if not result.sweep:
+            raise UsageError("one number of clusters was tried: there is nothing to compare")
+        by_k = _listed(pd, result.sweep, "n_clusters", [*_MEASURES, "n_rows"])
+        fits = [entry.result.likelihood for entry in result.sweep]
+        for name in _LIKELIHOOD if any(fits) else ():
+            by_k[name] = [_number(None if fit is None else getattr(fit, name)) for fit in fits]
+        clouds = [entry.result.one_cloud for entry in result.sweep]
+        for name in _CLOUD if any(clouds) else ():
+            by_k[name] = [_number(None if each is None else getattr(each, name)) for each in clouds]
+        return by_k
+    measures = ("phase", "n_sites", "inertia", "centroid_shift", "lower_bound", "upper_bound")
+    return _listed(pd, result.history, "round", measures)
+
+
+def _outcomes_of(facts: Facts) -> Outcomes:
+    found = facts.result.outcomes
+    if found is None:
+        raise UsageError(" ".join(outcome_sentences(facts)) or "the session has no outcomes")
+    return found
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    """Return the name, with underscores where a column of the data has it."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _whole(pd: Any, values: Sequence[int | None] | None, count: int) -> Any:
+    """Return counts as integers that may be missing."""
+    return pd.array([None] * count if values is None else list(values), dtype="Int64")
+
+
+def _listed(pd: Any, entries: Sequence[Any], index: str, names: Sequence[str]) -> Any:
+    found = [[getattr(entry, name) for name in (index, *names)] for entry in entries]
+    rows = [[float("nan") if value is None else value for value in row] for row in found]
+    return pd.DataFrame(rows, columns=[index, *names]).set_index(index)

@@ -1,0 +1,318 @@
+"""What a session asks of a site, in the words of the consent screen.
+
+What leaves a site is listed from the method's declaration (``Phase.discloses``), as in the API and
+the docs. `fedclust.site.consent` adds what only the site knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from fedclust import engine
+from fedclust.definition import plan_of
+from fedclust.engine import Plan
+from fedclust.numeric.gower import N_CELLS
+from fedclust.result.dissimilarity import dissimilarity_text
+from fedclust.result.wording import named_values, outcome_details
+from fedclust.result.worth_asking import asked_of_sites, worth_lines
+from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+from fedclust.schema.task import Disclosure, Phase
+from fedclust.wire.models import Definition, SessionInfo
+
+#: Headings of lines that only experts need, with what they say.
+TECHNICAL = {
+    "options": "options of the method",
+    "policy": "policy of the session",
+    "seed": "seed of random numbers",
+    "definition": "definition of the session",
+}
+
+COORDINATOR_LEARNS = (
+    "A malicious coordinator may learn this table of groups and, at very small sites, guess better "
+    "than by chance who is in it. Any coordinator sees how often the table changed."
+)
+
+#: What the sums of a round are where centroids hold medians.
+_CODES = (
+    f"The sum of each column over these. A number is {N_CELLS} columns: how many of these lie "
+    f"above each of {N_CELLS} equal parts of its range."
+)
+
+#: What a field can identify without protection; what methods say of it is about groups.
+_EXACT = "Single persons: a number about few rows shows their values."
+
+
+@dataclass(frozen=True, repr=False)
+class SessionTerms:
+    """What a session asks of one site, as its definition says.
+
+    Attributes
+    ----------
+    coordinator, site, session, analyst : str
+    definition : Definition
+    definition_sha256 : str
+        The hash that a site consents to; recorded at the site and in the coordinator's audit trail.
+    plan : Plan
+    p : int
+        The least number of persons behind every number.
+    """
+
+    coordinator: str
+    site: str
+    session: str
+    analyst: str
+    definition: Definition
+    definition_sha256: str
+    plan: Plan
+    p: int
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that this session can have, with the fields that each discloses."""
+        return tuple(
+            replace(
+                phase,
+                summary=self._shape(phase.summary),
+                discloses=tuple(self._of_session(line) for line in phase.discloses),
+            )
+            for phase in engine.possible_phases(self.plan)
+        )
+
+    def _of_session(self, line: Disclosure) -> Disclosure:
+        """Return a method's line about a field with what holds in this session."""
+        identifies = _EXACT if self.protection_none else line.identifies
+        if self.definition.policy.dissimilarity == "gower" and line.field == "sums":
+            codes = {"shape": line.shape.replace("d", "D"), "meaning": _CODES}
+            line = line.model_copy(update=codes)
+        return line.model_copy(update={"shape": self._shape(line.shape), "identifies": identifies})
+
+    @property
+    def two_sites_with(self) -> str | None:
+        """The other site of a session of two sites: each learns the other's part."""
+        if self.definition.policy.min_sites > 2:
+            return None
+        return next((name for name in self.definition.sites if name != self.site), None)
+
+    @property
+    def protection_none(self) -> bool:
+        """Whether the session asks for exact rows."""
+        return self.definition.policy.protection == "none"
+
+    @property
+    def promise(self) -> str:
+        """How the persons are protected, in one sentence."""
+        if self.protection_none:
+            return (
+                "NONE: this session works on exact rows. The coordinator can compute single "
+                "records from what you send."
+            )
+        counted = self.plan.outcomes != ()
+        return (
+            f"Everything that leaves{', except counts of outcomes,' * counted} is computed from a "
+            f"table of groups of at least {self.p} similar persons; what leaves shows nothing "
+            "finer, whoever asks, in any number of rounds and sessions. "
+            + "Counts of outcomes have random noise, and points limit how many leave. " * counted
+            + "Rows, labels and identifiers never leave."
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What remains possible, one sentence each."""
+        if self.protection_none:
+            return self._two_sites_notes()
+        stricter = (
+            f"{self.p} persons is the session's number. If your site has set a larger one, that "
+            "applies, and the review at your site shows it."
+        )
+        return (*self._two_sites_notes(), COORDINATOR_LEARNS, stricter)
+
+    def _two_sites_notes(self) -> tuple[str, ...]:
+        if self.two_sites_with is None:
+            return ()
+        note = (
+            f"With two sites, {self.two_sites_with} can subtract its own part from each sum and so "
+            "learns yours, and you learn theirs."
+        )
+        return (note,)
+
+    def text(self, *, full: bool = False) -> tuple[tuple[str, str], ...]:
+        """Return the consent screen as pairs of a heading and a line, "" for the same heading.
+
+        Parameters
+        ----------
+        full : bool
+            Whether to list every field that leaves, with what it can identify.
+        """
+        return tuple(self._lines(full=full))
+
+    def sections(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return the whole screen by heading. A line that begins with blanks is a detail."""
+        headed, current = [], ""
+        for heading, line in self._lines(full=True):
+            current = heading or current
+            headed.append((current, line))
+        grouped = groupby(headed, lambda pair: pair[0])
+        return tuple((heading, tuple(line for _, line in lines)) for heading, lines in grouped)
+
+    def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
+        definition, policy = self.definition, self.definition.policy
+        title = definition.title
+        yield "session", f"{title} ({self.session})" if title else self.session
+        if definition.study is not None:
+            yield "study", definition.study
+        yield "purpose", definition.purpose or "not stated"
+        contact = f"; contact: {definition.contact}" if definition.contact else ""
+        yield "asked by", f"{self.analyst}{contact}; coordinator at {self.coordinator}"
+        approval = f"approval: {definition.approval}; " if definition.approval else ""
+        expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
+        sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
+        rounds = (
+            f"at least {policy.min_sites} in each of at most {engine.most_rounds(self.plan)} rounds"
+        )
+        yield "terms", f"{approval}{sites}, {rounds}{expires}"
+        yield from self._site_lines(full=full)
+        method = self.plan.method
+        yield "method", f"{method.title} ({definition.algorithm} version {method.version})"
+        named = clustered(definition.features)
+        yield "columns", ", ".join(feature_text(feature) for feature in named)
+        yield from self._outcome_lines()
+        if full or policy.dissimilarity != "euclidean":
+            yield "distance", dissimilarity_text(policy, definition.features)
+        yield from self._warning_lines()
+        for place, phase in enumerate(self.phases):
+            heading = "leaves" if place == 0 else ""
+            yield (
+                heading,
+                f"{phase.name}: {phase.summary}{'' if full else self._fields(phase)}",
+            )
+            for line in phase.discloses if full else ():
+                yield "", f"  {line.field}, {line.shape}: {line.meaning}"
+        if full:
+            yield from self._identifies()
+        yield "protection", self.promise
+        for place, note in enumerate(self.notes):
+            yield "remains" if place == 0 else "", note
+        if full:
+            yield (
+                "afterwards",
+                "What was sent cannot be recalled; withdrawing stops what has not been sent.",
+            )
+            who = "The analyst, the coordinator's operators and the session's sites"
+            yield "", f"{who} get the result."
+            yield "", "How long submissions are kept: ask the coordinator's operator."
+            yield "options", named_values(definition.config)
+            yield "policy", named_values(policy.model_dump())
+            yield "seed", str(definition.seed)
+        yield "definition", f"SHA-256 {self.definition_sha256}"
+
+    @property
+    def persons_guess(self) -> int | None:
+        """About how many persons all sites have; None where nobody can say."""
+        return None
+
+    def _outcome_lines(self) -> Iterator[tuple[str, str]]:
+        """Yield what is counted by final cluster, what it costs, and whether it is worth that."""
+        outcomes = outcomes_of(self.definition.features)
+        for place, each in enumerate(outcomes):
+            yield "outcomes" if place == 0 else "", feature_text(each)
+        if cost := asked_of_sites(self.definition):
+            yield "", f"Together: {cost}."
+        guess = self.persons_guess
+        if outcomes and guess is not None:
+            yield "", f"All sites have {guess} persons if they are as large as this one:"
+        for line in worth_lines(self.definition, persons=guess):
+            yield "", line
+
+    def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        """Yield who the site is and which rows it gives."""
+        known = "which of its rows take part, and how they are read, is known only there"
+        yield "this site", f"{self.site}; {known} (fedclust check)"
+
+    def _warning_lines(self) -> Iterator[tuple[str, str]]:
+        """Yield what is allowed but probably a mistake."""
+        yield from ()
+
+    def _identifies(self) -> Iterator[tuple[str, str]]:
+        """Yield what the fields can identify, each text once with the fields that it is about."""
+        about = (
+            "Numbers can be about single persons. Where the text says group or record, it means "
+            "a single row."
+            if self.protection_none
+            else f"No number{' but the counts of outcomes' * bool(self.plan.outcomes)} is about "
+            f"fewer than {self.p} of your persons."
+        )
+        yield "identifies", f"{about} What each can identify:"
+        fields: dict[str, dict[str, list[str]]] = {}
+        for phase in self.phases:
+            for line in phase.discloses:
+                fields.setdefault(line.identifies, {}).setdefault(phase.name, []).append(line.field)
+        for text, by_phase in fields.items():
+            named = (f"{', '.join(names)} ({phase})" for phase, names in by_phase.items())
+            yield "", f"  {'; '.join(named)}: {text}"
+
+    def _fields(self, phase: Phase) -> str:
+        """Return the fields of a phase and how many numbers each has."""
+        short = []
+        for line in phase.discloses:
+            shape = re.sub("one number|(?<=.) numbers?", "", line.shape)
+            short.append(f"{line.field.rpartition('.')[2]} {shape}".strip())
+        return f" ({', '.join(short)})"
+
+    def _shape(self, shape: str) -> str:
+        """Return the shape of a field with the session's numbers for its letters (K, d, ...)."""
+        numbers = _shape_numbers(self.plan)
+        return re.sub(r"\b[A-Za-z]\b", lambda found: numbers.get(found[0], found[0]), shape)
+
+
+def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerms:
+    """Return what a session asks of a site, without anything that only the site knows.
+
+    DefinitionError if this program does not run the versions that the session fixes.
+    """
+    return SessionTerms(
+        coordinator=coordinator,
+        site=site,
+        session=info.name,
+        analyst=info.created_by,
+        definition=info.definition,
+        definition_sha256=info.definition_sha256,
+        plan=plan_of(info.definition),
+        p=info.definition.policy.min_group_size,
+    )
+
+
+def feature_text(feature: Feature | Outcome) -> str:
+    """Return a feature's name, unit, bounds and kind, or an outcome's cells and points."""
+    if isinstance(feature, Outcome):
+        details = ["outcome", *outcome_details(feature), points_text(feature.points)]
+        return f"{feature.name} ({', '.join(details)})"
+    text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
+    if feature.lower is not None or feature.upper is not None:
+        low = "" if feature.lower is None else f"{feature.lower:g}"
+        text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
+    details = []
+    if feature.kind != "numeric":
+        details.append(feature.kind)
+    if feature.levels:
+        details.append(" | ".join(feature.levels))
+    if feature.transform != "none":
+        details.append(feature.transform)
+    if feature.weight != 1.0:
+        details.append(f"weight {feature.weight:g}")
+    return f"{text} ({', '.join(details)})" if details else text
+
+
+def points_text(points: int) -> str:
+    """Return a number of points of an allowance."""
+    return "1 point" if points == 1 else f"{points} points"
+
+
+def _shape_numbers(plan: Plan) -> dict[str, str]:
+    """Return the session's numbers for the letters in the shapes of fields."""
+    columns = plan.columns
+    codes = sum(N_CELLS if column.kind == "numeric" else 1 for column in columns)
+    numbers = {"d": str(len(columns)), "D": str(codes)}
+    return {**numbers, **plan.options.shape_numbers}

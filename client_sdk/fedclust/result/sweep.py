@@ -1,0 +1,37 @@
+"""Several numbers of clusters as one table: for page, notebook and terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedclust.engine.model_selection import p_text
+from fedclust.result.likelihood import bic_text
+from fedclust.result.one_cloud import n_apart
+from fedclust.schema.result import SweepEntry
+
+__all__ = ["sweep_table"]
+
+
+def sweep_table(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[object]]]:
+    """Return titles, and a row for each number of clusters.
+
+    Columns of the comparison with one cloud and of the likelihood are there if any K has them.
+    """
+    titles = ["clusters", "inertia", "silhouette", "Davies-Bouldin", "agreement of starts"]
+    rows: list[list[object]] = [
+        [e.n_clusters, e.inertia, e.simplified_silhouette, e.davies_bouldin, e.start_agreement]
+        for e in entries
+    ]
+    results = [entry.result for entry in entries]
+    if any(each.one_cloud is not None and each.one_cloud.p is not None for each in results):
+        titles += ["against one cloud", "stand apart"]
+        for row, each in zip(rows, results, strict=True):
+            p, apart = None if each.one_cloud is None else each.one_cloud.p, n_apart(each)
+            row.append("not judged" if p is None else p_text(p))
+            row.append("not judged" if apart is None else f"{apart} of {len(each.centroids)}")
+    if any(each.likelihood for each in results):
+        titles += ["BIC", "entropy per person", "relative entropy"]
+        for row, each in zip(rows, results, strict=True):
+            fit = each.likelihood
+            row += [bic_text(fit), fit and fit.entropy_per_person, fit and fit.relative_entropy]
+    return titles, rows

@@ -1,0 +1,202 @@
+"""A report for programs: JSON, and CSV with one line for each cluster and column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from fedclust.durable_files import write_atomically
+from fedclust.errors import UsageError, writing
+from fedclust.result.facts import Cluster, ClusterColumn, Facts
+from fedclust.result.likelihood import likelihood_fields
+from fedclust.result.outcomes import count_rows, outcome_columns
+from fedclust.result.wording import share
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.feature import clustered
+from fedclust.schema.outcomes import Outcomes
+from fedclust.schema.result import Bounds
+from fedclust.wire.models import ResultDocument
+
+__all__ = ["FORMATS", "csv_text", "json_text", "report_bytes", "spreadsheet_text"]
+
+#: Endings of a report's file.
+FORMATS = (".html", ".json", ".csv")
+#: First characters of a formula in a spreadsheet.
+_SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_COLUMNS = "cluster size column feature level kind unit measure value sd low high difference"
+_OF_OUTCOMES = ("lower", "upper", "sigma")
+_HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES)
+
+
+def report_bytes(facts: Facts, name: str) -> bytes:
+    """Return a report in the form given by the ending of a file's name.
+
+    Raises
+    ------
+    ValueError
+        For another ending than ``FORMATS``.
+    """
+    ending = PurePath(name).suffix.lower()
+    if ending == ".json":
+        return json_text(facts).encode()
+    if ending == ".csv":
+        return csv_text(facts).encode()
+    if ending == ".html":
+        from fedclust.result.page import html
+
+        return html(facts).encode()
+    raise ValueError(f"a report's file ends in {', '.join(FORMATS)}")
+
+
+def json_text(facts: Facts) -> str:
+    """Return all facts as one JSON object; unknown values are null."""
+    result = facts.result
+    sweep = [
+        {
+            **entry.model_dump(mode="json", exclude={"result", "n_rows"}),
+            "likelihood": likelihood_fields(entry.result.likelihood),
+            "one_cloud": entry.result.one_cloud,
+            "shown": entry.n_clusters == result.n_clusters,
+        }
+        for entry in result.sweep or ()
+    ]
+    return json.dumps(
+        {
+            "session": facts.definition.name,
+            "completed_at": None if facts.completed_at is None else facts.completed_at.isoformat(),
+            "stopped_because": result.stopped_because,
+            "rounds": result.n_rounds,
+            "warnings": result.warnings,
+            "clusters": [_cluster(cluster) for cluster in facts.clusters],
+            "all_equal": result.profile.all_equal if result.profile else None,
+            "sizes_by_site": result.site_sizes,
+            "quality": result.quality,
+            "likelihood": likelihood_fields(result.likelihood),
+            "history": result.history,
+            "sweep": sweep,
+            "choice": result.choice,
+            "tied": result.tied,
+            "recommendation": result.recommendation,
+            "one_cloud": result.one_cloud,
+            "stability": result.stability,
+            "transfer": result.transfer,
+            "outcomes": result.outcomes,
+            "bounds": bounds_of(result.bounds),
+            "dissimilarity": facts.dissimilarity,
+            "definition": facts.definition,
+            "provenance": facts.provenance,
+        },
+        default=lambda model: model.model_dump(mode="json"),
+        ensure_ascii=False,
+        allow_nan=False,
+        indent=1,
+    )
+
+
+def bounds_of(bounds: Bounds | None) -> dict[str, Any] | None:
+    """Return bounds with their gap, for JSON."""
+    if bounds is None:
+        return None
+    return {**bounds.model_dump(mode="json"), "gap": bounds.gap}
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "cluster": cluster.number,
+        "size": cluster.size,
+        "share": cluster.share,
+        "sets_apart": [entry.column.name for entry in cluster.sets_apart],
+        "modes": [vars(mode) for mode in cluster.modes],
+        "columns": [_column_fields(entry) for entry in cluster.entries],
+    }
+
+
+def _column_fields(entry: ClusterColumn) -> dict[str, Any]:
+    column = entry.column
+    numbers = (entry.mean, entry.deviation, entry.low, entry.high, entry.difference)
+    described = (column.name, column.feature, column.level, column.kind, column.unit)
+    values = [*described, entry.measure, *numbers]
+    return dict(zip(_COLUMNS.split()[2:], values, strict=True))
+
+
+def csv_text(facts: Facts) -> str:
+    """Return the profile, and outcomes with 95 % intervals, as CSV; unknown values are empty."""
+    rows = []
+    for cluster in facts.clusters:
+        about = {"cluster": cluster.number, "size": cluster.size}
+        rows += [{**about, **_column_fields(entry)} for entry in cluster.entries]
+        for name, line, found in outcome_columns(facts, cluster.number):
+            described = {"column": name, "feature": found.name, "level": line.what}
+            described |= {"kind": "outcome", "unit": "" if line.is_share else found.unit}
+            estimate = vars(line.estimate) if line.estimate else {}
+            rows.append({**about, **described, **estimate, "sigma": found.sigma})
+    return _csv(_HEADER, rows)
+
+
+def counts_text(outcomes: Outcomes) -> str:
+    """Return the counts of outcomes as CSV: a line for each site, cluster and cell."""
+    rows = list(count_rows(outcomes))
+    return _csv(rows[0] if rows else (), rows)
+
+
+def _csv(header: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*header], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _field(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value)
+    return spreadsheet_text(str(value))
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return a text that no spreadsheet reads as a formula.
+
+    Some languages also use the wide forms of the signs.
+    """
+    return f"'{text}" if text.lstrip()[:1] in _SIGNS else text
+
+
+def write_report(facts: Facts, path: Path) -> None:
+    """Write a report atomically; UsageError if that fails or for an unknown ending."""
+    try:
+        content = report_bytes(facts, path.name)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    with writing(path):
+        write_atomically(path, content)
+
+
+def centroid_table(document: ResultDocument) -> bytes:
+    """Return a result's centroids as CSV: cluster, size (or empty), columns in own units.
+
+    What is unknown is empty. A level's column is named ``feature=level`` and holds shares. Cluster
+    numbers are the labels, from 0.
+    """
+    centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
+    mask: Any = document.result.get("mask")
+    known = np.ones(centroids.shape, dtype=np.bool_) if mask is None else np.asarray(mask)
+    sizes = document.result.get("sizes") or (None,) * len(centroids)
+    columns = columns_of(clustered(document.features))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["cluster", "size", *(spreadsheet_text(column.name) for column in columns)])
+    for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
+        tidy = [
+            repr(share(value) if column.kind == "binary" else value) if is_known else ""
+            for column, value, is_known in zip(columns, centroid, known[cluster], strict=True)
+        ]
+        writer.writerow([cluster, "" if size is None else size, *tidy])
+    return text.getvalue().encode()
