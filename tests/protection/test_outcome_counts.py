@@ -133,7 +133,7 @@ def test_nothing_of_a_site_seeds_noise() -> None:
     # Nothing of the product hands over another sampler but a simulation: no setting of a site can.
     product = Path(fedclust.__file__).parent
     given = [each for each in product.rglob("*.py") if "randbelow=" in each.read_text("utf-8")]
-    assert given == [product / "simulate.py"]
+    assert given == [product / "local/simulate.py"]
     assert inspect.signature(count_outcomes).parameters["randbelow"].default is secrets.randbelow
 
 

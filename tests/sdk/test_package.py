@@ -36,22 +36,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert _python(f"{code}; {command}").split() == ["[]", "set()"]
 
 
-def test_simulate_is_the_function_whoever_imports_its_module_first() -> None:
-    code = (
-        "import fedclust.simulate; from fedclust.local.simulate import simulate as a; "
-        "from fedclust import simulate as b; import fedclust; "
-        "print(a is b is fedclust.simulate, callable(b))"
-    )
-
-    assert _python(code) == "True True"
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(fedclust, "elbow")
 
 
 def test_the_estimators_come_from_the_package() -> None:
-    from fedclust import estimators
+    from fedclust.local import estimators
 
     assert fedclust.FederatedKMeans is estimators.FederatedKMeans
     assert fedclust.FederatedSpectralClustering is estimators.FederatedSpectralClustering
