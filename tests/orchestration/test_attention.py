@@ -6,10 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from fedclust import engine
 from fedclust.schema.errors import RuleViolation
 from fedclust_service.domain.overview import Attention
+from fedclust_service.domain.session import SessionState
 from fedclust_service.orchestration import admin
 from fedclust_service.orchestration.attention import (
     BACKED_UP,
@@ -17,6 +19,7 @@ from fedclust_service.orchestration.attention import (
     find_attention,
 )
 from fedclust_service.orchestration.audit.trail import record_command
+from fedclust_service.store import tables
 from orchestration.direct_api import OPERATOR, DirectApi
 
 
@@ -89,3 +92,28 @@ def test_an_old_backup_and_none(direct_on_both: DirectApi, tmp_path: Path) -> No
     assert kinds.get("backup-old") == (
         made + timedelta(days=7) if direct.store.single_process else None
     )
+
+
+def test_an_error_while_reading_leaves_no_old_snapshot(
+    direct_on_both: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a token that is revoked later stays valid for whoever reads over this connection."""
+    direct = direct_on_both
+    for name in ("one", "two"):
+        direct.define(name)
+    ended = {"state": SessionState.FAILED, "ended_at": direct.clock.now(), "failure": "no sites"}
+    with direct.store._engines.write.begin() as connection:
+        connection.execute(update(tables.sessions).values(**ended))
+    failed = [line for line in found(direct) if line.startswith("session-failed")]
+    assert len(failed) == 2
+
+    def damaged(kind: str, *_: object, **__: object) -> None:
+        raise ValueError(kind)
+
+    monkeypatch.setattr(Attention, "to", damaged)
+    # The error keeps what was read in its frames.
+    with pytest.raises(ValueError, match="session-failed") as kept:
+        found(direct)
+    direct.define("three")
+    names = direct.store.read("test", lambda tx: [s.name for s in tx.sessions.list(limit=9)])
+    assert names == ["three", "two", "one"], kept

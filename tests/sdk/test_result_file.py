@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import re
 import warnings
 from pathlib import Path
@@ -359,3 +360,39 @@ def test_a_unit_is_noticed_without_bounds() -> None:
         model.predict(patients(60, 9)[["age"]])
         # Too few values for a median.
         model.predict(days[:4])
+
+
+# --- rows of a simulation -------------------------------------------------------------------------
+
+
+def test_a_pickle_and_an_estimator_hold_labels_and_no_rows() -> None:
+    rng = np.random.default_rng(5)
+    rows = {name: rng.normal(size=(40, 2)) + 6 * (np.arange(40) % 2)[:, None] for name in "abc"}
+    found = simulate("lloyd", rows, config={"n_clusters": [2, 3]}, features=["u", "v"])
+    simulated = simulate("lloyd", rows, config={"n_clusters": 2})
+    one = pickle.loads(pickle.dumps(simulated))  # noqa: S301 - its own
+    assert all(each.rows is None for each in sites(one))
+    assert set(one.labels_) == {"a", "b", "c"}
+    kept = found.without_rows()
+    fitted = FederatedKMeans(n_clusters=[2, 3], method="lloyd").fit(
+        np.concatenate([*rows.values()]), sites=np.repeat([*rows], 40)
+    )
+    assert rows["a"][:3].tobytes() in b"".join(each.rows.X.tobytes() for each in sites(found))
+    for result in (kept, fitted.result_):
+        assert all(each.rows is None for each in sites(result))
+        for k in (2, 3):
+            labels = result.at(k).labels_
+            assert labels is not None
+            assert set(labels) == {"a", "b", "c"}
+            assert set(labels["a"]) <= set(range(k))
+    for k in (2, 3):
+        assert (kept.at(k).labels_["a"] == found.at(k).labels_["a"]).all()
+
+
+def sites(result: SessionResult) -> list[Any]:
+    return [*result._sites.values()]
+
+
+def test_a_site_that_a_result_does_not_know_is_named() -> None:
+    with pytest.raises(UsageError, match="does not know the site 'rome'"):
+        session().predict(patients(5, 1), site="rome")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 from dataclasses import dataclass, field
@@ -155,9 +156,15 @@ def _table_of(plan: Plan, given: SourceRows, p: int, state: SiteState) -> Checke
     """
     used = SiteRows(given.data, **given.given)
     rows = session_rows(plan, given.data, person=used.person, id_column=used.id_column)
-    with tempfile.TemporaryDirectory() as thrown_away:
+    with contextlib.ExitStack() as stack:
         if not CohortStore(state).records():
             # Preparing stores a key, and a check of a site without tables writes nothing there.
+            try:
+                thrown_away = stack.enter_context(tempfile.TemporaryDirectory())
+            except OSError as error:
+                raise UsageError(
+                    f"a check needs a temporary directory ({error.strerror}): name one in TMPDIR"
+                ) from None
             state = SiteState(thrown_away)
         prepared = prepare(CohortStore(state), plan, used, rows, p, datetime.now(UTC))
         table = CheckedTable(

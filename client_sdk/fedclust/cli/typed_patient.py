@@ -45,7 +45,8 @@ class TypedPatient:
         if model.rule == "method":
             raise UsageError(
                 f"a result of {model.definition.algorithm} with these options places no single "
-                "patient: its centroids alone do not tell the cluster. Give --data and --out"
+                "patient: its centroids alone do not tell the cluster. A site that took part "
+                "labels its own rows"
             )
         values = _read_values(model.features, texts)
         raw = []

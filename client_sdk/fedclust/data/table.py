@@ -128,6 +128,7 @@ class LabelRows:
         if self.held is not None:
             return self.held
         rows = self._opened()
+        rows.reader.close()
         return rows.declared(rows.own_columns)
 
     def digest(self) -> str:

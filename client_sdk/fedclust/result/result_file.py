@@ -54,7 +54,10 @@ _METHOD = "{} finds the clusters of new patients by more than distances: use fed
 
 
 class ResultFile(Model):
-    """A saved result. It contains no rows and no labels, so it may be passed on.
+    """A saved result. It contains no rows and no labels.
+
+    It contains what its writer may see of the result: an analyst's file has the sites' names, their
+    sizes, and their tables of outcomes with noise.
 
     Attributes
     ----------
@@ -104,9 +107,13 @@ class ResultFile(Model):
             content = Path(path).read_bytes()
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from None
+        content = content.removeprefix(b"\xef\xbb\xbf")
         tree = read_json(content, path) if content.startswith(b"{") else None
         if not isinstance(tree, dict) or not str(tree.get("format")).startswith(_FAMILY):
-            raise UsageError(f"{path}: this is no result file of fedclust")
+            raise UsageError(
+                f"{path}: this is no result file of fedclust: --result-out of a command, and save "
+                "of a result, write one"
+            )
         if tree["format"] != FORMAT:
             raise UsageError(f"{path}: this version of fedclust reads {FORMAT}: upgrade fedclust")
         if tree.pop("sha256", None) != codec.sha256(codec.canonical_json(tree)):

@@ -85,11 +85,14 @@ class KnownSite:
         Those of the session that the site has.
     memory : dict or None
         What the method remembers at the site.
+    labels : dict of int to (n,) int64
+        By K of a sweep, the labels of rows that are not kept.
     """
 
     rows: Table | LabelRows | None
     features: tuple[str, ...]
     memory: Memory | None
+    labels: Mapping[int, IntArray] = field(default_factory=dict)
 
     def blocks(self) -> Iterator[tuple[FloatArray, Sequence[str] | None]]:
         """Yield the rows (m, d) and their identifiers."""
@@ -331,7 +334,11 @@ class SessionResult(Facts):
             found = self.result.at(n_clusters)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        return replace(self, result=found).with_rows(self._sites)
+        labelled = replace(self, result=found).with_rows(self._sites)
+        kept = {n: each.labels[n_clusters] for n, each in self._sites.items() if each.labels}
+        if not kept:
+            return labelled
+        return replace(labelled, labels_=kept.get(self.site) if self.site else kept)
 
     # --- labels -----------------------------------------------------------------------------------
 
@@ -356,9 +363,17 @@ class SessionResult(Facts):
 
     def without_rows(self) -> Self:
         """Return the result with its labels, but without the rows that they belong to."""
-        return replace(
-            self, _sites={name: replace(own, rows=None) for name, own in self._sites.items()}
-        )
+        sites = {}
+        for name, own in self._sites.items():
+            found = {e.n_clusters: self.at(e.n_clusters).labels_ for e in self.result.sweep or ()}
+            # A site's result has the labels of its own rows, a simulation those of all sites.
+            each = {k: labels if self.site else labels[name] for k, labels in found.items()}
+            sites[name] = replace(own, rows=None, labels=own.labels or each)
+        return replace(self, _sites=sites)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: labels, and no rows."""
+        return dict(vars(self.without_rows()))
 
     def _label_session(self, site: str, own: KnownSite) -> tuple[IntArray, tuple[str, ...] | None]:
         mask = self._has(own.held)
@@ -571,6 +586,9 @@ class SessionResult(Facts):
     ) -> tuple[Memory | None, str | None, NDArray[np.bool_]]:
         """Return what new rows are labelled with: a memory, its site, and the rows' columns."""
         if site is not None:
+            if site not in self._sites:
+                there = ", ".join(self._sites) or "none: only a simulation knows its sites"
+                raise UsageError(f"this result does not know the site {site!r}; it knows {there}")
             own = self._sites[site]
             return own.memory, site, self._has(held) & self._has(own.features)
         reader = self._sites.get(self.site)

@@ -14,7 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust.schema.field_names import unknown_name_message
-from fedclust_service.http.bodies import json_body, parse
+from fedclust.wire.submissions import JSON
+from fedclust_service.http.bodies import json_body, media_type, parse
 from fedclust_service.http.dependencies import actor_of
 from fedclust_service.http.describe import problem_response
 
@@ -38,6 +39,8 @@ class ApiRoute(APIRoute):
             admit: Any = self.dependant.dependencies[0].call
             await admit(await run_in_threadpool(actor_of, request))
             content, body = await json_body(request), None
+            if not content and field.field_info.is_required():
+                media_type(request, [JSON])
             if content or field.field_info.is_required():
                 model = field.field_info.annotation
                 body = await run_in_threadpool(parse, model, content)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
@@ -201,7 +201,8 @@ def list_all_sessions(
     size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
 
     def work(tx: Tx) -> Page[AdminSession]:
-        rows = tx.sessions.list(limit=size + 1, after_id=after, state=state, name=name)
+        asked: dict[str, Any] = {"after_id": after, "state": state, "name": name}
+        rows = tx.sessions.list(limit=size + 1, definitions=False, **asked)
         names = {each.id: each.name for each in rows[:size]}
         known, standing = tx.overview.attendance([*names]), tx.overview.standing(names)
         items = tuple(_admin_session(each, known[each.id], standing, now) for each in rows[:size])

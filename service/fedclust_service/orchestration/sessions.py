@@ -188,6 +188,10 @@ def _first_version(tx: Tx, name: str) -> int:
     return 1 + int(deleted[0].details["version"] or 0) if deleted else 1
 
 
+#: Why a deadline cannot be moved.
+NOT_COLLECTING = "No round of this session is collecting answers now."
+
+
 @dataclass(frozen=True)
 class ListedSession:
     """A session in a list, and what else is known of its latest round."""
@@ -347,7 +351,7 @@ def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: da
     current = tx.rounds.latest(session.id)
     running = session.state is SessionState.RUNNING
     if not running or current is None or current.state is not RoundState.COLLECTING:
-        raise Refusal("wrong-state", "No round of this session is collecting answers now.")
+        raise Refusal("wrong-state", NOT_COLLECTING)
     if deadline == current.deadline:
         return
     tx.rounds.set_deadline(current.id, deadline)

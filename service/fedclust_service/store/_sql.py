@@ -45,8 +45,9 @@ class Repository:
     def _row(self, query: Executable, **asked: Any) -> Row | None:
         return self._all(query, **asked).mappings().one_or_none()
 
-    def _rows(self, query: Executable, **asked: Any) -> Iterable[Row]:
-        return self._all(query, **asked).mappings()
+    def _rows(self, query: Executable, **asked: Any) -> Sequence[Row]:
+        # All at once: a cursor that an error leaves half read keeps its snapshot in SQLite's pool.
+        return self._all(query, **asked).mappings().all()
 
     def _changed(self, statement: Executable, **asked: Any) -> bool:
         """Run an UPDATE and return whether it changed one row."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import (
     BindParameter,
+    Executable,
     Select,
     bindparam,
     func,
@@ -174,10 +175,13 @@ class OverviewQueries(Repository):
             .group_by(s.c.name, s.c.id)
             .order_by("since", s.c.id)
         )
-        run = self._all
-        overdue = run(late.order_by(r.c.deadline).limit(limit)).all()
+
+        def run(query: Executable) -> Sequence[Any]:
+            return self._all(query).all()
+
+        overdue = run(late.order_by(r.c.deadline).limit(limit))
         awaited = self._awaited([row.id for row in overdue])
-        without = run(refused.limit(limit)).all()
+        without = run(refused.limit(limit))
         refusals = self._refused_tasks([row.id for row in without])
         return [
             *(

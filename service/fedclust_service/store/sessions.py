@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Executable, bindparam, delete, func, select, update
+from sqlalchemy import Connection, Executable, bindparam, delete, func, literal, select, update
 
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
@@ -119,13 +119,17 @@ class Sessions(Repository):
         study: str | None = None,
         name: str | None = None,
         after_id: int | None = None,
+        definitions: bool = True,
     ) -> Sequence[Session]:
         """Return at most ``limit`` sessions, newest first, after the id ``after_id``.
 
-        Only sessions of the creator ``created_by``, in the state ``state``, of the study ``study``,
-        of the name ``name``, and in which ``site`` has a participation of any state.
+        Without ``definitions`` that of each is empty: they are most of what a session holds. Only
+        sessions of the creator ``created_by``, in the state ``state``, of the study ``study``, of
+        the name ``name``, and in which ``site`` has a participation of any state.
         """
-        query = select(tables.sessions).order_by(_S.id.desc()).limit(limit)
+        empty = literal(b"").label("definition")
+        columns = [empty if c.name == "definition" and not definitions else c for c in _S]
+        query = select(*columns).order_by(_S.id.desc()).limit(limit)
         if created_by is not None:
             query = query.where(_S.created_by == created_by)
         if site is not None:

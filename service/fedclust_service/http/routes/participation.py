@@ -69,6 +69,7 @@ def join(
     summary="Leave a session, or decline the invitation",
     description="Sites. What was stored still counts; nothing more is asked. Idempotent.",
     status_code=204,
+    response_class=Response,
     response_description="Left.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
@@ -82,6 +83,7 @@ def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
     summary="Exclude a site",
     description="Its analyst and operators. What was stored still counts. Idempotent.",
     status_code=204,
+    response_class=Response,
     response_description="Excluded.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )

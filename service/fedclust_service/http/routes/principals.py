@@ -140,6 +140,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         summary="Revoke a token",
         description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
         status_code=204,
+        response_class=Response,
         response_description="Revoked.",
         openapi_extra=refusals("forbidden", *last),
     )

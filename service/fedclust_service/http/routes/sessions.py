@@ -127,6 +127,7 @@ def change(
     "a site ever joined stays (409 `wrong-state`): cancel it instead. The same person may "
     "repeat the request.",
     status_code=204,
+    response_class=Response,
     response_description="Deleted.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )

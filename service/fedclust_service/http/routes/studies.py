@@ -80,6 +80,7 @@ def read(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
     description="Its analyst and operators. Afterwards its name can be used again. While it has "
     "sessions it stays (409 `wrong-state`). The same person may repeat the request.",
     status_code=204,
+    response_class=Response,
     response_description="Deleted.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )

@@ -158,7 +158,7 @@ def _close(page: PageRequest) -> None:
 
 def _show_deadline(_: PageRequest, view: SessionView) -> _Shown:
     open_ = view.collecting
-    against = _against(open_ is None, "No round of this session is collecting answers now.")
+    against = _against(open_ is None, sessions.NOT_COLLECTING)
     begin = view.now if open_ is None else max(view.now, open_.deadline)
     longer = [(label, begin + timedelta(seconds=seconds)) for label, seconds in _LONGER]
     choices = [(label, at, write_time(at)) for label, at in longer]
@@ -166,6 +166,8 @@ def _show_deadline(_: PageRequest, view: SessionView) -> _Shown:
 
 
 def _move_deadline(page: PageRequest) -> None:
+    if load_view(page).collecting is None:
+        raise Refusal("wrong-state", sessions.NOT_COLLECTING)
     chosen = read_time(page.form.get("at") or page.form.get("deadline", ""))
     if chosen is None:
         raise Refusal("invalid", "Give a date and a time, such as 2026-03-01 12:00.")
