@@ -9,7 +9,7 @@ SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Test processes: more than cores, since many tests wait for servers and sites of their own.
-JOBS ?= 6
+JOBS ?= 5
 ARGS ?=
 
 RUN_STAMP := $(VENV)/.installed-run
