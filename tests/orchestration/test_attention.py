@@ -97,7 +97,7 @@ def test_an_old_backup_and_none(direct_on_both: DirectApi, tmp_path: Path) -> No
 def test_an_error_while_reading_leaves_no_old_snapshot(
     direct_on_both: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a token that is revoked later stays valid for whoever reads over this connection."""
+    """With an old snapshot, a request would accept a token that was revoked meanwhile."""
     direct = direct_on_both
     for name in ("one", "two"):
         direct.define(name)
