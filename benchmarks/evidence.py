@@ -45,7 +45,10 @@ SIZES: dict[str, tuple[int, int | None, int]] = {
     "30 x 100": (30, 100, 5),
     "8, Dirichlet(.3)": (8, None, 5),
     "4 x 200, no protection": (4, 200, 1),
+    "10 x 50, no protection": (10, 50, 1),
 }
+#: Where clusters are drawn too; without protection, these are analyses of the rows.
+WITH_CLUSTERS = ("10 x 50", "4 x 200, no protection", "10 x 50, no protection")
 
 # --- a session's part of it -----------------------------------------------------------------------
 
@@ -316,7 +319,7 @@ def main() -> None:
     )
     write(
         "evidence_clusters",
-        within_rows([first], options.draws) + within_rows([others[0]], options.others),
+        within_rows([first], options.draws) + within_rows(WITH_CLUSTERS, options.others),
         note=(
             "Rows with clusters, K = 2 to 6 and up to two more than there are, p = 5. Right K: "
             "that which is recommended, among the endorsed draws."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -152,6 +153,24 @@ def test_cells_of_the_cloud_have_the_covariance_and_shares_of_the_sites() -> Non
     assert np.mean([each.reached[3] for each in drawn]) == pytest.approx(observed, abs=0.05)
     # Skewed where the sites are.
     assert all(np.median(each.cells.X[:, 0]) < each.cells.X[:, 0].mean() for each in drawn)
+
+
+def test_columns_whose_drawn_cells_have_too_long_a_tail_get_a_shorter_one() -> None:
+    sites = cells(np.exp(correlated(400, 0.0, seed=3)), 2)
+
+    def last_quantile(stretch: float) -> float:
+        """Fit to draws whose cells are those of the sites, but for the last tenth of a column."""
+        cloud = reference._OneCloud(sites, [len(site.counts) for site in sites], 5)
+        X = cloud.cells.X.copy()
+        tail = X[:, 0] > np.quantile(X[:, 0], 0.9)
+        X[tail, 0] *= stretch
+        drawn = reference._Draw(replace(cloud.cells, X=X), np.zeros_like(cloud._covariance), {})
+        cloud.draw = lambda _: drawn
+        cloud.fit(1)
+        return float(cloud._shapes[0][-10:].mean())
+
+    assert last_quantile(1.3) < last_quantile(1.0) - 0.1
+    assert last_quantile(0.8) > last_quantile(1.0) + 0.1
 
 
 def test_as_many_persons_lack_values_in_the_cloud_and_the_same_ones_lack_several() -> None:

@@ -281,23 +281,29 @@ class _OneCloud:
 
     def fit(self, seed: int) -> None:
         """Find the distribution of persons whose cells have the sites' covariance and shares."""
-        self._shapes = {j: self._shape(j) for j in np.flatnonzero(~self._use_middles).tolist()}
+        wide = np.flatnonzero(~self._use_middles).tolist()
+        observed = {j: self._shape(j, self.cells) for j in wide}
+        self._shapes = {j: _standardised(each) for j, each in observed.items()}
         self._settle(np.zeros_like(self._covariance))
         for trial in range(_PASSES):
             rng = server_rng(seed, f"trial-{trial}")
             drawn = [self.draw(rng) for _ in range(_TRIAL_DRAWS)]
             for j, few in self._few.items():
                 few.shift(np.mean([each.reached[j] for each in drawn], axis=0))
+            pooled = _pooled([each.cells for each in drawn])
+            # Cells pull the middle of a distribution together and leave its tails.
+            for j, shape in observed.items():
+                moved = self._quantiles[j] + shape - self._shape(j, pooled)
+                self._shapes[j] = _standardised(_one_peak_quantiles(moved, np.ones(_QUANTILES)))
             self._settle(np.mean([each.lost for each in drawn], axis=0))
 
-    def _shape(self, j: int) -> FloatArray:
-        """Return quantiles of a column with one peak, mean 0 and variance 1."""
-        known = self.cells.known[:, j]
-        used = known >= 0.5
+    def _shape(self, j: int, cells: _Cells) -> FloatArray:
+        """Return quantiles of a column of cells, with one peak, about its mean."""
+        known = cells.known[:, j]
+        used = known >= min(0.5, known.max())
         # Imputed records are at the mean.
-        values = (self.cells.X[used, j] - self._mean[j]) / known[used]
-        shape = _one_peak_quantiles(values, (self.cells.weights * known)[used])
-        return np.asarray((shape - shape.mean()) / max(float(shape.std()), 1e-300))
+        values = (cells.X[used, j] - self._mean[j]) / np.maximum(known[used], _LEAST_SHARE)
+        return _one_peak_quantiles(values, (cells.weights * known)[used])
 
     def _settle(self, lost: FloatArray) -> None:
         """Set quantiles and latent correlations for persons, by what their cells have lost."""
@@ -430,6 +436,18 @@ def _reached(column: FloatArray, values: FloatArray, weights: FloatArray) -> Flo
     held = ~np.isnan(column)
     total = max(float(weights[held].sum()), 1.0)
     return np.asarray((column[held, None] <= values[:-1]).T @ weights[held] / total)
+
+
+def _standardised(shape: FloatArray) -> FloatArray:
+    return np.asarray((shape - shape.mean()) / max(float(shape.std()), 1e-300))
+
+
+def _pooled(parts: Sequence[_Cells]) -> _Cells:
+    return _Cells(
+        np.concatenate([each.X for each in parts]),
+        np.concatenate([each.known for each in parts]),
+        np.concatenate([each.weights for each in parts]),
+    )
 
 
 def _covariance(X: FloatArray, weights: FloatArray) -> FloatArray:
