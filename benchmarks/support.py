@@ -58,7 +58,8 @@ class Central(NamedTuple):
     """k-means of the pooled rows.
 
     ``Z`` (n, d) are the scaled rows, ``labels`` (n,) their clusters; ``center`` and ``spread`` (d,)
-    scale them. ``boot_cost`` and ``boot_ari`` are the means of models of bootstrap samples.
+    scale them. Each bootstrap sample's model gives all rows a cluster, in ``boot_labels``
+    (models, n), matched with ``labels``; ``boot_cost`` is the mean cost of these models.
     """
 
     Z: Any
@@ -67,7 +68,7 @@ class Central(NamedTuple):
     center: Any
     spread: Any
     boot_cost: float
-    boot_ari: float
+    boot_labels: Any
 
 
 _CENTRAL: dict[tuple[Any, ...], Central] = {}
@@ -81,16 +82,23 @@ def central(rows: pd.DataFrame, columns: list[str], k: int, models: int) -> Cent
         center, spread = X.mean(axis=0), X.std(axis=0)
         Z = (X - center) / spread
         fitted = KMeans(k, n_init=30, random_state=0).fit(Z)
-        rng, found = np.random.default_rng(0), []
+        rng, costs, labels = np.random.default_rng(0), [], []
         for seed in range(models):
             sample = Z[rng.integers(0, len(Z), len(Z))]
             model = KMeans(k, n_init=10, random_state=seed).fit(sample)
-            ari = adjusted_rand_score(fitted.labels_, model.predict(Z))
-            found.append((-model.score(Z) / fitted.inertia_, ari))
-        means = np.mean(found, axis=0).tolist()
-        cost = float(fitted.inertia_)
-        _CENTRAL[key] = Central(Z, fitted.labels_, cost, center, spread, *means)
+            costs.append(-model.score(Z) / fitted.inertia_)
+            labels.append(matched(model.predict(Z), fitted.labels_))
+        cost, boot_cost = float(fitted.inertia_), float(np.mean(costs))
+        _CENTRAL[key] = Central(
+            Z, fitted.labels_, cost, center, spread, boot_cost, np.array(labels)
+        )
     return _CENTRAL[key]
+
+
+def matched(labels: Any, others: Any) -> Any:
+    """Return labels (n,) with the numbers of the clusters of ``others`` that they share most."""
+    _, match = linear_sum_assignment(-confusion_matrix(labels, others))
+    return match[labels]
 
 
 def numbers_of_rows(
@@ -288,31 +296,32 @@ def compare(study: Study, sites: Sites, policy: Any, models: int, more: bool = F
     rows, site, label = rows.iloc[order], site[order], label[order]
     columns = [each["name"] for each in study.features(more=more)]
     by_rows = central(rows, columns, study.said["K"], models)
-    _, match = linear_sum_assignment(-confusion_matrix(by_rows.labels, label))
+    own = matched(by_rows.labels, label)
     centres = (result.cluster_centers_ - by_rows.center) / by_rows.spread
-    return Compared(result, rows, site, label, match[by_rows.labels], centres, by_rows)
+    return Compared(result, rows, site, label, own, centres, by_rows)
 
 
-def clusters(study: Study, splits: int, models: int) -> list[dict[str, Any]]:
-    """Compare clusters, centres, sizes, and the share with the first yes/no outcome."""
+def clusters(study: Study, splits: int, models: int) -> Iterator[dict[str, Any]]:
+    """Compare clusters, centres, sizes, and the share with the first yes/no outcome, by split."""
     cases = [(layout, False) for layout in layouts(study, 0)]
-    found = []
     if study.said["MORE_FEATURES"]:
         cases.append((cases[0][0], True))
     for layout, more in cases:
-        parts: dict[str, list[dict[str, float]]] = {name: [] for name in PROTECTIONS}
-        for seed in range(splits):
-            sites = layouts(study, seed)[layout]
-            for name, policy in PROTECTIONS.items():
+        for name, policy in PROTECTIONS.items():
+            about = {"sites": layout, "columns": len(study.features(more=more)), "p": name}
+            for seed in range(splits):
+                sites = layouts(study, seed)[layout]
                 one = compare(study, sites, policy, models, more)
                 hidden = 0.0 if policy == UNPROTECTED else not_released(one.result, sites)
-                parts[name].append({**_figures(study, one), "not released": hidden})
-        for name, values in parts.items():
-            about = {"sites": layout, "columns": len(study.features(more=more)), "p": name}
-            frame = pd.DataFrame(values)
-            # The worst split says more than a spread of a few.
-            found.append({**about, **frame.mean(), "least ARI": frame["ARI"].min()})
-    return found
+                yield {**about, "split": seed, **_figures(study, one), "not released": hidden}
+
+
+def means(by_split: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the mean of each figure over the splits, and the least ARI."""
+    groups = pd.DataFrame(by_split).groupby(["sites", "columns", "p"], sort=False)
+    # The worst split says more than a spread of a few.
+    found = groups.mean().drop(columns="split").assign(**{"least ARI": groups["ARI"].min()})
+    return found.reset_index().to_dict("records")
 
 
 def _figures(study: Study, one: Compared) -> dict[str, float]:
@@ -320,17 +329,23 @@ def _figures(study: Study, one: Compared) -> dict[str, float]:
     by_rows, n = one.by_rows, len(one.rows)
     events, ks = one.rows[first].to_numpy(float), range(study.said["K"])
     own = np.array([by_rows.Z[one.own == k].mean(axis=0) for k in ks])
-    share, of_own = (np.array([events[x == k].mean() for k in ks]) for x in (one.label, one.own))
+    share, of_own, of_rows = (
+        np.array([events[x == k].mean() for k in ks]) for x in (one.label, one.own, by_rows.labels)
+    )
+    drawn = [[events[x == k].mean() for k in ks] for x in by_rows.boot_labels]
     told = np.array([printed(one.outcomes)[first, "yes", k][0] for k in ks])
     sizes = np.array(one.result.sizes_) / n - np.bincount(one.label, minlength=len(told)) / n
     return {
         "cost": float(((by_rows.Z - one.centres[one.label]) ** 2).sum()) / by_rows.cost,
         "ARI": float(adjusted_rand_score(by_rows.labels, one.label)),
         "bootstrap cost": by_rows.boot_cost,
-        "bootstrap ARI": by_rows.boot_ari,
+        "bootstrap ARI": float(
+            np.mean([adjusted_rand_score(by_rows.labels, x) for x in by_rows.boot_labels])
+        ),
         "centres, sd": float(np.sqrt(((one.centres - own) ** 2).mean())),
         "sizes": float(np.abs(sizes).max()),
         "share": float(np.abs(share - of_own).max()),
+        "bootstrap share": float(np.abs(drawn - of_rows).max(axis=1).mean()),
         "share with noise": float(np.abs(told - share).max()),
         "in the result": sum(one.result.sizes_ or ()) / n,
     }
@@ -419,7 +434,9 @@ def main() -> None:
     options = parser.parse_args()
     study = Study.read(options.study)
     note = f"Means over {options.splits} splits. The bootstrap has {options.models} models."
-    write("support_clusters", clusters(study, options.splits, options.models), note=note)
+    by_split = list(clusters(study, options.splits, options.models))
+    write("support_splits", by_split)
+    write("support_clusters", means(by_split), note=note)
     write("support_verdicts", verdicts(study, options.splits))
     inside = []
     for name, policy in PROTECTIONS.items():
