@@ -226,7 +226,6 @@ def test_a_site_imports_only_what_its_bare_install_has() -> None:
         "pandas",
         "fastapi",
         "sqlalchemy",
-        "sqlmodel",
         "uvicorn",
         "structlog",
         "sklearn",

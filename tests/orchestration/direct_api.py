@@ -242,7 +242,7 @@ class DirectApi:
         row = self.row(name)
         state = self.store.read("test.state", lambda tx: latest_state(tx, row.id))
         assert state is not None
-        tree = codec.decode(state.state)
+        tree = codec.decode(state)
         width = self.info(name).definition.config["width"]
         return np.asarray(tree["method"]["votes"]).reshape(-1, width)
 

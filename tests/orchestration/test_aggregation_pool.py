@@ -142,7 +142,7 @@ def test_the_database_holds_the_same_bytes(
         stored[name] = direct_on_both.store.read(
             "t",
             lambda tx, row=row: (
-                latest_state(tx, row.id).state,
+                latest_state(tx, row.id),
                 tx.rounds.latest(row.id).metrics,
                 tx.results.get(row.id).result,
             ),

@@ -29,7 +29,7 @@ def die():
 
 def work(tx):
     answer = Submission(session_id, round_id, "zurich", "means", "c" * 64, 5, False,
-                        b"bytes" * 5000, datetime.now(UTC))
+                        datetime.now(UTC), b"bytes" * 5000)
     assert tx.submissions.insert(answer)
     assert tx.rounds.transition(round_id, RoundState.COLLECTING, RoundState.AGGREGATING)
     tx.sessions.touch(session_id)

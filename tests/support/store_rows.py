@@ -12,7 +12,7 @@ from fedclust_service.domain.session import Participation, ParticipationState, S
 from fedclust_service.domain.sign_in import SignIn
 from fedclust_service.domain.study import Study
 from fedclust_service.domain.submission import Submission
-from fedclust_service.store import Store, StoredState, Tx
+from fedclust_service.store import Store, Tx
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 SITES = ("budapest", "cleveland", "zurich")
@@ -95,7 +95,10 @@ def new_round(
 
 def addressees(sites: Sequence[str] = SITES) -> list[Addressee]:
     """Return the sites that a round is to address, in no useful order."""
-    return [Addressee(0, site, b"part of " + site.encode(), "a" * 64) for site in reversed(sites)]
+    return [
+        Addressee(round_id=0, site=site, site_part=f"part of {site}".encode(), task_digest="a" * 64)
+        for site in reversed(sites)
+    ]
 
 
 def submission(opened: Round, site: str, payload: bytes | None = b"\x00payload") -> Submission:
@@ -128,7 +131,7 @@ def open_round(store: Store, state: RoundState = RoundState.COLLECTING) -> tuple
     return store.run_tx("arrange", work)
 
 
-def latest_state(tx: Tx, session_id: int) -> StoredState | None:
+def latest_state(tx: Tx, session_id: int) -> bytes | None:
     """Return the engine's state after the last round."""
     for number in range(100, -1, -1):
         state = tx.states.get(session_id, number)

@@ -56,7 +56,7 @@ FAILING_FOR = timedelta(minutes=10)
 KEPT_FOR = timedelta(days=30)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Notification:
     """One notification to one recipient by one channel.
 
@@ -71,9 +71,9 @@ class Notification:
     recipient: str
     channel: Channel
     body: Body
+    state: DeliveryState = DeliveryState.WAITING
     created_at: datetime
     due_at: datetime
-    state: DeliveryState = DeliveryState.WAITING
     attempts: int = 0
     lease_token: str | None = None
     ended_at: datetime | None = None

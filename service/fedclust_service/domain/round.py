@@ -62,7 +62,7 @@ class Lease:
     expires_at: datetime
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """A round of a session; ``common`` is the canonical binary form of the task's common part.
 
@@ -74,7 +74,6 @@ class Round:
     phase: str
     state: RoundState
     needs_all: bool
-    common: bytes
     opened_at: datetime
     deadline: datetime
     overdue_since: datetime | None = None
@@ -84,9 +83,11 @@ class Round:
     attempts: int = 0
     aggregation_s: float | None = None
     metrics: dict[str, float] | None = None
+    #: Last, so that SQLite reads the other columns without reading a long value's pages.
+    common: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Addressee:
     """A site that a round addresses, with its part of the task.
 
@@ -95,9 +96,9 @@ class Addressee:
 
     round_id: int
     site: str
-    site_part: bytes
     task_digest: str
     released: bool = False
+    site_part: bytes
 
 
 # --- when a round stops collecting ----------------------------------------------------------------

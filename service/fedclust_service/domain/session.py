@@ -91,14 +91,14 @@ class Session:
     state: SessionState
     version: int
     created_at: datetime
-    study: str | None = None
     started_at: datetime | None = None
-    held_at: datetime | None = None
-    deaths: int = 0
     ended_at: datetime | None = None
     stopped_because: str | None = None
     failure: str | None = None
     scrubbed_at: datetime | None = None
+    study: str | None = None
+    held_at: datetime | None = None
+    deaths: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ class Participation:
     features: tuple[str, ...] = ()
     min_group_size: int | None = None
     size_band: str | None = None
-    table_id: str | None = None
-    separate_groups: bool = False
-    other_persons: bool = False
-    points_short: bool = False
     sdk_version: str | None = None
     joined_at: datetime | None = None
     left_at: datetime | None = None
+    table_id: str | None = None
+    separate_groups: bool = False
     refused_task: str | None = None
+    other_persons: bool = False
+    points_short: bool = False

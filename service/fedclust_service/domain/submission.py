@@ -21,5 +21,5 @@ class Submission:
     sha256: str
     size: int
     empty: bool
-    payload: bytes | None
     received_at: datetime
+    payload: bytes | None

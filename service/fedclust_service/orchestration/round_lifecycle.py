@@ -104,7 +104,7 @@ def open_round(uow: UnitOfWork, session: Session, opening: Opening) -> Round:
         deadline=now + timedelta(seconds=definition_of(session).policy.round_timeout_s),
     )
     addressees = [
-        Addressee(0, site, part, digest)
+        Addressee(round_id=0, site=site, site_part=part, task_digest=digest)
         for site, (part, digest) in opening.parts.items()
         if site in joined
     ]

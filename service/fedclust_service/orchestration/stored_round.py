@@ -53,13 +53,12 @@ def load_round(
     """Read a round; unless ``whole``, without payloads."""
     check_tasks(current, tx.rounds.addressees(current.id))
     participations = tx.participations.list(session.id)
-    state = tx.states.get(session.id, current.number - 1)
     job = Job(
         session=session.name,
         definition=session.definition,
         number=current.number,
         phase=current.phase,
-        state=None if state is None else state.state,
+        state=tx.states.get(session.id, current.number - 1),
         roster=joined_sites(participations),
         masks=masks_of(plan, participations),
         silent=silent_sites(participations),

@@ -24,7 +24,7 @@ from fedclust_service.store.errors import (
     UrlRefused,
 )
 from fedclust_service.store.listen import Listener
-from fedclust_service.store.results import StoredResult, StoredState
+from fedclust_service.store.results import StoredResult
 from fedclust_service.store.rounds import DueRound, RoundChanges, RoundView, WaitingRound
 from fedclust_service.store.site_views import SiteView
 from fedclust_service.store.store import Store, TxMetrics
@@ -54,7 +54,6 @@ __all__ = [
     "StoreUnavailable",
     "StoredReceipt",
     "StoredResult",
-    "StoredState",
     "Tx",
     "TxMetrics",
     "Unwritable",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import structlog
 from sqlalchemy import (
@@ -49,6 +50,14 @@ class Repository:
         # All at once: a cursor that an error leaves half read keeps its snapshot in SQLite's pool.
         return self._all(query, **asked).mappings().all()
 
+    def _one(self, make: Callable[..., T], query: Executable, **asked: Any) -> T | None:
+        """Return what ``make`` makes of the columns of a row; None if there is none."""
+        row = self._row(query, **asked)
+        return None if row is None else make(**row)
+
+    def _list(self, make: Callable[..., T], query: Executable, **asked: Any) -> list[T]:
+        return [make(**row) for row in self._rows(query, **asked)]
+
     def _changed(self, statement: Executable, **asked: Any) -> bool:
         """Run an UPDATE and return whether it changed one row."""
         return self._all(statement, **asked).rowcount == 1
@@ -80,7 +89,7 @@ class Repository:
     ) -> list[T]:
         """Read rows in one query; if one is damaged, one by one without the damaged ones."""
         try:
-            return [make(**row) for row in self._rows(ids.with_only_columns(*columns))]
+            return self._list(make, ids.with_only_columns(*columns))
         except (ValueError, TypeError, DBAPIError) as error:
             if not is_unreadable(error):
                 raise
@@ -114,26 +123,39 @@ def unindexed(column: ColumnElement[str]) -> ColumnElement[str]:
     return column.concat("")
 
 
-def names(columns: Iterable[NamedColumn[Any]]) -> tuple[str, ...]:
-    """Return the names of the columns, for `split`."""
-    return tuple(column.name for column in columns)
+@dataclass(frozen=True)
+class Part(Generic[T]):
+    """A part of joined rows: the columns of one table, and what ``make`` makes of them."""
+
+    make: Callable[..., T]
+    columns: Sequence[NamedColumn[Any]]
+
+    @property
+    def labelled(self) -> list[Label[Any]]:
+        """The columns, under names that are unique in the query."""
+        return [
+            column.label(f"{column.table.name}__{column.name}")
+            if isinstance(column, Column)
+            else column.label(None)
+            for column in self.columns
+        ]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
 
 
-def labelled(columns: Iterable[NamedColumn[Any]]) -> list[Label[Any]]:
-    """Return the columns of a joined table under names that are unique in the query."""
-    return [
-        column.label(f"{column.table.name}__{column.name}")
-        if isinstance(column, Column)
-        else column.label(None)
-        for column in columns
-    ]
+def split(row: Sequence[Any], *parts: Part[Any]) -> list[Any]:
+    """Return what the parts of a joined row make, in their selected order.
 
-
-def split(row: Sequence[Any], *parts: tuple[str, ...]) -> list[Row]:
-    """Split a joined row into the columns named in each of ``parts``, in the selected order."""
-    found: list[Row] = []
+    None for a part of which there is no row: all its columns are null.
+    """
+    found: list[Any] = []
     start = 0
     for part in parts:
-        found.append(dict(zip(part, row[start : start + len(part)], strict=True)))
-        start += len(part)
+        values = row[start : start + len(part.names)]
+        there = any(value is not None for value in values)
+        found.append(part.make(**dict(zip(part.names, values, strict=True))) if there else None)
+        start += len(part.names)
     return found

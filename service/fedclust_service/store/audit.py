@@ -68,7 +68,7 @@ class Audit(Repository):
             query = query.where(*_conditions(search))
             if search.part:
                 query = query.where(self._contains(search.part.lower()))
-        return [AuditEntry(**row) for row in self._rows(query)]
+        return self._list(AuditEntry, query)
 
     def began(self) -> datetime | None:
         """Return the time of the first entry, with which a coordinator begins."""
@@ -223,7 +223,7 @@ class AuditChain(Repository):
     def about(self, subject: str, after: int, limit: int) -> Sequence[AuditEntry]:
         """Return sealed entries of one subject after the number ``after``, by number."""
         query = select(tables.audit).where(_A.subject == subject, _A.number > after)
-        return [AuditEntry(**row) for row in self._rows(query.order_by(_A.number).limit(limit))]
+        return self._list(AuditEntry, query.order_by(_A.number).limit(limit))
 
     def last_of(self, subject: str, actions: frozenset[str]) -> dict[str, int | None]:
         """Return the number of a subject's last entry with each of these actions.

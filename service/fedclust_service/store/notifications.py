@@ -40,21 +40,19 @@ class Notifications(Repository):
 
     def get(self, notification_id: str) -> Notification | None:
         """Return one row."""
-        row = self._row(select(tables.notifications).where(_N.id == notification_id))
-        return Notification(**row) if row else None
+        query = select(tables.notifications).where(_N.id == notification_id)
+        return self._one(Notification, query)
 
     def due(self, channel: Channel, now: datetime) -> Notification | None:
         """Return the oldest waiting row that is due, if any."""
-        row = self._row(_DUE, channel=channel, now=now)
-        return Notification(**row) if row else None
+        return self._one(Notification, _DUE, channel=channel, now=now)
 
     def older(self, than: Notification) -> Notification | None:
         """Return the recipient's oldest row that waits for its next attempt, if it is older."""
         query = select(tables.notifications).where(
             *_waiting_for_attempt(than), _N.created_at < than.created_at
         )
-        row = self._row(query.order_by(_N.created_at, _N.id).limit(1))
-        return Notification(**row) if row else None
+        return self._one(Notification, query.order_by(_N.created_at, _N.id).limit(1))
 
     def take(self, seen: Notification, token: str, until: datetime) -> bool:
         """Take a waiting row until a time; False if another worker has changed it since."""

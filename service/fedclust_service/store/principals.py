@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, select, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, labelled, names, split
+from fedclust_service.store._sql import Part, Repository, split
 
 _P, _T = tables.principals.c, tables.tokens.c
+TOKEN, PRINCIPAL = Part(Token, list(_T)), Part(Principal, list(_P))
+_OWNED = select(*TOKEN.labelled, *PRINCIPAL.labelled)
+_OWNED = _OWNED.join(tables.principals, _P.id == _T.principal_id)
 # This runs with every request. Building a statement costs more than running it.
-_OWNER = (
-    select(tables.tokens, *labelled(_P))
-    .join(tables.principals, _P.id == _T.principal_id)
-    .where(_T.id == bindparam("id"))
-)
-TOKEN_COLUMNS, PRINCIPAL_COLUMNS = names(_T), names(_P)
+_OWNER = _OWNED.where(_T.id == bindparam("id"))
 
 
 class Principals(Repository):
@@ -47,8 +46,7 @@ class Principals(Repository):
     def get(self, role: Role, name: str) -> Principal | None:
         """Return the principal of a role by its name."""
         query = select(tables.principals).where(_P.role == role, _P.name == name)
-        row = self._row(query)
-        return Principal(**row) if row else None
+        return self._one(Principal, query)
 
     def list(
         self, role: Role, limit: int, after: str | None = None, part: str | None = None
@@ -62,7 +60,7 @@ class Principals(Repository):
             query = query.where(_P.name.contains(part, autoescape=True))
         if after is not None:
             query = query.where(_P.name > after)
-        return [Principal(**row) for row in self._rows(query.limit(limit))]
+        return self._list(Principal, query.limit(limit))
 
     def existing(self, role: Role, names: Collection[str]) -> frozenset[str]:
         """Return which of ``names`` a role has, including disabled ones."""
@@ -117,15 +115,12 @@ class Tokens(Repository):
     def with_owner(self, token_id: str) -> tuple[Token, Principal] | None:
         """Return a token as `get` does, with its principal."""
         row = self._all(_OWNER, id=token_id).one_or_none()
-        if row is None:
-            return None
-        shown, owner = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
-        return Token(**shown), Principal(**owner)
+        return None if row is None else _owned(row)
 
     def list_for(self, principal_id: int) -> Sequence[Token]:
         """Return all tokens of a principal, oldest first."""
         query = select(tables.tokens).where(_T.principal_id == principal_id)
-        return [Token(**row) for row in self._rows(query.order_by(_T.created_at, _T.id))]
+        return self._list(Token, query.order_by(_T.created_at, _T.id))
 
     def any_valid(self, role: Role, at: datetime) -> bool:
         """Whether an enabled principal of a role has a token that is valid at a time."""
@@ -147,17 +142,11 @@ class Tokens(Repository):
             later.c.expires_at > _T.expires_at,
         )
         query = (
-            select(tables.tokens, *labelled(_P))
-            .join(tables.principals, _P.id == _T.principal_id)
-            .where(_T.expires_at > now, _T.expires_at <= by, _T.revoked_at.is_(None))
+            _OWNED.where(_T.expires_at > now, _T.expires_at <= by, _T.revoked_at.is_(None))
             .where(_P.disabled.is_(False), ~replaced)
             .order_by(_T.expires_at, _T.id)
         )
-        found = []
-        for row in self._all(query):
-            shown, owner = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
-            found.append((Token(**shown), Principal(**owner)))
-        return found
+        return [_owned(row) for row in self._all(query)]
 
     def any_unrevoked(self) -> bool:
         """Whether any token was never revoked. Expired ones count: the clock may be wrong."""
@@ -179,3 +168,8 @@ class Tokens(Repository):
         earlier = _T.last_used_at.is_(None) | (_T.last_used_at < at)
         one = update(tables.tokens).where(_T.id == token_id, earlier)
         self._all(one.values(last_used_at=at))
+
+
+def _owned(row: Sequence[Any]) -> tuple[Token, Principal]:
+    token, owner = split(row, TOKEN, PRINCIPAL)
+    return token, owner

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import bindparam, select
 
-from fedclust.wire.codec import sha256
+from fedclust.wire import codec
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository
 from fedclust_service.store.errors import DataDamaged
 
-_NUMBERED = select(tables.states).where(
-    tables.states.c.session_id == bindparam("session_id"),
-    tables.states.c.round_number == bindparam("round_number"),
+_S, _R = tables.states.c, tables.results.c
+_NUMBERED = select(_S.state, _S.sha256).where(
+    _S.session_id == bindparam("session_id"), _S.round_number == bindparam("round_number")
 )
-
-
-@dataclass(frozen=True)
-class StoredState:
-    """The engine's state after a round, in canonical binary form."""
-
-    session_id: int
-    round_number: int
-    state: bytes
 
 
 @dataclass(frozen=True)
@@ -46,20 +38,17 @@ class States(Repository):
             "session_id": session_id,
             "round_number": round_number,
             "state": state,
-            "sha256": sha256(state),
+            "sha256": codec.sha256(state),
         }
         key = ("session_id", "round_number")
         self._insert(tables.states, values, key, "the round has a state")
 
-    def get(self, session_id: int, round_number: int) -> StoredState | None:
+    def get(self, session_id: int, round_number: int) -> bytes | None:
         """Return the state after one round; None once scrubbed. DataDamaged if its hash differs."""
         row = self._row(_NUMBERED, session_id=session_id, round_number=round_number)
-        if row is None:
-            return None
-        values = dict(row)
-        if values.pop("sha256") != sha256(values["state"]):
+        if row is not None and row["sha256"] != codec.sha256(row["state"]):
             raise DataDamaged("state")
-        return StoredState(**values)
+        return None if row is None else row["state"]
 
 
 class Results(Repository):
@@ -74,17 +63,16 @@ class Results(Repository):
             "result": result,
             "provenance": provenance,
             "completed_at": completed_at,
-            "sha256": sha256(result + provenance),
+            "sha256": codec.sha256(result + provenance),
         }
         self._insert(tables.results, values, ("session_id",), "the session has a result")
 
     def get(self, session_id: int) -> StoredResult | None:
         """Return a session's result; DataDamaged if its hash differs."""
-        t = tables.results
-        row = self._row(select(t).where(t.c.session_id == session_id))
-        if row is None:
-            return None
-        values = dict(row)
-        if values.pop("sha256") != sha256(values["result"] + values["provenance"]):
-            raise DataDamaged("result")
-        return StoredResult(**values)
+        return self._one(_intact, select(tables.results).where(_R.session_id == session_id))
+
+
+def _intact(*, sha256: str | None, **columns: Any) -> StoredResult:
+    if sha256 != codec.sha256(columns["result"] + columns["provenance"]):
+        raise DataDamaged("result")
+    return StoredResult(**columns)

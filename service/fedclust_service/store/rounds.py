@@ -27,7 +27,7 @@ from fedclust_service.domain.round import Addressee, Lease, Round, RoundState, T
 from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, Row, names
+from fedclust_service.store._sql import Part, Repository
 from fedclust_service.store.submissions import SUMMARY
 
 _R, _A = tables.rounds.c, tables.addressees.c
@@ -104,15 +104,15 @@ class Rounds(Repository):
 
     def get(self, session_id: int, number: int) -> Round | None:
         """Return one round of a session."""
-        return self._one(_NUMBERED, session_id=session_id, number=number)
+        return self._one(_round, _NUMBERED, session_id=session_id, number=number)
 
     def get_by_id(self, round_id: int) -> Round | None:
         """Return a round by id."""
-        return self._one(_BY_ID, id=round_id)
+        return self._one(_round, _BY_ID, id=round_id)
 
     def latest(self, session_id: int) -> Round | None:
         """Return the session's last round."""
-        return self._one(_LATEST, session_id=session_id)
+        return self._one(_round, _LATEST, session_id=session_id)
 
     def list(self, session_id: int, limit: int, after: int | None = None) -> Sequence[Round]:
         """Return at most ``limit`` rounds by number, after the number ``after``.
@@ -124,7 +124,7 @@ class Rounds(Repository):
         query = query.order_by(_R.number).limit(limit)
         if after is not None:
             query = query.where(_R.number > after)
-        return [_round(**row) for row in self._rows(query)]
+        return self._list(_round, query)
 
     def numbers(self, session_id: int) -> dict[int, int]:
         """Return the number of each round of a session by its id, without reading tasks."""
@@ -137,8 +137,7 @@ class Rounds(Repository):
         return self._readable("round", ids, _DUE_COLUMNS, DueRound, self._due_by_id)
 
     def _due_by_id(self, round_id: int) -> DueRound | None:
-        row = self._row(select(*_DUE_COLUMNS).where(_R.id == round_id))
-        return DueRound(**row) if row else None
+        return self._one(DueRound, select(*_DUE_COLUMNS).where(_R.id == round_id))
 
     def counts(self, now: datetime) -> RoundCounts:
         """Count rounds by state, overdue ones and leased ones."""
@@ -216,7 +215,7 @@ class Rounds(Repository):
     def addressees(self, round_id: int) -> Sequence[Addressee]:
         """Return all sites that a round addresses, including released ones, sorted by site."""
         query = select(tables.addressees).where(_A.round_id == round_id).order_by(_A.site)
-        return [Addressee(**row) for row in self._rows(query)]
+        return self._list(Addressee, query)
 
     def turnout(self, round_id: int) -> Turnout:
         """Count a round's answers and addressees, in the database: there may be a thousand."""
@@ -226,10 +225,6 @@ class Rounds(Repository):
         """Stop waiting for a site; False if it is not addressed or was released before."""
         held = _A.round_id == round_id, _A.site == site, _A.released.is_(False)
         return self._changed(update(tables.addressees).where(*held).values(released=True))
-
-    def _one(self, query: Executable, **asked: Any) -> Round | None:
-        row = self._row(query, **asked)
-        return _round(**row) if row else None
 
     def _set(self, statement: Executable, round_id: int, **values: Any) -> bool:
         return self._changed(statement, _id=round_id, **values)
@@ -261,7 +256,6 @@ _OF_SESSION = select(tables.rounds).where(_R.session_id == bindparam("session_id
 _NUMBERED = _OF_SESSION.where(_R.number == bindparam("number"))
 _LATEST = _OF_SESSION.order_by(_R.number.desc()).limit(1)
 _AGGREGATING = select(_R.id).where(_R.state == RoundState.AGGREGATING).order_by(_R.id)
-PARTS = (names(_R), names(_A), names(SUMMARY))
 
 # An UPDATE sets the columns that it is executed with.
 _IN_STATE = update(tables.rounds).where(_R.id == bindparam("_id"), _R.state == bindparam("_state"))
@@ -300,15 +294,10 @@ def _lease_values(lease: Lease) -> dict[str, Any]:
     }
 
 
-def round_view(found: Row, part: Row, answer: Row) -> RoundView:
-    """Return a round with a site's part and answer, from their columns."""
-    return RoundView(
-        _round(**found),
-        Addressee(**part) if part["site"] is not None else None,
-        Submission(**answer) if answer["site"] is not None else None,
-    )
-
-
 def _round(**columns: Any) -> Round:
     token, holder, expires_at = (columns.pop(name) for name in _NO_LEASE)
     return Round(**columns, lease=None if token is None else Lease(token, holder, expires_at))
+
+
+#: A round, a site's part of its task, and the site's answer, as joined rows have them.
+ROUND_PARTS = (Part(_round, list(_R)), Part(Addressee, list(_A)), Part(Submission, SUMMARY))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Executable, bindparam, delete, func, literal, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, literal, select, update
 
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
@@ -19,6 +18,7 @@ _BY_ID = select(tables.sessions).where(_S.id == bindparam("id"))
 _LOCK_BY_NAME = _BY_NAME.with_for_update(key_share=True)
 _LOCK_BY_ID = _BY_ID.with_for_update(key_share=True)
 _UPDATE = update(tables.sessions).where(_S.id == bindparam("session_id"))
+_CHANGING = ("state", "started_at", "held_at", "deaths", "ended_at", "stopped_because", "failure")
 _TOUCH = _UPDATE.values(version=_S.version + 1)
 _VERSION = select(_S.name, _S.version).where(_S.id == bindparam("id"))
 _OF_SESSION = select(tables.participations).where(_P.session_id == bindparam("session_id"))
@@ -49,11 +49,11 @@ class Sessions(Repository):
 
     def get(self, name: str) -> Session | None:
         """Return a session by name, without locking it."""
-        return self._one(_BY_NAME, name=name)
+        return self._one(Session, _BY_NAME, name=name)
 
     def get_by_id(self, session_id: int) -> Session | None:
         """Return a session by id, without locking it."""
-        return self._one(_BY_ID, id=session_id)
+        return self._one(Session, _BY_ID, id=session_id)
 
     def lock(self, name: str) -> Session | None:
         """Return a session by name and lock it until this transaction ends.
@@ -62,26 +62,16 @@ class Sessions(Repository):
         first. Later reads see what the previous holder committed. On PostgreSQL the lock is FOR NO
         KEY UPDATE: inserts with a foreign key to the session do not wait for it.
         """
-        return self._one(_LOCK_BY_NAME, name=name)
+        return self._one(Session, _LOCK_BY_NAME, name=name)
 
     def lock_by_id(self, session_id: int) -> Session | None:
         """Return and lock a session by its id, as `lock` does."""
-        return self._one(_LOCK_BY_ID, id=session_id)
+        return self._one(Session, _LOCK_BY_ID, id=session_id)
 
     def update(self, session: Session) -> None:
         """Write state, times and reasons. ``version`` is not written: `touch` raises it."""
-        self._all(
-            _UPDATE.values(
-                state=session.state,
-                started_at=session.started_at,
-                held_at=session.held_at,
-                deaths=session.deaths,
-                ended_at=session.ended_at,
-                stopped_because=session.stopped_because,
-                failure=session.failure,
-            ),
-            session_id=session.id,
-        )
+        values = {name: getattr(session, name) for name in _CHANGING}
+        self._all(_UPDATE.values(values), session_id=session.id)
 
     def touch(self, session_id: int) -> int:
         """Increase the session's version by one and return it; waiters wake after the commit.
@@ -144,7 +134,7 @@ class Sessions(Repository):
             query = query.where(_S.name == name)
         if after_id is not None:
             query = query.where(_S.id < after_id)
-        return [Session(**row) for row in self._rows(query)]
+        return self._list(Session, query)
 
     def counts(self) -> dict[SessionState, int]:
         """Return how many sessions are in each state."""
@@ -155,7 +145,7 @@ class Sessions(Repository):
         """Return all sessions that have not ended, oldest first, without damaged ones."""
         states = [state for state in SessionState if not state.ended]
         query = select(_S.id).where(_S.state.in_(states)).order_by(_S.id)
-        return self._readable("session", query, list(_S), Session, self.get_by_id)
+        return self._whole(query)
 
     def answered_by_all(self, limit: int) -> Sequence[Session]:
         """Return the newest recruiting sessions that wait for no invited site, without damaged."""
@@ -170,7 +160,7 @@ class Sessions(Repository):
             .order_by(_S.id.desc())
             .limit(limit)
         )
-        return self._readable("session", query, list(_S), Session, self.get_by_id)
+        return self._whole(query)
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
         """Return ended sessions with payloads past their retention time, without damaged ones."""
@@ -180,11 +170,10 @@ class Sessions(Repository):
             .order_by(_S.ended_at, _S.id)
             .limit(limit)
         )
-        return self._readable("session", query, list(_S), Session, self.get_by_id)
+        return self._whole(query)
 
-    def _one(self, query: Executable, **asked: Any) -> Session | None:
-        row = self._row(query, **asked)
-        return Session(**row) if row else None
+    def _whole(self, ids: Select[int]) -> Sequence[Session]:
+        return self._readable("session", ids, list(_S), Session, self.get_by_id)
 
 
 class Participations(Repository):
@@ -197,12 +186,11 @@ class Participations(Repository):
 
     def get(self, session_id: int, site: str) -> Participation | None:
         """Return one site's participation."""
-        row = self._row(_PARTICIPATION, session_id=session_id, site=site)
-        return Participation(**row) if row else None
+        return self._one(Participation, _PARTICIPATION, session_id=session_id, site=site)
 
     def list(self, session_id: int) -> Sequence[Participation]:
         """Return all participations of a session, sorted by site."""
-        return [Participation(**row) for row in self._rows(_PARTICIPATIONS, session_id=session_id)]
+        return self._list(Participation, _PARTICIPATIONS, session_id=session_id)
 
     def refusals(self, session_id: int) -> dict[str, str]:
         """Return the sites that have refused a task, with the rule that it broke."""

@@ -10,14 +10,14 @@ from sqlalchemy import ColumnElement, bindparam, delete, select, update
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.sign_in import SignIn
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, labelled, names, split
-from fedclust_service.store.principals import PRINCIPAL_COLUMNS, TOKEN_COLUMNS
+from fedclust_service.store._sql import Part, Repository, split
+from fedclust_service.store.principals import PRINCIPAL, TOKEN
 
 _S, _T, _P = tables.sign_ins.c, tables.tokens.c, tables.principals.c
-_COLUMNS = names(_S)
+_SIGN_IN = Part(SignIn, list(_S))
 # This runs with every request of a page. Building a statement costs more than running it.
 _OWNER = (
-    select(tables.sign_ins, *labelled(_T), *labelled(_P))
+    select(*_SIGN_IN.labelled, *TOKEN.labelled, *PRINCIPAL.labelled)
     .join(tables.tokens, _T.id == _S.token_id)
     .join(tables.principals, _P.id == _T.principal_id)
     .where(_S.id == bindparam("id"))
@@ -36,8 +36,8 @@ class SignIns(Repository):
         row = self._all(_OWNER, id=sign_in_id).one_or_none()
         if row is None:
             return None
-        shown, token, owner = split(row, _COLUMNS, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
-        return SignIn(**shown), Token(**token), Principal(**owner)
+        shown, token, owner = split(row, _SIGN_IN, TOKEN, PRINCIPAL)
+        return shown, token, owner
 
     def open(self, role: Role, name: str, now: datetime, used_after: datetime) -> Sequence[SignIn]:
         """Return a principal's sign-ins that have not ended and whose tokens are valid.
@@ -53,7 +53,7 @@ class SignIns(Repository):
             .where(_S.ended_at.is_(None), _S.ends_at > now, _S.last_used_at > used_after)
             .order_by(_S.created_at.desc(), _S.id)
         )
-        return [SignIn(**row) for row in self._rows(query)]
+        return self._list(SignIn, query)
 
     def touch_used(self, sign_in_id: str, at: datetime) -> None:
         """Record when a sign-in was last used; the time never moves backwards."""

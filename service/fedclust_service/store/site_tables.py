@@ -34,8 +34,7 @@ class SiteTables(Repository):
 
     def get(self, site: str, table_id: str) -> SiteTable | None:
         """Return what was accepted of a table; None if the site has not used it."""
-        row = self._row(_ONE, site=site, table_id=table_id)
-        return SiteTable(**row) if row else None
+        return self._one(SiteTable, _ONE, site=site, table_id=table_id)
 
     def any(self, site: str) -> bool:
         """Whether the site has used a table."""
@@ -46,7 +45,7 @@ class SiteTables(Repository):
         query = _OF_SITE.order_by(_T.table_id).limit(limit)
         if after is not None:
             query = query.where(_T.table_id > after)
-        return [SiteTable(**row) for row in self._rows(query, site=site)]
+        return self._list(SiteTable, query, site=site)
 
     def put(self, table: SiteTable) -> None:
         """Write what was accepted of a table, in place of what was accepted before."""

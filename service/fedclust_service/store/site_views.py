@@ -5,6 +5,8 @@ The statements are built once: building a statement costs more than running it.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
@@ -12,10 +14,9 @@ from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func,
 from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.session import Participation, Session
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, labelled, names, split
-from fedclust_service.store.principals import PRINCIPAL_COLUMNS, TOKEN_COLUMNS
-from fedclust_service.store.rounds import PARTS, RoundView, round_view
-from fedclust_service.store.submissions import SUMMARY
+from fedclust_service.store._sql import Part, Repository, split
+from fedclust_service.store.principals import PRINCIPAL, TOKEN
+from fedclust_service.store.rounds import ROUND_PARTS, RoundView
 
 
 class SiteView(NamedTuple):
@@ -34,9 +35,12 @@ class TokenView(NamedTuple):
     seen: SiteView | None
 
 
-_SESSION = [*labelled(tables.sessions.c), *labelled(tables.participations.c)]
-_ROUND = [*labelled(tables.rounds.c), *labelled(tables.addressees.c), *labelled(SUMMARY)]
-_SESSION_PARTS = (names(tables.sessions.c), names(tables.participations.c))
+_SEEN = (
+    Part(Session, list(tables.sessions.c)),
+    Part(Participation, list(tables.participations.c)),
+    *ROUND_PARTS,
+)
+_OWNED = (TOKEN, PRINCIPAL, *_SEEN)
 
 
 def _with_round(start: FromClause, site: ColumnElement[str], *, latest: bool) -> FromClause:
@@ -57,15 +61,18 @@ def _with_round(start: FromClause, site: ColumnElement[str], *, latest: bool) ->
 def _by_token(*, latest: bool) -> Select[Any]:
     t, o, s = tables.tokens, tables.principals, tables.sessions
     known = t.join(o, o.c.id == t.c.principal_id).outerjoin(s, s.c.name == bindparam("session"))
-    columns = [*labelled(t.c), *labelled(o.c), *_SESSION, *_ROUND]
     joined = _with_round(known, o.c.name, latest=latest)
-    return select(*columns).select_from(joined).where(t.c.id == bindparam("token"))
+    return _select(_OWNED).select_from(joined).where(t.c.id == bindparam("token"))
 
 
 def _by_name(*, latest: bool) -> Select[Any]:
     s = tables.sessions
     joined = _with_round(s, bindparam("site"), latest=latest)
-    return select(*_SESSION, *_ROUND).select_from(joined).where(s.c.name == bindparam("session"))
+    return _select(_SEEN).select_from(joined).where(s.c.name == bindparam("session"))
+
+
+def _select(parts: Iterable[Part[Any]]) -> Select[Any]:
+    return select(*itertools.chain.from_iterable(part.labelled for part in parts))
 
 
 _BY_TOKEN = {latest: _by_token(latest=latest) for latest in (True, False)}
@@ -86,8 +93,8 @@ class SiteViews(Repository):
         row = self._all(query, token=token_id, session=name, number=number).one_or_none()
         if row is None:
             return None
-        shown, owner, *rest = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS, *_SESSION_PARTS, *PARTS)
-        return TokenView(Token(**shown), Principal(**owner), _seen(*rest))
+        token, owner, *seen = split(row, *_OWNED)
+        return TokenView(token, owner, _seen(*seen))
 
     def by_name(
         self, name: str, site: str, number: int | None = None, *, lock: bool = False
@@ -99,14 +106,10 @@ class SiteViews(Repository):
             self._all(_LOCK, session=name)
         query = _BY_NAME[number is None]
         row = self._all(query, session=name, site=site, number=number).one_or_none()
-        return None if row is None else _seen(*split(row, *_SESSION_PARTS, *PARTS))
+        return None if row is None else _seen(*split(row, *_SEEN))
 
 
-def _seen(shown: Any, own: Any, *parts: Any) -> SiteView | None:
-    if shown["id"] is None:
+def _seen(session: Any, own: Any, *in_round: Any) -> SiteView | None:
+    if session is None:
         return None
-    return SiteView(
-        Session(**shown),
-        Participation(**own) if own["site"] is not None else None,
-        round_view(*parts) if parts[0]["id"] is not None else None,
-    )
+    return SiteView(session, own, None if in_round[0] is None else RoundView(*in_round))

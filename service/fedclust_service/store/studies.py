@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from fedclust_service.domain.study import Study
 from fedclust_service.store import tables
@@ -32,7 +31,7 @@ class Studies(Repository):
 
     def get(self, name: str) -> Study | None:
         """Return a study by name, without locking it."""
-        return self._one(select(tables.studies).where(_T.name == name))
+        return self._one(Study, select(tables.studies).where(_T.name == name))
 
     def lock(self, name: str) -> Study | None:
         """Return a study by name and lock it until this transaction ends.
@@ -40,7 +39,7 @@ class Studies(Repository):
         A transaction that creates a session of the study, or deletes the study, takes this lock
         first.
         """
-        return self._one(select(tables.studies).where(_T.name == name).with_for_update())
+        return self._one(Study, select(tables.studies).where(_T.name == name).with_for_update())
 
     def names(self, study_id: int, site: str) -> bool:
         """Whether a study names a site."""
@@ -66,7 +65,7 @@ class Studies(Repository):
             query = query.where(_T.id.in_(select(_N.study_id).where(_N.site == site)))
         if after_id is not None:
             query = query.where(_T.id < after_id)
-        return [Study(**row) for row in self._rows(query)]
+        return self._list(Study, query)
 
     def session_counts(
         self, names: Collection[str], *, created_by: str | None = None, site: str | None = None
@@ -89,7 +88,3 @@ class Studies(Repository):
         """Delete a study; ConstraintViolated if a session belongs to it."""
         self._all(delete(tables.study_sites).where(_N.study_id == study_id))
         self._all(delete(tables.studies).where(_T.id == study_id))
-
-    def _one(self, query: Select[Any]) -> Study | None:
-        row = self._row(query)
-        return Study(**row) if row else None

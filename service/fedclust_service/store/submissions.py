@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, func, literal, select, update
 
 from fedclust.wire.codec import sha256
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository, Row
+from fedclust_service.store._sql import Repository
 from fedclust_service.store.errors import DataDamaged
 
 _S = tables.submissions.c
@@ -58,17 +58,15 @@ class Submissions(Repository):
 
     def get(self, round_id: int, site: str) -> Submission | None:
         """Return one site's answer with its payload; DataDamaged if the payload's hash differs."""
-        row = self._row(_OF_ROUND.where(_S.site == site), round_id=round_id)
-        return _intact(row) if row else None
+        return self._one(_intact, _OF_ROUND.where(_S.site == site), round_id=round_id)
 
     def summary(self, round_id: int, site: str) -> Submission | None:
         """Return one site's answer, without its payload."""
-        row = self._row(_ONE, round_id=round_id, site=site)
-        return Submission(**row) if row else None
+        return self._one(Submission, _ONE, round_id=round_id, site=site)
 
     def list(self, round_id: int) -> Sequence[Submission]:
         """Return a round's answers with their payloads, sorted by site. Raises as `get`."""
-        return [_intact(row) for row in self._rows(_OF_ROUND, round_id=round_id)]
+        return self._list(_intact, _OF_ROUND, round_id=round_id)
 
     def size(self, round_id: int) -> tuple[int, int]:
         """Return how many answers a round has, and how many bytes their bodies had."""
@@ -89,19 +87,14 @@ class Submissions(Repository):
             query = query.where(_S.session_id == session_id)
         if round_id is not None:
             query = query.where(_S.round_id == round_id)
-        return [Submission(**row) for row in self._rows(query)]
+        return self._list(Submission, query)
 
     def receipts(
         self, session_id: int, site: str, limit: int, after: int | None = None
     ) -> Sequence[StoredReceipt]:
         """Return at most ``limit`` answers of a site by round, after the round number ``after``."""
         query = _RECEIPTS if after is None else _RECEIPTS.where(_R.number > after)
-        found = []
-        for row in self._rows(query.limit(limit), session_id=session_id, site=site):
-            values = dict(row)
-            number, kept = values.pop("number"), values.pop("kept")
-            found.append(StoredReceipt(number, Submission(**values), payload_kept=kept))
-        return found
+        return self._list(_receipt, query.limit(limit), session_id=session_id, site=site)
 
     def scrub(self, session_id: int, at: datetime) -> int:
         """Delete a session's payloads and engine states; hashes, sizes and receipts stay.
@@ -122,9 +115,12 @@ def _hash_of(payload: bytes | None) -> str | None:
     return None if payload is None else sha256(payload)
 
 
-def _intact(row: Row) -> Submission:
+def _intact(*, payload_sha256: str | None, **columns: Any) -> Submission:
     """Return a row's answer; DataDamaged if the payload's hash differs."""
-    values = dict(row)
-    if values.pop("payload_sha256") != _hash_of(values["payload"]):
-        raise DataDamaged("submission", values["site"])
-    return Submission(**values)
+    if payload_sha256 != _hash_of(columns["payload"]):
+        raise DataDamaged("submission", columns["site"])
+    return Submission(**columns)
+
+
+def _receipt(*, number: int, kept: bool, **columns: Any) -> StoredReceipt:
+    return StoredReceipt(number, Submission(**columns), kept)

@@ -1,5 +1,7 @@
 """The tables. Nothing outside ``store/`` imports them; `docs/data_model.md` explains them.
 
+Most have the columns of a dataclass of `fedclust_service.domain`, which their rows become.
+
 Deleted are only sessions that nobody joined, studies without a session, the engine's states of
 scrubbed sessions, old notifications and old sign-ins. Times are aware and in UTC on both databases.
 Text that the database compares or sorts uses the binary collation, so that both databases sort site
@@ -9,15 +11,21 @@ names as Python does.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, ClassVar, cast
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
+    Column,
     DateTime,
     Dialect,
+    Float,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -30,24 +38,19 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.types import TypeEngine
-from sqlmodel import Field, SQLModel
 
 from fedclust.wire.codec import canonical_json
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.notification import Channel, DeliveryState, NotificationKind
-from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import ParticipationState, SessionState
+from fedclust_service.domain.access import AuditEntry, Principal, Token
+from fedclust_service.domain.notification import Notification
+from fedclust_service.domain.round import Addressee, Round
+from fedclust_service.domain.session import Participation, Session
+from fedclust_service.domain.sign_in import SignIn
+from fedclust_service.domain.site_table import SiteTable
+from fedclust_service.domain.study import Study
+from fedclust_service.domain.submission import Submission
 
 SCHEMA_REVISION = "0001"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
-
-NAMING = {
-    "pk": "pk_%(table_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-}
 
 
 class Whole(TypeDecorator[int]):
@@ -140,374 +143,202 @@ class CanonicalJson(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
-    allowed = ", ".join(f"'{value.value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({allowed})", name=column)
+#: The columns of fields, by the fields' types.
+_TYPES: Mapping[Any, type[TypeEngine[Any]]] = {
+    str: Word,
+    int: Whole,
+    float: Float,
+    bool: Boolean,
+    bytes: LargeBinary,
+    datetime: UtcDateTime,
+    tuple: Names,
+    dict: CanonicalJson,
+    Mapping: CanonicalJson,
+}
 
 
-class Row(SQLModel):
-    """The base of all tables, with metadata that names every constraint."""
+def _columns(
+    record: type, *, key: Collection[str] = ("id",), **types: type[TypeEngine[Any]]
+) -> Iterator[Column[Any] | CheckConstraint]:
+    """Yield a column for each field of a dataclass, and a check for each enumeration.
 
-    metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMING)
-
-
-class PrincipalRow(Row, table=True):
-    """Operators, analysts and sites."""
-
-    __tablename__ = "principals"
-    __table_args__ = (UniqueConstraint("role", "name"), _one_of("role", Role))
-
-    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    role: Role = Field(sa_type=_stored(Role))
-    name: str = Field(sa_type=Word)
-    title: str = Field(sa_type=Text)
-    disabled: bool
-    created_at: datetime = Field(sa_type=UtcDateTime)
-    last_seen_at: datetime | None = Field(sa_type=UtcDateTime)
-    email: str | None = Field(sa_type=Text)
-
-
-class TokenRow(Row, table=True):
-    """Tokens. Of the secret only the HMAC is stored; its key is not in the database."""
-
-    __tablename__ = "tokens"
-    __table_args__ = (
-        ForeignKeyConstraint(["principal_id"], ["principals.id"]),
-        Index(None, "principal_id"),
-    )
-
-    id: str = Field(primary_key=True, sa_type=Word)
-    principal_id: int = Field(sa_type=Whole)
-    secret_hmac: str = Field(sa_type=Word)
-    created_at: datetime = Field(sa_type=UtcDateTime)
-    expires_at: datetime = Field(sa_type=UtcDateTime)
-    revoked_at: datetime | None = Field(sa_type=UtcDateTime)
-    last_used_at: datetime | None = Field(sa_type=UtcDateTime)
-
-
-class SignInRow(Row, table=True):
-    """Sign-ins: browsers that have exchanged a token for a cookie. Of the cookie only the HMAC."""
-
-    __tablename__ = "sign_ins"
-    __table_args__ = (
-        ForeignKeyConstraint(["token_id"], ["tokens.id"]),
-        Index(None, "token_id"),
-        Index(None, "ends_at"),
-    )
-
-    id: str = Field(primary_key=True, sa_type=Word)
-    token_id: str = Field(sa_type=Word)
-    secret_hmac: str = Field(sa_type=Word)
-    created_at: datetime = Field(sa_type=UtcDateTime)
-    last_used_at: datetime = Field(sa_type=UtcDateTime)
-    ends_at: datetime = Field(sa_type=UtcDateTime)
-    ended_at: datetime | None = Field(sa_type=UtcDateTime)
-
-
-class StudyRow(Row, table=True):
-    """Studies: what several sessions have in common."""
-
-    __tablename__ = "studies"
-    __table_args__ = (UniqueConstraint("name"), Index(None, "created_by", "id"))
-
-    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    name: str = Field(sa_type=Word)
-    definition: bytes = Field(sa_type=LargeBinary)
-    definition_sha256: str = Field(sa_type=Word)
-    created_by: str = Field(sa_type=Word)
-    created_at: datetime = Field(sa_type=UtcDateTime)
-
-
-class StudySiteRow(Row, table=True):
-    """The sites that a study names."""
-
-    __tablename__ = "study_sites"
-    __table_args__ = (
-        ForeignKeyConstraint(["study_id"], ["studies.id"]),
-        Index(None, "site", "study_id"),
-    )
-
-    study_id: int = Field(primary_key=True, sa_type=Whole)
-    site: str = Field(primary_key=True, sa_type=Word)
-
-
-class SessionRow(Row, table=True):
-    """Sessions. ``version`` increases with every change that a request may wait for."""
-
-    __tablename__ = "sessions"
-    __table_args__ = (
-        UniqueConstraint("name"),
-        ForeignKeyConstraint(["study"], ["studies.name"]),
-        Index(None, "study", "id"),
-        _one_of("state", SessionState),
-        Index(None, "state", "ended_at"),
-        Index(None, "state", "id"),
-        Index(None, "created_by", "id"),
-        Index(
-            "ix_sessions_not_scrubbed",
-            "ended_at",
-            sqlite_where=text("scrubbed_at IS NULL"),
-            postgresql_where=text("scrubbed_at IS NULL"),
-        ),
-    )
-
-    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    name: str = Field(sa_type=Word)
-    algorithm: str = Field(sa_type=Word)
-    method_version: int
-    definition: bytes = Field(sa_type=LargeBinary)
-    definition_sha256: str = Field(sa_type=Word)
-    request_sha256: str = Field(sa_type=Word)
-    created_by: str = Field(sa_type=Word)
-    state: SessionState = Field(sa_type=_stored(SessionState))
-    version: int = Field(sa_type=Whole)
-    created_at: datetime = Field(sa_type=UtcDateTime)
-    started_at: datetime | None = Field(sa_type=UtcDateTime)
-    ended_at: datetime | None = Field(sa_type=UtcDateTime)
-    stopped_because: str | None = Field(sa_type=Text)
-    failure: str | None = Field(sa_type=Text)
-    scrubbed_at: datetime | None = Field(sa_type=UtcDateTime)
-    study: str | None = Field(sa_type=Word)
-    held_at: datetime | None = Field(sa_type=UtcDateTime)
-    deaths: int
-
-
-class ParticipationRow(Row, table=True):
-    """One site in one session, with its consents and declarations."""
-
-    __tablename__ = "participations"
-    __table_args__ = (
-        ForeignKeyConstraint(["session_id"], ["sessions.id"]),
-        _one_of("state", ParticipationState),
-        Index(None, "site", "session_id"),
-        Index(
-            "ix_participations_refused_task",
-            "session_id",
-            sqlite_where=text("refused_task IS NOT NULL"),
-            postgresql_where=text("refused_task IS NOT NULL"),
-        ),
-    )
-
-    session_id: int = Field(primary_key=True, sa_type=Whole)
-    site: str = Field(primary_key=True, sa_type=Word)
-    state: ParticipationState = Field(sa_type=_stored(ParticipationState))
-    invited_at: datetime = Field(sa_type=UtcDateTime)
-    definition_sha256: str | None = Field(sa_type=Word)
-    two_sites_with: str | None = Field(sa_type=Word)
-    protection_none: bool
-    features: tuple[str, ...] = Field(sa_type=Names)
-    min_group_size: int | None = Field(sa_type=Whole)
-    size_band: str | None = Field(sa_type=Word)
-    sdk_version: str | None = Field(sa_type=Word)
-    joined_at: datetime | None = Field(sa_type=UtcDateTime)
-    left_at: datetime | None = Field(sa_type=UtcDateTime)
-    table_id: str | None = Field(sa_type=Word)
-    separate_groups: bool
-    refused_task: str | None = Field(sa_type=Word)
-    other_persons: bool
-    points_short: bool
-
-
-class SiteTableRow(Row, table=True):
-    """The change of a site's protected table that was accepted last."""
-
-    __tablename__ = "site_tables"
-
-    site: str = Field(primary_key=True, sa_type=Word)
-    table_id: str = Field(primary_key=True, sa_type=Word)
-    number: int = Field(sa_type=Whole)
-    head: str = Field(sa_type=Word)
-    accepted_at: datetime = Field(sa_type=UtcDateTime)
-
-
-class RoundRow(Row, table=True):
-    """Rounds, and the lease of the process that aggregates one."""
-
-    __tablename__ = "rounds"
-    __table_args__ = (
-        ForeignKeyConstraint(["session_id"], ["sessions.id"]),
-        UniqueConstraint("session_id", "number"),
-        _one_of("state", RoundState),
-        CheckConstraint(
-            "(lease_token IS NULL) = (lease_holder IS NULL)"
-            " AND (lease_token IS NULL) = (lease_expires_at IS NULL)",
-            name="lease_whole",
-        ),
-        CheckConstraint("lease_token IS NULL OR state = 'aggregating'", name="lease_state"),
-        Index(None, "state", "deadline"),
-    )
-
-    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    session_id: int = Field(sa_type=Whole)
-    number: int
-    phase: str = Field(sa_type=Word)
-    state: RoundState = Field(sa_type=_stored(RoundState))
-    needs_all: bool
-    opened_at: datetime = Field(sa_type=UtcDateTime)
-    deadline: datetime = Field(sa_type=UtcDateTime)
-    overdue_since: datetime | None = Field(sa_type=UtcDateTime)
-    closed_at: datetime | None = Field(sa_type=UtcDateTime)
-    close_reason: str | None = Field(sa_type=Text)
-    lease_token: str | None = Field(sa_type=Word)
-    lease_holder: str | None = Field(sa_type=Word)
-    lease_expires_at: datetime | None = Field(sa_type=UtcDateTime)
-    attempts: int
-    aggregation_s: float | None
-    metrics: dict[str, float] | None = Field(sa_type=CanonicalJson)
-    # Last, so that SQLite reads the other columns without reading a long value's pages.
-    common: bytes = Field(sa_type=LargeBinary)
-
-
-class AddresseeRow(Row, table=True):
-    """The sites that a round addresses, each with its part of the task."""
-
-    __tablename__ = "addressees"
-    __table_args__ = (ForeignKeyConstraint(["round_id"], ["rounds.id"]),)
-
-    round_id: int = Field(primary_key=True, sa_type=Whole)
-    site: str = Field(primary_key=True, sa_type=Word)
-    task_digest: str = Field(sa_type=Word)
-    released: bool
-    site_part: bytes = Field(sa_type=LargeBinary)
-
-
-class SubmissionRow(Row, table=True):
-    """The sites' answers: at most one row for each round and site."""
-
-    __tablename__ = "submissions"
-    __table_args__ = (
-        ForeignKeyConstraint(["session_id"], ["sessions.id"]),
-        ForeignKeyConstraint(["round_id", "site"], ["addressees.round_id", "addressees.site"]),
-        UniqueConstraint("round_id", "site"),
-        Index(None, "session_id"),
-    )
-
-    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    session_id: int = Field(sa_type=Whole)
-    round_id: int = Field(sa_type=Whole)
-    site: str = Field(sa_type=Word)
-    phase: str = Field(sa_type=Word)
-    sha256: str = Field(sa_type=Word)
-    size: int = Field(sa_type=Whole)
-    empty: bool
-    received_at: datetime = Field(sa_type=UtcDateTime)
-    payload: bytes | None = Field(sa_type=LargeBinary)
-    payload_sha256: str | None = Field(sa_type=Word)
-
-
-class StateRow(Row, table=True):
-    """The engine's state after every round, from which a crashed aggregation restarts."""
-
-    __tablename__ = "states"
-    __table_args__ = (ForeignKeyConstraint(["session_id"], ["sessions.id"]),)
-
-    session_id: int = Field(primary_key=True, sa_type=Whole)
-    round_number: int = Field(primary_key=True, sa_type=Integer)
-    state: bytes = Field(sa_type=LargeBinary)
-    sha256: str | None = Field(sa_type=Word)
-
-
-class ResultRow(Row, table=True):
-    """Results of completed sessions. Provenance is separate: it differs between platforms.
-
-    ``sha256`` is the hash of the result followed by the provenance.
+    ``types`` are the columns whose type does not follow from the field. A dataclass in a field has
+    columns of its own, which are null together.
     """
-
-    __tablename__ = "results"
-    __table_args__ = (ForeignKeyConstraint(["session_id"], ["sessions.id"]),)
-
-    session_id: int = Field(primary_key=True, sa_type=Whole)
-    completed_at: datetime = Field(sa_type=UtcDateTime)
-    result: bytes = Field(sa_type=LargeBinary)
-    provenance: bytes = Field(sa_type=LargeBinary)
-    sha256: str | None = Field(sa_type=Word)
-
-
-class AuditRow(Row, table=True):
-    """The audit trail. Rows are only appended; the sealer adds ``number`` and ``hash`` once."""
-
-    __tablename__ = "audit"
-    __table_args__ = (
-        Index(None, "subject", "id"),
-        Index(None, "actor", "id"),
-        Index(None, "action", "id"),
-        Index(None, "actor", "action", "id"),
-        Index(None, "number", unique=True),
-        Index(None, "subject", "number"),
-    )
-
-    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    at: datetime = Field(sa_type=UtcDateTime)
-    actor: str = Field(sa_type=Word)
-    action: str = Field(sa_type=Word)
-    subject: str = Field(sa_type=Word)
-    details: dict[str, Any] = Field(sa_type=CanonicalJson)
-    number: int | None = Field(sa_type=Whole)
-    hash: str | None = Field(sa_type=Word)
+    for name, hint in get_type_hints(record).items():
+        kinds = set(get_args(hint) if isinstance(hint, UnionType) else (hint,))
+        null = NoneType in kinds
+        (kind,) = kinds - {NoneType}
+        if is_dataclass(kind):
+            for part in fields(kind):
+                yield Column(f"{name}_{part.name}", _TYPES[get_type_hints(kind)[part.name]])
+            continue
+        stored = types.get(name) or _TYPES.get(get_origin(kind) or kind) or _stored(kind)
+        yield Column(name, stored, primary_key=name in key, nullable=null)
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            allowed = ", ".join(f"'{value.value}'" for value in kind)
+            yield CheckConstraint(f"{name} IN ({allowed})", name=name)
 
 
-class ChainRow(Row, table=True):
-    """The last sealed entry of the audit trail and the sealer's lease. One row."""
-
-    __tablename__ = "audit_chain"
-    __table_args__ = (
-        CheckConstraint("(lease_holder IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
-    )
-
-    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
-    number: int = Field(sa_type=Whole)
-    hash: str = Field(sa_type=Word)
-    lease_holder: str | None = Field(sa_type=Word)
-    lease_expires_at: datetime | None = Field(sa_type=UtcDateTime)
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
 
 
-class NotificationRow(Row, table=True):
-    """The outbox: a row for each notification, recipient and channel."""
-
-    __tablename__ = "notifications"
-    __table_args__ = (
-        UniqueConstraint("kind", "subject", "cause", "recipient"),
-        _one_of("kind", NotificationKind),
-        _one_of("channel", Channel),
-        _one_of("state", DeliveryState),
-        Index(None, "state", "channel", "due_at"),
-        Index(None, "ended_at"),
-    )
-
-    id: str = Field(primary_key=True, sa_type=Word)
-    kind: NotificationKind = Field(sa_type=_stored(NotificationKind))
-    subject: str = Field(sa_type=Word)
-    cause: str = Field(sa_type=Word)
-    recipient: str = Field(sa_type=Word)
-    channel: Channel = Field(sa_type=_stored(Channel))
-    body: dict[str, Any] = Field(sa_type=CanonicalJson)
-    state: DeliveryState = Field(sa_type=_stored(DeliveryState))
-    created_at: datetime = Field(sa_type=UtcDateTime)
-    due_at: datetime = Field(sa_type=UtcDateTime)
-    attempts: int
-    lease_token: str | None = Field(sa_type=Word)
-    ended_at: datetime | None = Field(sa_type=UtcDateTime)
-    failure: str | None = Field(sa_type=Text)
+def _partial_index(name: str, column: str, condition: str) -> Index:
+    where = text(condition)
+    return Index(name, column, sqlite_where=where, postgresql_where=where)
 
 
-def _sql_table(row: type[Row]) -> Table:
-    return cast(Table, row.__table__)  # type: ignore[attr-defined]  # SQLModel sets it at run time
-
-
-metadata = Row.metadata
-principals = _sql_table(PrincipalRow)
-tokens = _sql_table(TokenRow)
-sign_ins = _sql_table(SignInRow)
-studies = _sql_table(StudyRow)
-study_sites = _sql_table(StudySiteRow)
-sessions = _sql_table(SessionRow)
-participations = _sql_table(ParticipationRow)
-site_tables = _sql_table(SiteTableRow)
-rounds = _sql_table(RoundRow)
-addressees = _sql_table(AddresseeRow)
-submissions = _sql_table(SubmissionRow)
-states = _sql_table(StateRow)
-results = _sql_table(ResultRow)
-audit = _sql_table(AuditRow)
-audit_chain = _sql_table(ChainRow)
-notifications = _sql_table(NotificationRow)
+principals = Table(
+    "principals",
+    metadata,
+    *_columns(Principal, title=Text, email=Text),
+    UniqueConstraint("role", "name"),
+)
+# Of a token's secret only the HMAC is stored; its key is not in the database.
+tokens = Table(
+    "tokens",
+    metadata,
+    *_columns(Token),
+    ForeignKeyConstraint(["principal_id"], ["principals.id"]),
+    Index(None, "principal_id"),
+)
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    *_columns(SignIn),
+    ForeignKeyConstraint(["token_id"], ["tokens.id"]),
+    Index(None, "token_id"),
+    Index(None, "ends_at"),
+)
+studies = Table(
+    "studies",
+    metadata,
+    *_columns(Study),
+    UniqueConstraint("name"),
+    Index(None, "created_by", "id"),
+)
+# The sites that a study names.
+study_sites = Table(
+    "study_sites",
+    metadata,
+    Column("study_id", Whole, primary_key=True),
+    Column("site", Word, primary_key=True),
+    ForeignKeyConstraint(["study_id"], ["studies.id"]),
+    Index(None, "site", "study_id"),
+)
+sessions = Table(
+    "sessions",
+    metadata,
+    *_columns(Session, method_version=Integer, deaths=Integer, stopped_because=Text, failure=Text),
+    UniqueConstraint("name"),
+    ForeignKeyConstraint(["study"], ["studies.name"]),
+    Index(None, "study", "id"),
+    Index(None, "state", "ended_at"),
+    Index(None, "state", "id"),
+    Index(None, "created_by", "id"),
+    _partial_index("ix_sessions_not_scrubbed", "ended_at", "scrubbed_at IS NULL"),
+)
+participations = Table(
+    "participations",
+    metadata,
+    *_columns(Participation, key=("session_id", "site")),
+    ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+    Index(None, "site", "session_id"),
+    _partial_index("ix_participations_refused_task", "session_id", "refused_task IS NOT NULL"),
+)
+site_tables = Table("site_tables", metadata, *_columns(SiteTable, key=("site", "table_id")))
+# A round's lease is that of the process that aggregates it.
+rounds = Table(
+    "rounds",
+    metadata,
+    *_columns(Round, number=Integer, attempts=Integer, close_reason=Text),
+    ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+    UniqueConstraint("session_id", "number"),
+    CheckConstraint(
+        "(lease_token IS NULL) = (lease_holder IS NULL)"
+        " AND (lease_token IS NULL) = (lease_expires_at IS NULL)",
+        name="lease_whole",
+    ),
+    CheckConstraint("lease_token IS NULL OR state = 'aggregating'", name="lease_state"),
+    Index(None, "state", "deadline"),
+)
+addressees = Table(
+    "addressees",
+    metadata,
+    *_columns(Addressee, key=("round_id", "site")),
+    ForeignKeyConstraint(["round_id"], ["rounds.id"]),
+)
+# At most one row for each round and site.
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("id", Whole, primary_key=True),
+    *_columns(Submission),
+    Column("payload_sha256", Word),
+    ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+    ForeignKeyConstraint(["round_id", "site"], ["addressees.round_id", "addressees.site"]),
+    UniqueConstraint("round_id", "site"),
+    Index(None, "session_id"),
+)
+# A crashed aggregation restarts from the state after the round before it.
+states = Table(
+    "states",
+    metadata,
+    Column("session_id", Whole, primary_key=True),
+    Column("round_number", Integer, primary_key=True),
+    Column("state", LargeBinary, nullable=False),
+    Column("sha256", Word),
+    ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+)
+# Provenance is separate, because it differs between platforms. The hash is that of the result
+# followed by the provenance.
+results = Table(
+    "results",
+    metadata,
+    Column("session_id", Whole, primary_key=True),
+    Column("completed_at", UtcDateTime, nullable=False),
+    Column("result", LargeBinary, nullable=False),
+    Column("provenance", LargeBinary, nullable=False),
+    Column("sha256", Word),
+    ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+)
+# Rows are only appended; the sealer adds number and hash once.
+audit = Table(
+    "audit",
+    metadata,
+    *_columns(AuditEntry),
+    Index(None, "subject", "id"),
+    Index(None, "actor", "id"),
+    Index(None, "action", "id"),
+    Index(None, "actor", "action", "id"),
+    Index(None, "number", unique=True),
+    Index(None, "subject", "number"),
+)
+# The last sealed entry of the audit trail and the sealer's lease. One row.
+audit_chain = Table(
+    "audit_chain",
+    metadata,
+    Column("id", Whole, primary_key=True),
+    Column("number", Whole, nullable=False),
+    Column("hash", Word, nullable=False),
+    Column("lease_holder", Word),
+    Column("lease_expires_at", UtcDateTime),
+    CheckConstraint("(lease_holder IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
+)
+# The outbox: a row for each notification, recipient and channel.
+notifications = Table(
+    "notifications",
+    metadata,
+    *_columns(Notification, attempts=Integer, failure=Text),
+    UniqueConstraint("kind", "subject", "cause", "recipient"),
+    Index(None, "state", "channel", "due_at"),
+    Index(None, "ended_at"),
+)
