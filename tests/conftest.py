@@ -30,6 +30,7 @@ from support.running_order import mixed
 if TYPE_CHECKING:
     from fedclust_service.store import Store
     from support.clock import ManualClock
+    from support.command_line import CommandLine
     from support.databases import PostgresServer
 
 DATABASES = ("sqlite", "postgresql")
@@ -153,6 +154,16 @@ def all_clouds() -> Iterator[None]:
     few_clouds.draw(few_clouds.ALL)
     yield
     few_clouds.draw(few_clouds.FEW)
+
+
+@pytest.fixture
+def command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    """Return the command ``fedclust``, which runs in this process."""
+    from support.command_line import CommandLine
+
+    return CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture

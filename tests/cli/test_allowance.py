@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 from fedclust import errors
 from fedclust.cli import doctor
-from fedclust.cli import main as cli
 from fedclust.schema.feature import Feature
 from fedclust.site.allowance import Question
 from fedclust.site.charges import Charges
@@ -22,23 +20,23 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.state import SiteState
 from fedclust.wire.problems import problem
+from support.command_line import CommandLine
 from support.purpose import PURPOSE
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ROWS = np.random.default_rng(3).normal(size=(60, 2))
 
 
-class Desk:
+class Desk(CommandLine):
     """A site with one table, where ``fedclust`` runs in this process."""
 
     def __init__(
         self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
+        super().__init__(patch, capsys)
         patch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
-        self._patch, self._capsys = patch, capsys
         self.state = SiteState()
         self.charges = Charges(self.state)
-        self.out = self.err = ""
 
     def form(self, first: str = "p", **options: object) -> str:
         store, ids = CohortStore(self.state), [f"{first}{i}" for i in range(60)]
@@ -52,13 +50,6 @@ class Desk:
         )
         self.charges.charge(table, asked, NOW)
         return asked
-
-    def run(self, *arguments: str) -> int:
-        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        self.out, self.err = self._capsys.readouterr()
-        return int(ended.value.code or 0)
 
     def shown(self) -> str:
         assert self.run("allowance", "show") == 0

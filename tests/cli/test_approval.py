@@ -12,25 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust.cli import main as cli
 from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
+from support.command_line import CommandLine
 from support.fake_coordinator import URL, FakeCoordinator
 
 RNG = np.random.default_rng(8)
 OTHERS = {name: RNG.normal(size=(50, 2)) for name in ("alpha", "beta")}
 
 
-class Desk:
+class Desk(CommandLine):
     """The machine of a site whose settings require an approval."""
 
     def __init__(self, place: Path, capsys: pytest.CaptureFixture[str], patch: Any) -> None:
+        super().__init__(patch, capsys)
         self.place, self.page = place, place / "review.html"
-        self._capsys, self._patch = capsys, patch
         self.fake = FakeCoordinator(OTHERS, purpose="Which types of patients are there?")
-        self.out = self.err = ""
         self.data = place / "cohort.csv"
         with self.data.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["x", "y"], *RNG.normal(size=(60, 2)).tolist()])
@@ -44,11 +43,7 @@ class Desk:
     def run(self, *arguments: str) -> int:
         at = ("--coordinator", URL)
         given = () if arguments[0] in ("ledger", "data") else at
-        self._patch.setattr(sys, "argv", ["fedclust", *arguments, *given])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        self.out, self.err = self._capsys.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0
+        return super().run(*arguments, *given)
 
     def review(self, *more: str) -> int:
         given = ("--data", str(self.data), "--out", str(self.page))

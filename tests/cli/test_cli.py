@@ -27,6 +27,7 @@ from fedclust.schema.feature import Feature
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from fedclust_service import cli as service_cli
+from support.command_line import CommandLine
 from support.fake_coordinator import FakeCoordinator, answer, refusal
 from support.ledgers import body_lines
 
@@ -39,7 +40,7 @@ def rows(n: int, seed: int) -> np.ndarray:
 MINE = rows(60, 3)
 
 
-class Command:
+class Command(CommandLine):
     """Runs ``fedclust`` in this process against a coordinator that is not there."""
 
     def __init__(
@@ -48,9 +49,9 @@ class Command:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        self.path, self._patch, self._capsys = tmp_path, monkeypatch, capsys
+        super().__init__(monkeypatch, capsys)
+        self.path = tmp_path
         self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
-        self.out = self.err = ""
         self.token = tmp_path / "token"
         self.token.write_text("fcs_secret\n", "utf-8")
         self.token.chmod(0o600)
@@ -76,14 +77,9 @@ class Command:
         self._real = {name: getattr(options.Connection, name) for name in self._faked}
 
     def run(self, *arguments: str, real: bool = False) -> int:
-        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
         for name, way in (self._real if real else self._faked).items():
             self._patch.setattr(options.Connection, name, way)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        self.out, self.err = self._capsys.readouterr()
-        code = ended.value.code
-        return code if isinstance(code, int) else 0
+        return super().run(*arguments)
 
     def site(self, command: str, *arguments: str) -> int:
         shared = ("--token-file", str(self.token))
@@ -549,15 +545,10 @@ def test_a_stranger_behind_the_address(command: Command) -> None:
 
 
 def test_both_commands_print_their_version(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command_line: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fedclust", "--version"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
+    assert command_line.run("--version") == 0
+    assert command_line.out == f"fedclust {fedclust.__version__}\n"
     monkeypatch.setattr(sys, "argv", ["fedclust-service", "--version"])
     assert service_cli.main() == 0
-    assert capsys.readouterr().out.splitlines() == [
-        f"fedclust {fedclust.__version__}",
-        f"fedclust-service {fedclust.__version__}",
-    ]
+    assert capsys.readouterr().out == f"fedclust-service {fedclust.__version__}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from fedclust import errors, simulate
-from fedclust.cli import main as cli
 from fedclust.cli.session_options import read_clusters
 from fedclust.result.session_result import SessionResult
+from support.command_line import CommandLine
 
 SITES = {name: np.random.default_rng(i).normal(size=(40, 2)) for i, name in enumerate("abc")}
 
@@ -60,7 +60,7 @@ def test_a_result_at_each_k(swept: SessionResult) -> None:
 
 
 def test_new_rows_are_labelled_with_the_k_that_is_asked_for(
-    swept: SessionResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept: SessionResult, tmp_path: Path, command_line: CommandLine
 ) -> None:
     saved, data, labels = tmp_path / "r.fedclust", tmp_path / "new.csv", tmp_path / "labels.csv"
     swept.save(saved)
@@ -68,10 +68,7 @@ def test_new_rows_are_labelled_with_the_k_that_is_asked_for(
 
     def predict(*arguments: str) -> int:
         given = ["--data", str(data), "--out", str(labels), *arguments]
-        monkeypatch.setattr(sys, "argv", ["fedclust", "predict", str(saved), *given])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0)
+        return command_line.run("predict", str(saved), *given)
 
     for k in (None, 2, 3):
         assert predict(*([] if k is None else ["--k", str(k)])) == 0
@@ -83,7 +80,7 @@ def test_new_rows_are_labelled_with_the_k_that_is_asked_for(
 
 
 def test_simulate_prints_every_k_and_which_is_recommended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command_line: CommandLine
 ) -> None:
     given = []
     for name, rows in SITES.items():
@@ -93,12 +90,9 @@ def test_simulate_prints_every_k_and_which_is_recommended(
         given += ["--site", f"{name}={path}"]
 
     def run(*arguments: str) -> str:
-        command = ["fedclust", "simulate", "lloyd", *given, "--features", "x,y", *arguments]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code
-        return capsys.readouterr().out
+        command = ["simulate", "lloyd", *given, "--features", "x,y", *arguments]
+        assert command_line.run(*command) == 0
+        return command_line.out
 
     facts = json.loads(run("--clusters", "2-3", "--json"))
     assert [entry["n_clusters"] for entry in facts["sweep"]] == [2, 3]
@@ -109,7 +103,7 @@ def test_simulate_prints_every_k_and_which_is_recommended(
 
 
 def test_simulate_clusters_the_columns_of_numbers_and_never_the_id_column(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command_line: CommandLine
 ) -> None:
     given = []
     for name, rows in SITES.items():
@@ -119,18 +113,11 @@ def test_simulate_clusters_the_columns_of_numbers_and_never_the_id_column(
             csv.writer(file).writerows([["number", "ward", "x", "y"], *lines])
         given += ["--site", f"{name}={path}"]
 
-    def run(*arguments: str) -> int:
-        command = ["fedclust", "simulate", "lloyd", *given, "--clusters", "2", *arguments]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0)
-
     labels = tmp_path / "labels"
+    run = partial(command_line.run, "simulate", "lloyd", *given, "--clusters", "2")
     assert run("--json", "--id-column", "number", "--labels-dir", str(labels)) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["columns"] == ["x", "y"]
-    assert shown.err.splitlines() == [
+    assert json.loads(command_line.out)["columns"] == ["x", "y"]
+    assert command_line.err.splitlines() == [
         "warning: columns left out: ward (not numeric); to use others, name the features"
     ]
     first = next(iter(SITES))
@@ -141,9 +128,8 @@ def test_simulate_clusters_the_columns_of_numbers_and_never_the_id_column(
     expected = simulate("lloyd", SITES, config={"n_clusters": 2}, features=["x", "y"])
     assert [int(line[1]) for line in written] == expected.labels_[first].tolist()
     assert run("--json") == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["columns"] == ["x", "y"]
-    assert "number (looks like an identifier)" in shown.err
+    assert json.loads(command_line.out)["columns"] == ["x", "y"]
+    assert "number (looks like an identifier)" in command_line.err
     assert run("--features", "x,number", "--id-column", "number") == 2
     assert run("--id-column", "mrn") == 3
-    assert "'mrn'" in capsys.readouterr().err
+    assert "'mrn'" in command_line.err

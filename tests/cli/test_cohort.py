@@ -13,23 +13,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust.cli import main as cli
 from fedclust.site.state import SiteState
+from support.command_line import CommandLine
 from support.purpose import PURPOSE
 
 STATE = "state.sqlite3"
 
 
-class Command:
+class Command(CommandLine):
     """Runs ``fedclust cohort`` in this process."""
 
     def __init__(
         self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self.place, self._patch, self._capsys = place, patch, capsys
+        super().__init__(patch, capsys)
+        self.place = place
         self.state, self.data = place / "state", place / "cohort.csv"
         patch.setenv("FEDCLUST_STATE_DIR", str(self.state))
-        self.out = self.err = ""
 
     def write(self, n: int = 80, first: int = 0) -> None:
         rng = np.random.default_rng(first)
@@ -42,11 +42,7 @@ class Command:
     def fedclust(self, *arguments: str, typed: str | io.StringIO = "") -> int:
         stdin = io.StringIO(typed) if isinstance(typed, str) else typed
         self._patch.setattr(sys, "stdin", stdin)
-        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        self.out, self.err = self._capsys.readouterr()
-        return int(ended.value.code or 0)
+        return super().run(*arguments)
 
     def create(self, *arguments: str) -> int:
         named = ("--id-column", "mrn", "--features", "age,chol")

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust.cli import main as cli
 from fedclust.cli.participate import warn_unlabelled
+from support.command_line import CommandLine
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
@@ -108,22 +108,17 @@ class Desk:
     def __init__(
         self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self.place, self._patch, self._capsys = place, patch, capsys
+        self.place, self._patch, self._line = place, patch, CommandLine(patch, capsys)
         patch.chdir(place)
         patch.setenv("FEDCLUST_COORDINATOR", (place / "url").read_text("utf-8"))
         patch.delenv("FEDCLUST_TOKEN", raising=False)
 
     def run(self, account: str, line: str, stdin: str = "") -> Said:
-        words = shlex.split(line)
         self._patch.setenv("FEDCLUST_STATE_DIR", str(self.place / "states" / account))
         self._patch.setenv("FEDCLUST_TOKEN_FILE", f"{account}.token")
-        self._patch.setattr(sys, "argv", ["fedclust", *words])
         self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = self._capsys.readouterr()
-        code = ended.value.code
-        return Said(code if isinstance(code, int) else 0, out, err)
+        code = self._line.run(*shlex.split(line))
+        return Said(code, self._line.out, self._line.err)
 
     def definition(self, name: str, **changed: Any) -> None:
         """Write a definition to a file."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedclust.cli import main as cli
+from support.command_line import CommandLine
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
@@ -44,17 +43,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(place: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> Run:
     monkeypatch.chdir(place)
     monkeypatch.setenv("FEDCLUST_COORDINATOR", (place / "url").read_text("utf-8"))
     monkeypatch.setenv("FEDCLUST_TOKEN_FILE", "token")
 
     def fedclust(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["fedclust", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), " ".join((said.out + said.err).split())
+        code = command_line.run(*words)
+        return code, " ".join((command_line.out + command_line.err).split())
 
     return fedclust
 

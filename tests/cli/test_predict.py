@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 
 from fedclust import SessionResult, simulate
-from fedclust.cli import main as cli
+from support.command_line import CommandLine
 
 FEATURES = [
     {"name": "age", "unit": "years", "lower": 0, "upper": 120},
@@ -55,15 +54,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> Run:
     monkeypatch.chdir(folder)
 
     def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedclust", "predict", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, " ".join(shown.err.split())
+        code = command_line.run("predict", *words)
+        return code, command_line.out, " ".join(command_line.err.split())
 
     return run
 

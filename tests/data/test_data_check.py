@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.cli import main as cli
 from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
 from fedclust.cli.row_check import CheckedTable, RowCheck
@@ -23,6 +21,7 @@ from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
 from fedclust.site.state import SiteState
 from fedclust.wire.models import SessionCreate
+from support.command_line import CommandLine
 from support.fake_coordinator import FakeCoordinator
 from support.purpose import PURPOSE
 
@@ -207,14 +206,14 @@ FEATURES = (
 )
 
 
-class Office:
+class Office(CommandLine):
     """A data manager's desk: files, and the command."""
 
     def __init__(
         self, path: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self.path, self._patch, self._capsys = path, patch, capsys
-        self.out = self.err = ""
+        super().__init__(patch, capsys)
+        self.path = path
         n = 60
         rows = pd.DataFrame({"id": range(n), "alter": RNG.integers(30, 80, n) + 0.5})
         rows["chol_mmol"] = RNG.normal(5.5, 1, n).clip(3, 9)
@@ -232,13 +231,6 @@ class Office:
         patch.setattr(options.Connection, "client", lambda _c, *_a: asked.site(directory)._client)
         self.data = ("--data", str(path / "cohort.csv"))
         self.mapping = ("--mapping", str(path / "columns.toml"))
-
-    def run(self, *arguments: str) -> int:
-        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        self.out, self.err = self._capsys.readouterr()
-        return int(ended.value.code or 0)
 
 
 @pytest.fixture

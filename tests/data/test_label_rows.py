@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,12 +14,12 @@ import pandas as pd
 import pytest
 
 from fedclust import simulate
-from fedclust.cli import main as cli
 from fedclust.data import Dataset, DataWarning, load
 from fedclust.data import table as tables
 from fedclust.errors import DataError
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.feature import Feature
+from support.command_line import CommandLine
 
 FEATURES = [
     {"name": "x", "lower": 0, "upper": 12},
@@ -102,7 +101,7 @@ def test_predict_warns_of_values_outside_the_bounds(
     n_outside: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command_line: CommandLine,
     small_blocks: list[int],
 ) -> None:
     """Six values and a missing one; with more than half it may be another column or unit."""
@@ -113,13 +112,9 @@ def test_predict_warns_of_values_outside_the_bounds(
 
     def run(*more: str) -> str:
         words = ["predict", "heart.fedclust", "--data", "rows.csv", "--out", "labels.csv", *more]
-        monkeypatch.setattr(sys, "argv", ["fedclust", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == 0, shown.err
-        assert shown.out == ""
-        text = " ".join(shown.err.split())
+        assert command_line.run(*words) == 0, command_line.err
+        assert command_line.out == ""
+        text = " ".join(command_line.err.split())
         assert "6 rows labelled: labels.csv" in text
         return text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +11,13 @@ import pandas as pd
 import pytest
 
 from fedclust import Site, errors
-from fedclust.cli import main as cli
 from fedclust.client import Client
 from fedclust.site import prepare
 from fedclust.site.backup import back_up, restore
 from fedclust.site.charges import Charges
 from fedclust.site.progress import Progress
 from fedclust.site.state import SiteState
+from support.command_line import CommandLine
 from support.consortium import Consortium, declared
 from support.local_coordinator import local_coordinator
 
@@ -73,7 +72,7 @@ class Hospital:
 
 
 def test_points_at_a_real_coordinator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
 ) -> None:
     costs = {"died": 60}
     monkeypatch.setattr(prepare, "points_of", lambda _outcomes, _features: dict(costs))
@@ -102,12 +101,8 @@ def test_points_at_a_real_coordinator(
         token.chmod(0o600)
         monkeypatch.setenv("FEDCLUST_STATE_DIR", str(mine.state.directory))
         verify = ["ledger", "verify", "--against-coordinator", "--coordinator", local.base_url]
-        command = ["fedclust", *verify, "--token-file", str(token)]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert (ended.value.code or 0, mine.left) == (0, 60)
-        assert "40 points are charged since" in capsys.readouterr().out
+        assert (command_line.run(*verify, "--token-file", str(token)), mine.left) == (0, 60)
+        assert "40 points are charged since" in command_line.out
 
         # The newest state, from a backup: the coordinator confirms it. What was open stays spent.
         back_up(mine.state, new)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedclust import Client
-from fedclust.cli import main as cli
 from fedclust.cli.session_screen import ago
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
+from support.command_line import CommandLine
 from support.local_coordinator import local_coordinator
 
 Run = Callable[..., str]
@@ -75,17 +74,13 @@ def test_operators_read_who_is_late_since_when(
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> Run:
     def session(who: ApiCaller, name: str, *arguments: str) -> str:
         monkeypatch.setenv("FEDCLUST_COORDINATOR", who.base_url)
         monkeypatch.setenv("FEDCLUST_TOKEN", who.tokens[name])
         monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
-        monkeypatch.setattr(sys, "argv", ["fedclust", "session", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said, complaint = capsys.readouterr()
-        assert not ended.value.code, complaint
-        return said
+        assert command_line.run("session", *arguments) == 0, command_line.err
+        return command_line.out
 
     return session
 

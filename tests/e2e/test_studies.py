@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedclust.cli import main as cli
 from fedclust.client import Client
+from support.command_line import CommandLine
 from support.purpose import PURPOSE
 from support.server import running_server
 
@@ -41,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
 def run(
     place: tuple[str, Path],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command_line: CommandLine,
     tmp_path: Path,
 ) -> Run:
     """Run ``fedclust`` as somebody; return what it prints, with standard error."""
@@ -52,12 +51,8 @@ def run(
 
     def act(who: str, *arguments: str, code: int = 0) -> str:
         monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(folder / who))
-        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == code, shown.err
-        return shown.out if "--json" in arguments else shown.out + shown.err
+        assert command_line.run(*arguments) == code, command_line.err
+        return command_line.out + command_line.err * ("--json" not in arguments)
 
     return act
 

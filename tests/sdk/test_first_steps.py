@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedclust.cli import main as cli
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import SessionOptions, StudyOptions
 from fedclust.client import Client
@@ -21,6 +19,7 @@ from fedclust.client.session_request import read_model
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
 from fedclust.wire.models import SessionCreate
+from support.command_line import CommandLine
 from support.purpose import PURPOSE
 
 BODY: dict[str, Any] = {
@@ -35,7 +34,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> Run:
     """Run ``fedclust`` where no coordinator answers; return exit code and standard error."""
     token = tmp_path / "token"
     token.write_text("fco_secret\n", "utf-8")
@@ -44,11 +43,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(token))
 
     def act(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), capsys.readouterr().err
+        return command_line.run(*arguments), command_line.err
 
     return act
 

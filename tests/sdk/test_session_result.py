@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedclust import FederatedKMeans, SessionResult, simulate
-from fedclust.cli import main as cli
 from fedclust.client import Client
 from fedclust.errors import UsageError
 from fedclust.wire.models import AuditHead
+from support.command_line import CommandLine
 from support.consortium import Consortium, declared
 from support.server import running_server
 from support.timeouts import eventually
@@ -64,28 +65,31 @@ def test_an_analyst_labels_rows_as_the_site_does(
     assert other.own_sizes_ == at_site.own_sizes_ == (30, 30)
 
 
-def test_the_command_writes_what_predict_reads(
+@pytest.fixture
+def run(
     finished: tuple[Consortium, SessionResult],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    consortium, at_site = finished
+    command_line: CommandLine,
+) -> Callable[..., str]:
+    """Run ``fedclust`` as the analyst; return what it prints, with standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDCLUST_COORDINATOR", consortium.url)
-    (tmp_path / "token").write_text(consortium.analyst_token, "utf-8")
-    (tmp_path / "token").chmod(0o600)
-    monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", finished[0].url)
+    monkeypatch.setenv("FEDCLUST_TOKEN", finished[0].analyst_token)
+
+    def act(*arguments: str, code: int = 0) -> str:
+        assert command_line.run(*arguments) == code, command_line.err
+        return command_line.out + command_line.err
+
+    return act
+
+
+def test_the_command_writes_what_predict_reads(
+    finished: tuple[Consortium, SessionResult], tmp_path: Path, run: Callable[..., str]
+) -> None:
+    _, at_site = finished
     lines = ["x0,x1", *(f"{a},{b}" for a, b in ROWS["oslo"])]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n", "utf-8")
-
-    def run(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == code, shown.err
-        return shown.out + shown.err
 
     said = run("session", "result", "heart", "--result-out", "heart.fedclust")
     assert "fedclust predict heart.fedclust" in said
@@ -98,24 +102,11 @@ def test_the_command_writes_what_predict_reads(
 
 def test_the_command_writes_an_ro_crate(
     finished: tuple[Consortium, SessionResult],
-    tmp_path: Path,
+    run: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     consortium, _ = finished
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDCLUST_COORDINATOR", consortium.url)
-    (tmp_path / "token").write_text(consortium.analyst_token, "utf-8")
-    (tmp_path / "token").chmod(0o600)
-    monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(tmp_path / "token"))
-
-    def run(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedclust", "session", "result", "heart", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == code, shown.err
-        return shown.out + shown.err
+    run = partial(run, "session", "result", "heart")
 
     def head() -> AuditHead | None:
         return client.result("heart").provenance.audit_head
