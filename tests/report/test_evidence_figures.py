@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from fedclust.errors import UsageError
-from fedclust.result import Facts, Figure, Plots, html
+from fedclust.result.drawing import Figure
+from fedclust.result.facts import Facts
 from fedclust.result.figures.flow import MOST_STAGES, draw_flow
 from fedclust.result.figures.map import MOST_NAMED_SITES, cluster_places, site_places
+from fedclust.result.figures.plots import Plots
 from fedclust.result.one_cloud import chosen_text, short_verdict
+from fedclust.result.page import html
 from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability
 from fedclust.schema.result import SweepEntry
 from fedclust.schema.transfer import SiteTransfer, Transfer
@@ -95,11 +98,6 @@ def test_stability_is_never_shown_without_the_verdict(
     assert words_of(Plots(facts).stability()).count(says) == 3
     assert short_verdict(facts.result) == short
     check_drawing(Plots(facts).stability())
-
-
-def test_without_stability_there_is_none_to_draw() -> None:
-    with pytest.raises(UsageError, match="set the option `stability`"):
-        Plots(facts_of(MEANS, NAMES)).stability()
 
 
 # --- from K to K ----------------------------------------------------------------------------------
@@ -202,10 +200,18 @@ def test_an_own_cluster_that_was_not_found_leaves_a_gap() -> None:
     check_drawing(figure)
 
 
-def test_without_transfer_no_site_has_own_clusters() -> None:
-    for given in (None, _transfer({"a": None, "b": SPLIT * 0})):
-        with pytest.raises(UsageError, match="set the option `transfer`"):
-            Plots(facts_of(MEANS, NAMES, transfer=given)).own_clusters()
+def test_what_was_not_measured_is_not_drawn() -> None:
+    nothing = facts_of(MEANS, NAMES, profile=None)
+    no_persons = facts_of(MEANS, NAMES, transfer=_transfer({"a": None, "b": SPLIT * 0}))
+    for draw, reason in (
+        (Plots(nothing).stability, "set the option `stability`"),
+        (Plots(nothing).own_clusters, "set the option `transfer`"),
+        (Plots(no_persons).own_clusters, "set the option `transfer`"),
+        (Plots(nothing).profile, "no differences between clusters are known"),
+        (Plots(nothing).centroids, "set the option `evidence`"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            draw()
 
 
 # --- the map --------------------------------------------------------------------------------------
@@ -269,11 +275,10 @@ def test_a_map_of_many_sites_and_columns_stays_legible() -> None:
 
 def test_without_two_axes_of_all_persons_there_is_no_map() -> None:
     flat = _axes(axes=np.eye(4, 2) * [1.0, 0.0], shares=np.array([1.0, 0.0]))
-    for given, reason in ((None, "set the option `evidence`"), (flat, "along one axis")):
-        facts = facts_of(MEANS, NAMES, axes=given)
-        with pytest.raises(UsageError, match=reason):
-            Plots(facts).centroids()
-        assert "The centroids in own units" in html(facts)
+    facts = facts_of(MEANS, NAMES, axes=flat)
+    with pytest.raises(UsageError, match="along one axis"):
+        Plots(facts).centroids()
+    assert "The centroids in own units" in html(facts)
 
 
 # --- the number of clusters -----------------------------------------------------------------------

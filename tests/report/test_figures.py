@@ -11,9 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.result import Facts, sections
 from fedclust.result.drawing import PALETTE, Figure, ink_on, labels, line_chart, tag, ticks
-from fedclust.result.figures import difference_colour
+from fedclust.result.facts import Facts
+from fedclust.result.figures.profile import difference_colour
+from fedclust.result.page import sections
 from support.method_variants import TRIED
 from support.site_rows import blobs
 

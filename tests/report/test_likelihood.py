@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from fedclust import simulate
-from fedclust.result import Facts, json_text, sections
+from fedclust.result.facts import Facts
+from fedclust.result.page import sections
+from fedclust.result.tables import json_text
 
 
 def rows_of_sites() -> list[Any]:

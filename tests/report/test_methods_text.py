@@ -20,7 +20,9 @@ from pydantic import ValidationError
 from fedclust import engine, simulate
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
-from fedclust.result import Facts, bibtex, methods_text, sections
+from fedclust.result.facts import Facts
+from fedclust.result.methods_text import bibtex, methods_text
+from fedclust.result.page import html
 from fedclust.result.references import cited, entries
 from fedclust.schema.evidence import CloudComparison, Stability
 from fedclust.schema.feature import Feature
@@ -152,6 +154,9 @@ def test_the_text_of_a_result() -> None:
     found = bibtex(facts)
     assert set(re.findall(r"^@\w+\{(\w+),", found, re.M)) == set(cited(EXPECTED))
     assert "version 0.1.0" in found
+    page = html(facts)
+    assert "<p>We clustered 100 persons" in page
+    assert "@misc{fedclust," in page
 
 
 def test_typical_values_are_not_called_means() -> None:
@@ -470,10 +475,3 @@ def test_the_wheel_has_the_references() -> None:
     assert data.exists()
     git = subprocess.run(["git", "check-ignore", str(data)], cwd=ROOT, check=False)
     assert git.returncode != 0
-
-
-def test_the_report_has_the_text_and_the_references() -> None:
-    section = next(each for each in sections(facts_of()) if each.key == "methods")
-    assert section.title == "Methods"
-    assert "<p>We clustered 100 persons" in section.html
-    assert "@misc{fedclust," in section.html

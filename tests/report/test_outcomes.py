@@ -11,7 +11,8 @@ import pytest
 
 from fedclust.cli.result_output import show_outcomes
 from fedclust.errors import UsageError
-from fedclust.result import Facts, Plots, csv_text, json_text, sections
+from fedclust.result.facts import Facts
+from fedclust.result.figures.plots import Plots
 from fedclust.result.outcomes import (
     CANNOT_TELL,
     cluster_lines,
@@ -21,6 +22,8 @@ from fedclust.result.outcomes import (
     p_text,
 )
 from fedclust.result.overview import frame, html_overview, text_overview
+from fedclust.result.page import sections
+from fedclust.result.tables import csv_text, json_text
 from fedclust.schema.outcomes import Estimate, Outcomes
 from support.outcome_results import (
     AT_LEAST,

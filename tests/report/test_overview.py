@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
@@ -32,34 +31,11 @@ from fedclust.wire.models import (
     SessionEntry,
     SitePresence,
 )
+from support.html_page import Page
 from support.site_rows import blobs
 
 HOSTILE = "<script>alert(1)</script>&'\""
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-
-
-class _Fragment(HTMLParser):
-    """Collects tags and words of a fragment; fails on tags that are not closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self._open: list[str] = []
-        self.words = ""
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        assert not [name for name, _ in attrs if name.startswith("on") or name in ("src", "href")]
-        self.tags.append(tag)
-        self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
 
 
 def definition(d: int, name: str = "x", n_sites: int = 3) -> Definition:
@@ -200,9 +176,9 @@ def test_a_repr_fits_a_screen(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["site", "analyst", "entry", "status", "preview"])
 def test_a_notebook_gets_escaped_markup_and_no_colour_of_text(kind: str) -> None:
     text = SHOWN[kind]._repr_html_()
-    page = _Fragment(text)
+    page = Page(text)
 
-    assert "script" not in page.tags
+    assert "script" not in page.names
     assert len(text) < 150_000
     assert "fedclust" in text
     assert "body{" not in text
@@ -236,7 +212,7 @@ def test_a_result_says_what_was_found(swept: Any) -> None:
     assert "K = 3 is recommended, of 2 numbers of clusters from 2 to 3" in repr(swept)
     assert "clearer than one cloud (p < 0.001), 3 of 3 clusters stand apart" in repr(swept)
     assert "recommended" not in repr(swept.at(2))
-    words = _Fragment(swept._repr_html_()).words
+    words = Page(swept._repr_html_()).words
     assert "Persons by site" in words
     assert "Numbers of clusters that were compared" in words
 
@@ -245,7 +221,7 @@ def test_every_warning_and_an_unknown_entry_are_shown() -> None:
     known = np.array([[True, False], [True, True]])
     found = outcome(2, 2, mask=known, warnings=("first <b>", "second"), profile=None)
     result = site_result(found, definition(2))
-    text, page = repr(result), _Fragment(result._repr_html_())
+    text, page = repr(result), Page(result._repr_html_())
 
     for warning in ("first <b>", "second"):
         assert f"warning: {warning}" in text
@@ -286,10 +262,13 @@ def test_frames_hold_what_the_result_does(swept: Any) -> None:
 
 
 def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="nothing to compare"):
-        swept.at(2).to_frame("k")
-    with pytest.raises(UsageError, match="outcomes, outcome_counts, k, history"):
-        swept.to_frame("rows")
+    for table, reason in (
+        ("k", "nothing to compare"),
+        ("transfer", "option transfer"),
+        ("rows", "outcomes, outcome_counts, k, history"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            swept.at(2).to_frame(table)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=r"pip install 'fedclust\[data\]'"):
         swept.to_frame()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust.errors import UsageError
-from fedclust.result import Plots, html
+from fedclust.result.figures.plots import Plots
+from fedclust.result.page import html
 from support.drawings import check_drawing, words_of
 from support.results import facts_of
 
@@ -53,11 +53,6 @@ def test_cells_without_room_for_numbers_have_marks(count: int) -> None:
     # Two marks of the legend have each direction for every step of half a deviation from it on.
     assert figure.svg.count("<path") - 1 == int((np.abs(apart) >= 0.5).sum()) + 8
     check_drawing(figure)
-
-
-def test_a_session_without_evaluation_has_no_profile_to_draw() -> None:
-    with pytest.raises(UsageError, match="no differences between clusters are known"):
-        Plots(facts_of(MEANS, NAMES, profile=None)).profile()
 
 
 def test_at_most_forty_columns_are_drawn() -> None:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from fedclust import SessionResult, simulate
-from fedclust.errors import UsageError
-from fedclust.result import Facts, html, json_text, methods_text, sections
+from fedclust.result.facts import Facts
+from fedclust.result.methods_text import methods_text
+from fedclust.result.page import html, sections
+from fedclust.result.tables import json_text
 from fedclust.result.transfer import transfer_sentences
 from fedclust.wire.models import Provenance
 
@@ -91,9 +93,7 @@ def test_the_same_is_in_json_in_the_methods_section_and_in_a_frame(found: Sessio
     assert frame.loc["oslo", "own_ari"] == found.transfer_.sites["oslo"].own_ari
 
 
-def test_without_transfer_there_is_no_section_and_no_table(found: SessionResult) -> None:
+def test_without_transfer_there_is_no_section(found: SessionResult) -> None:
     none = replace(found, result=found.result.model_copy(update={"transfer": None}))
     assert section(facts_of(none)) == ""
     assert transfer_sentences(facts_of(none)) == ()
-    with pytest.raises(UsageError, match="option transfer"):
-        none.to_frame("transfer")

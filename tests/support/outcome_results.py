@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedclust.result import Facts
+from fedclust.result.facts import Facts
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.outcomes import (
     Estimate,

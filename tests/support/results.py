@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.result import Facts
+from fedclust.result.facts import Facts
 from fedclust.schema.result import ClusterProfile, Quality, Result
 from fedclust.wire.models import Definition
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedclust.errors import UsageError
 from fedclust.result.drawing import short
 from fedclust.result.facts import Cluster, ClusterColumn
-from fedclust.result.figures import mean_of
+from fedclust.result.figures.profile import mean_of
 from fedclust.result.predictions import CLOSE, DETAILS, Predictions
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.encoding import encode_features, undone

@@ -19,7 +19,7 @@ from fedclust.result.drawing import (
     text,
     ticks,
 )
-from fedclust.result.figures import mean_of
+from fedclust.result.figures.profile import mean_of
 from fedclust.result.matching import ClusterPair, ColumnDifference
 from fedclust.result.wording import isolated
 from fedclust.schema.encoding import Column

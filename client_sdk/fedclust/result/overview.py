@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from fedclust.errors import UsageError
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.figures import difference_colour, ranked_columns
+from fedclust.result.figures.profile import difference_colour, ranked_columns
 from fedclust.result.likelihood import bic_text
 from fedclust.result.markup import html_folded, html_table
 from fedclust.result.one_cloud import chosen_text, short_verdict

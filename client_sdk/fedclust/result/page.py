@@ -7,14 +7,9 @@ from html import escape
 
 from fedclust.result.drawing import short
 from fedclust.result.facts import ClusterColumn, Facts, Mode
-from fedclust.result.figures import (
-    MOST_COLUMNS,
-    Plots,
-    cluster_places,
-    differences,
-    mean_of,
-    site_places,
-)
+from fedclust.result.figures.map import cluster_places, site_places
+from fedclust.result.figures.plots import Plots
+from fedclust.result.figures.profile import MOST_COLUMNS, differences, mean_of
 from fedclust.result.likelihood import html_likelihood
 from fedclust.result.markup import (
     Section,

@@ -21,7 +21,7 @@ from fedclust.definition import canonical, read_definition
 from fedclust.errors import UsageError
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
-from fedclust.result.figures import Plots, drawn_figures
+from fedclust.result.figures.plots import Plots, drawn_figures
 from fedclust.result.markup import html_document, html_table
 from fedclust.result.methods_text import WRITE_UP
 from fedclust.result.page import html

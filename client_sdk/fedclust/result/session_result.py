@@ -1,4 +1,8 @@
-"""The result of a session, as analysts, sites and simulations have it."""
+"""The result of a session, as analysts, sites and simulations have it.
+
+What draws, compares and describes a result is imported when it is first used: no site needs it to
+take part.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,9 @@ from fedclust.durable_files import write_atomically
 from fedclust.errors import ProtocolError, UsageError, writing
 from fedclust.live_line import SlowWork
 from fedclust.methods.registry import METHODS
-from fedclust.result import Comparison, Facts, Plots, bibtex, compare, methods_text
-from fedclust.result.overview import TableName, frame, html_overview, text_overview
+from fedclust.result.facts import Facts
 from fedclust.result.predictions import Predictions
 from fedclust.result.result_file import ResultFile, Rule, rule_text
-from fedclust.result.ro_crate import crate_bytes
-from fedclust.result.tables import write_report
 from fedclust.schema.display import short_repr
 from fedclust.schema.evidence import CloudComparison, Stability
 from fedclust.schema.feature import Feature, clustered
@@ -40,6 +41,10 @@ from fedclust.wire.models import Definition, ResultDocument
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from fedclust.result.comparison import Comparison
+    from fedclust.result.figures.plots import Plots
+    from fedclust.result.overview import TableName
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -157,9 +162,13 @@ class SessionResult(Facts):
     _rule: Rule | None = None
 
     def __repr__(self) -> str:
+        from fedclust.result.overview import text_overview
+
         return text_overview(self)
 
     def _repr_html_(self) -> str:
+        from fedclust.result.overview import html_overview
+
         return html_overview(self)
 
     # --- what it says -----------------------------------------------------------------------------
@@ -253,9 +262,11 @@ class SessionResult(Facts):
     def plot(self) -> Plots:
         """The result's figures: ``plot.profile()``, ``sizes()``, ``centroids()`` and others.
 
-        Each returns a :class:`fedclust.result.Figure`: a notebook shows it, ``save`` writes it as
-        SVG, or with the extra ``[plot]`` as PNG.
+        Each returns a :class:`fedclust.result.drawing.Figure`: a notebook shows it, ``save`` writes
+        it as SVG, or with the extra ``[plot]`` as PNG.
         """
+        from fedclust.result.figures.plots import Plots
+
         return Plots(self)
 
     def to_frame(self, table: TableName = "clusters") -> DataFrame:
@@ -282,6 +293,8 @@ class SessionResult(Facts):
         UsageError
             pandas is not installed, or the result has no such table.
         """
+        from fedclust.result.overview import frame
+
         found: DataFrame = frame(self, table)
         return found
 
@@ -304,6 +317,8 @@ class SessionResult(Facts):
         UsageError
             The two share no feature that varies.
         """
+        from fedclust.result.comparison import compare
+
         return compare(self, other)
 
     def methods_text(self) -> str:
@@ -312,10 +327,14 @@ class SessionResult(Facts):
         Citations such as ``[@lloyd1982]`` are in Pandoc's form; :meth:`bibtex` has their entries.
         What the result does not hold is left out.
         """
+        from fedclust.result.methods_text import methods_text
+
         return methods_text(self)
 
     def bibtex(self) -> str:
         """Return the BibTeX entries of the method, the measures and the software that were used."""
+        from fedclust.result.methods_text import bibtex
+
         return bibtex(self)
 
     def at(self, n_clusters: int) -> Self:
@@ -670,6 +689,8 @@ class SessionResult(Facts):
         UsageError
             The file cannot be written, or has another ending.
         """
+        from fedclust.result.tables import write_report
+
         write_report(self, Path(path))
 
     def save_ro_crate(
@@ -696,6 +717,8 @@ class SessionResult(Facts):
             The file cannot be written, the licence is neither, the result is a simulation's, or
             rocrate is not installed.
         """
+        from fedclust.result.ro_crate import crate_bytes
+
         content = crate_bytes(self.document, self.definition, license)
         with writing(path):
             write_atomically(Path(path), content)

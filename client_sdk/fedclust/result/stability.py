@@ -6,7 +6,7 @@ from html import escape
 
 from fedclust.engine.stability import found_again
 from fedclust.result.facts import Facts
-from fedclust.result.figures import Plots
+from fedclust.result.figures.plots import Plots
 from fedclust.result.markup import html_figure, html_table
 from fedclust.result.one_cloud import apart_text
 from fedclust.result.wording import percent

@@ -6,7 +6,7 @@ from html import escape
 
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.figures import Plots
+from fedclust.result.figures.plots import Plots
 from fedclust.result.markup import html_figure, html_folded, html_table
 from fedclust.result.wording import isolated, listed
 from fedclust.schema.transfer import SiteTransfer

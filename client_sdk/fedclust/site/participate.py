@@ -35,7 +35,6 @@ from fedclust.site.prepare import (
     with_points,
 )
 from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
-from fedclust.site.review import write_review
 from fedclust.site.session_run import SessionRun
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
@@ -207,6 +206,8 @@ class Site:
         UsageError
             The file cannot be written.
         """
+        from fedclust.site.review import write_review  # a page, which few calls write
+
         request = self.check(session, data, **rows)
         return write_review(request, Path(out), self.approvals, self._now())
 

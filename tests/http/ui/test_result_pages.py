@@ -16,18 +16,14 @@ import pytest
 
 from fedclust.client import Client
 from fedclust.errors import UsageError
-from fedclust.result import (
-    Facts,
-    Figure,
-    Plots,
-    comparison_sections,
-    drawn_figures,
-    report_bytes,
-    sections,
-)
-from fedclust.result.drawing import short
+from fedclust.result.comparison import comparison_sections
+from fedclust.result.drawing import Figure, short
+from fedclust.result.facts import Facts
+from fedclust.result.figures.plots import Plots, drawn_figures
 from fedclust.result.methods_text import WRITE_UP
+from fedclust.result.page import sections
 from fedclust.result.session_result import read_result
+from fedclust.result.tables import report_bytes
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
 from fedclust.wire.submissions import BINARY

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from fedclust.errors import UsageError
-from fedclust.result import Section, comparison_sections
+from fedclust.result.comparison import comparison_sections
+from fedclust.result.markup import Section
 from fedclust.wire.models import SessionInfo
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.result_pages import (

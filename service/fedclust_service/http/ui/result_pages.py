@@ -12,17 +12,14 @@ from starlette.responses import Response
 
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
-from fedclust.result import (
-    Section,
-    drawn_figures,
-    report_bytes,
-    sections,
-)
+from fedclust.result.figures.plots import drawn_figures
+from fedclust.result.markup import Section
 from fedclust.result.methods_text import WRITE_UP
 from fedclust.result.one_cloud import chosen_text
+from fedclust.result.page import sections
 from fedclust.result.ro_crate import check_license, crate_bytes
 from fedclust.result.session_result import SessionResult, read_result
-from fedclust.result.tables import centroid_table
+from fedclust.result.tables import centroid_table, report_bytes
 from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument, SessionInfo
