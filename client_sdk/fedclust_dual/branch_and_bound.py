@@ -12,8 +12,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust_dual.compilation import compiled
 from fedclust_dual.search_tree import (
     CELLS,
@@ -28,8 +28,8 @@ from fedclust_dual.search_tree import (
 
 __all__ = ["EXHAUSTED", "FULL", "LEAF", "LIMIT", "search"]
 
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Reals = FloatArray
+Ints = IntArray
 #: Why :func:`search` returns: no node below the cutoff is left, a leaf has the least bound of all,
 #: the visits are used up, or the slots are.
 EXHAUSTED, LEAF, LIMIT, FULL = 0, 1, 2, 3

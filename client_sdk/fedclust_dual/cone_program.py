@@ -15,15 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust_dual.conic_solver import ConeProgram, ConeSolution
 from fedclust_dual.feasible_set import Region
 
 __all__ = ["AssignmentCost", "BundleOptimum", "maximise_bundle", "maximise_cutting_planes"]
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 #: Gap and infeasibility at which the solver stops.
 _ACCURACY = 1e-9

@@ -10,11 +10,10 @@ from typing import Any
 
 import clarabel
 import numpy as np
-from numpy.typing import NDArray
+
+from fedclust.numeric.array_types import FloatArray
 
 __all__ = ["ConeProgram", "ConeSolution"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
+from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.schema.model import Model
 from fedclust_dual.feasible_set import CentroidBounds, Region
@@ -36,7 +36,6 @@ from fedclust_dual.multiplier_update import Ascent, Proposal, propose_in_region
 
 __all__ = ["Box", "Domain", "Query", "Splitting", "next_query", "record_bound", "start_splitting"]
 
-FloatArray = NDArray[np.float64]
 Reason: TypeAlias = Literal["", "converged", "splits"]
 
 #: Limit of cuts in one aggregation, which has a time limit: each cut solves a cone program, which
@@ -252,7 +251,7 @@ def _cut_box(splitting: Splitting, box: Box, domain: Domain, proposal: Proposal)
 def _choose_cut(
     box: Box,
     widths: FloatArray,
-    wide: NDArray[np.bool_],
+    wide: BoolArray,
     origin: FloatArray,
     proposal: Proposal,
 ) -> tuple[tuple[np.intp, ...], float]:

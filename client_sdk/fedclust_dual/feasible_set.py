@@ -23,13 +23,12 @@ from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray
 from fedclust_dual.quadratic_program import Halfspaces, Minimum, minimise
 
 __all__ = ["CERTIFIED", "CentroidBounds", "Region", "Symmetry"]
 
-FloatArray = NDArray[np.float64]
 Symmetry = Literal["pairwise", "cells", "reference", "none"]
 #: The forms that some renumbering of any centroids satisfies: their bounds hold for all centroids.
 CERTIFIED: tuple[Symmetry, ...] = ("pairwise", "none")

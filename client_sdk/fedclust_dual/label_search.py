@@ -17,8 +17,8 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust_dual.feasible_set import Region, Symmetry
 from fedclust_dual.search_tree import (
     CELLS,
@@ -35,8 +35,6 @@ from fedclust_dual.search_tree import (
 
 __all__ = ["SLACK", "LabelSearch", "prepare_search"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Accuracy of bounds, relative to the terms of the cost: what a search ignores, and what is
 #: subtracted from each proven bound for rounding.
 SLACK = 1e-9

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import CellsTask, disclosure
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shape
 from fedclust.schema.errors import RuleViolation
@@ -249,7 +249,7 @@ PHASES = (
 # --- Tasks ----------------------------------------------------------------------------------------
 
 
-def multiplier_digest(multipliers: NDArray[np.float64]) -> str:
+def multiplier_digest(multipliers: FloatArray) -> str:
     """Return the SHA-256 of multipliers (K, d), little-endian."""
     return hashlib.sha256(np.ascontiguousarray(multipliers, dtype="<f8").tobytes()).hexdigest()
 
@@ -335,9 +335,7 @@ def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Config
             raise TypeError("the answer is of another phase than the task")
 
 
-def _check_primal(
-    candidates: NDArray[np.float64], n: int, payload: PrimalAnswer, config: RunConfig
-) -> None:
+def _check_primal(candidates: FloatArray, n: int, payload: PrimalAnswer, config: RunConfig) -> None:
     check_shape(payload.counts, candidates.shape[:2], "/counts")
     check_shape(payload.sums, candidates.shape, "/sums")
     check_shape(payload.costs, candidates.shape[:2], "/costs")
@@ -393,7 +391,7 @@ class _DualAnswerCheck:
     def __init__(
         self,
         region: Region,
-        origin: NDArray[np.float64],
+        origin: FloatArray,
         part: DualPart,
         payload: DualAnswer,
         noise: float,
@@ -460,9 +458,7 @@ class _DualAnswerCheck:
                 "dual-value", "the value is lower than any points could make it", "/value"
             )
 
-    def _exceeds_minimum(
-        self, value: float, counts: NDArray[np.float64], sums: NDArray[np.float64]
-    ) -> bool:
+    def _exceeds_minimum(self, value: float, counts: FloatArray, sums: FloatArray) -> bool:
         """Return whether a value is larger than the least cost of an assignment in the region."""
         limit = self.square + self.slack
         # The minimum in the box alone is a lower one, and cheap.
@@ -475,7 +471,7 @@ class _DualAnswerCheck:
         return bool(value > least + limit)
 
 
-def least_value(region: Region, mu: NDArray[np.float64]) -> float:
+def least_value(region: Region, mu: FloatArray) -> float:
     """Return the optimum of a node problem without points: no points have a lower one."""
     lower, upper = region.centroid_bounds
     return float(np.minimum(mu * lower, mu * upper).sum())

@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
+from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntVector
 from fedclust.schema.model import Model
 from fedclust_dual.cone_program import (
@@ -60,8 +60,6 @@ __all__ = [
     "update_multipliers",
 ]
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 Rule: TypeAlias = Literal["subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"]
 Reason: TypeAlias = Literal["", "residual", "converged", "stalled"]
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import (
     coordinate_tolerance,
     round_to_tolerance,
@@ -37,8 +37,6 @@ from fedclust_dual.search_tree import INTERCHANGEABLE, SearchPoints
 
 __all__ = ["NODE_LIMIT", "NodeSolution", "solve_node"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Default limit of nodes: about a second. The open nodes then take 200 MB at most.
 NODE_LIMIT = 200_000
 #: Part of the slack by which results may differ between processors.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.kmeans_rounds import Step
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
@@ -20,7 +20,7 @@ from fedclust_dual.messages import DualCells
 __all__ = ["lloyd_step", "step_from_cells", "total_cost"]
 
 
-def step_from_cells(cells: DualCells, references: NDArray[np.float64]) -> Step:
+def step_from_cells(cells: DualCells, references: FloatArray) -> Step:
     """Return a site's Lloyd step in which each cell as one goes to the nearest reference.
 
     Parameters
@@ -45,8 +45,8 @@ def total_cost(steps: Mapping[str, Step]) -> float:
 
 
 def lloyd_step(
-    steps: Mapping[str, Step], centroids: NDArray[np.float64], config: RunConfig
-) -> tuple[NDArray[np.float64], float]:
+    steps: Mapping[str, Step], centroids: FloatArray, config: RunConfig
+) -> tuple[FloatArray, float]:
     """Return the centroids after a Lloyd step, and an upper bound of their cost.
 
     Parameters

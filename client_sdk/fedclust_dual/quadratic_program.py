@@ -21,11 +21,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedclust.numeric.array_types import FloatArray
 
 __all__ = ["Halfspaces", "Minimum", "box_minimiser", "minimise"]
 
-FloatArray = NDArray[np.float64]
 #: Limit of active-set steps. Each step adds or drops a constraint; few are ever needed.
 _MAX_STEPS = 1000
 #: Limit of proximal rounds for coordinates without weight.

@@ -20,14 +20,13 @@ import heapq
 from itertools import permutations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray
 from fedclust_dual.conic_solver import ConeProgram
 from fedclust_dual.quadratic_program import Minimum, box_minimiser
 
 __all__ = ["minimise_by_splitting"]
 
-FloatArray = NDArray[np.float64]
 #: Limit of boxes for one set of labels; beyond it, the bound proven so far is returned.
 _MAX_BOXES = 400
 #: Distance of value and bound, relative to the terms of the cost, at which no box is split further.

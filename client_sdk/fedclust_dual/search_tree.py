@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
+
 __all__ = [
     "CELLS",
     "FREE",
@@ -26,8 +28,6 @@ __all__ = [
     "root_tree",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Constraints on centroids besides the box: none, Voronoi cells, pairwise order, equation 36.
 #: ``INTERCHANGEABLE``: none, and clusters cost the same under any numbering, so that only one
 #: numbering is searched.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.kmeans_rounds import Step
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import squared_distances
 from fedclust.numeric.random import server_rng
@@ -53,7 +53,6 @@ from fedclust_dual.state import SiteTotals, State, require_value
 
 __all__ = ["State", "aggregate", "finish", "start"]
 
-FloatArray = NDArray[np.float64]
 
 #: Relative difference of two costs up to which they are equal: a polishing step that gains less
 #: ends the polishing.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
@@ -38,7 +38,7 @@ class SiteTotals(Model):
         squares = ((cells.means - mean) ** 2).sum(axis=1)
         return cls(n=n, mean=mean, scatter=float(cells.costs.sum() + cells.counts @ squares))
 
-    def square(self, origin: NDArray[np.float64]) -> float:
+    def square(self, origin: FloatArray) -> float:
         """Return the sum of all points' squared distances from ``origin`` (d,)."""
         return self.scatter + self.n * float(((self.mean - origin) ** 2).sum())
 
@@ -91,7 +91,7 @@ class State(Model):
     splitting: Splitting | None = None
 
     @property
-    def origin(self) -> NDArray[np.float64]:
+    def origin(self) -> FloatArray:
         """The mean (d,) of the references, to which the dual problem is relative."""
         return np.asarray(require_value(self.references).mean(axis=0))
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.engine import preparation
 from fedclust.engine.plan import Plan, is_exact, max_rounds
 from fedclust.engine.stage import Asked
 from fedclust.engine.stages import all_phases, possible_phases, stage_of
+from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.run_config import RunConfig
@@ -74,7 +74,7 @@ def _refuse_not_finite(task: SiteTask) -> None:
             raise RuleViolation("task", message, pointer)
 
 
-def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, NDArray[np.float64]]]:
+def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, FloatArray]]:
     """Yield all floats in a task, each array or number with its place."""
     if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
         yield pointer, np.asarray(value)
@@ -113,7 +113,7 @@ def check(
     *,
     p: int,
     size_band: str | None,
-    mask: NDArray[np.bool_] | None = None,
+    mask: BoolArray | None = None,
 ) -> None:
     """Check an answer against its task, at either end; RuleViolation. None always passes."""
     if payload is None:
@@ -145,7 +145,7 @@ def _check_countable(payload: Model, at: str = "") -> None:
 
 
 def site_config(
-    plan: Plan, space: Space | None, p: int, size_band: str | None, mask: NDArray[np.bool_] | None
+    plan: Plan, space: Space | None, p: int, size_band: str | None, mask: BoolArray | None
 ) -> RunConfig:
     every = np.ones(len(plan.columns), dtype=np.bool_)
     return RunConfig(

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.engine.model_selection import choose
 from fedclust.engine.plan import Plan, is_exact
 from fedclust.engine.stage import Closed, EngineState, Round
 from fedclust.engine.stages import STAGES
+from fedclust.numeric.array_types import BoolArray
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Result
@@ -22,7 +22,7 @@ from fedclust.schema.scaling import binary_columns
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next
 
-Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
+Masks: TypeAlias = Mapping[str, BoolArray]
 
 
 def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:

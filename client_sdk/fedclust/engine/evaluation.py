@@ -26,13 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.engine.resolution import resolution_warning
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.common.task_checks import check_centroids
-from fedclust.numeric.array_types import BoolArray
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import BoolMatrix, BoolVector, FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.davies_bouldin import davies_bouldin
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
@@ -62,9 +61,6 @@ from fedclust.schema.task import (
 _SLACK = 1e-9
 #: Columns or clusters that a warning names.
 _MOST_NAMED = 10
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class EvaluationTask(CentroidTask):
@@ -319,7 +315,7 @@ def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> I
 
 
 def _masked_costs(
-    points: Points, labels: IntArray, centroids: FloatArray, shared: NDArray[np.bool_]
+    points: Points, labels: IntArray, centroids: FloatArray, shared: BoolArray
 ) -> FloatArray:
     apart = np.where(shared[labels], points.X - centroids[labels], 0.0)
     squares = np.einsum("ij,ij->i", apart, apart) * points.sizes
@@ -331,7 +327,7 @@ def _sum_distances(
     common: EvaluationTask,
     points: Points,
     labels: IntArray,
-    shared: NDArray[np.bool_],
+    shared: BoolArray,
     factor: FloatArray,
     config: RunConfig,
 ) -> tuple[FloatArray, FloatArray]:
@@ -421,7 +417,7 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
     check_counts(np.array([payload.left_out]), config.p, "/left_out")
 
 
-def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
+def _refuse(wrong: BoolArray, name: str, message: str) -> None:
     if wrong.any():
         cluster = int(np.flatnonzero(wrong)[0])
         raise RuleViolation(name, f"cluster {cluster}: {message}", f"/{name}/{cluster}")
@@ -587,7 +583,7 @@ def _equal_warning(profile: ClusterProfile | None) -> tuple[str, ...]:
 
 
 def _centroid_distances(
-    centroids: FloatArray, mask: NDArray[np.bool_] | None, config: RunConfig
+    centroids: FloatArray, mask: BoolArray | None, config: RunConfig
 ) -> FloatArray:
     """Return the distances (K, K) between centroids; infinite where no feature is shared."""
     if config.policy.dissimilarity == "gower":

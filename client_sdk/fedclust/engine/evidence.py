@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.engine import evaluation
 from fedclust.engine.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
@@ -28,6 +27,7 @@ from fedclust.engine.sweep import config_at, has_enough, several_of
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.numeric.agreement import contingency_table
+from fedclust.numeric.array_types import IntArray
 from fedclust.numeric.arrays import IntMatrix, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.modes import CentroidRule
@@ -46,8 +46,6 @@ from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow, pa
 __all__ = ["NAME", "PHASE", "EvidencePart", "EvidencePayload", "EvidenceTask"]
 
 NAME = "evidence"
-
-IntArray = NDArray[np.int64]
 
 
 class EvidenceTask(Model):

@@ -14,10 +14,10 @@ from itertools import combinations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.engine.resolution import FINER
 from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.modes import CentroidRule, keep_means
@@ -56,8 +56,8 @@ _FEW_PERSONS = 100
 
 
 def start_agreement(
-    means: NDArray[np.float64],
-    counts: NDArray[np.int64],
+    means: FloatArray,
+    counts: IntArray,
     n_clusters: int,
     seed: int,
     rule: CentroidRule = keep_means,

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import NonNegativeInt
 
 from fedclust.engine import evaluation
 from fedclust.engine.evidence import split_parts
+from fedclust.numeric.array_types import IntArray
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
@@ -225,7 +225,7 @@ def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
 
 def tables_of(
     contributions: Sequence[Contribution],
-) -> Mapping[str, tuple[NDArray[np.int64] | None, ...]]:
+) -> Mapping[str, tuple[IntArray | None, ...]]:
     """Return what each site sent, sorted by site."""
     return {
         each.site: narrow(each.payload, OutcomesPayload).cells

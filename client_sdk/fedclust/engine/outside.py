@@ -27,12 +27,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.schema.encoding import Column
 from fedclust.schema.model import Model
 from fedclust.schema.result import ClusterProfile
 from fedclust.schema.scaling import binary_columns, own_bounds
 
-FloatArray = NDArray[np.float64]
 #: Share of the persons that the limits of the numbers, and of the other columns, are made for.
 _NUMBERS, _SHARES = 0.01, 0.005
 #: Calibrated by benchmarks/outside.py.
@@ -103,7 +103,7 @@ def find_outside(
     profile: ClusterProfile | None,
     limits: OutsideLimits,
     rows: FloatArray,
-    labels: NDArray[np.int64],
+    labels: IntArray,
 ) -> Outside:
     """Find the rows outside the profile of their cluster.
 
@@ -121,7 +121,7 @@ def find_outside(
     why: list[tuple[int, ...]] = [()] * len(rows)
     if profile is None:
         return Outside(found, tuple(why))
-    described: NDArray[np.bool_] = np.asarray(profile.known.any(axis=1))
+    described: BoolArray = np.asarray(profile.known.any(axis=1))
     placed = np.flatnonzero((labels >= 0) & described[labels])
     for begin in range(0, len(placed), _ROWS):
         block = placed[begin : begin + _ROWS]
@@ -138,7 +138,7 @@ def _excess(
     profile: ClusterProfile,
     limits: OutsideLimits,
     rows: FloatArray,
-    labels: NDArray[np.int64],
+    labels: IntArray,
 ) -> FloatArray:
     """Return how far each value (n, d) is: above 1 it is outside, 0 where unknown."""
     known = profile.known[labels] & ~np.isnan(rows)

@@ -12,14 +12,12 @@ from fedclust.engine.outside import OutsideLimits, find_outside, outside_limits
 from fedclust.engine.plan import Plan
 from fedclust.engine.site import keep_columns, label, probabilities
 from fedclust.methods.common.assign import distances_to_clusters, label_by_centroid
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.encoding import Column
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def place(
     X: FloatArray,
     memory: Memory | None = None,
     site: str | None = None,
-    mask: NDArray[np.bool_] | None = None,
+    mask: BoolArray | None = None,
 ) -> Placement:
     """Label new rows as :func:`~fedclust.engine.label` does, and say where they lie.
 
@@ -96,7 +94,7 @@ def place_by_distance(
     columns: Sequence[Column],
     limits: OutsideLimits,
     X: FloatArray,
-    mask: NDArray[np.bool_] | None = None,
+    mask: BoolArray | None = None,
 ) -> Placement:
     """Do what :func:`place` does for a result of which only the nearest cluster counts."""
     rows = np.asarray(X, dtype=np.float64)
@@ -104,9 +102,7 @@ def place_by_distance(
     return _placement(result, columns, limits, rows, labels, mask, by_distance=True)
 
 
-def label_by_distance(
-    result: Result, X: FloatArray, mask: NDArray[np.bool_] | None = None
-) -> IntArray:
+def label_by_distance(result: Result, X: FloatArray, mask: BoolArray | None = None) -> IntArray:
     """Label new rows by the nearest cluster; the labels of :func:`place_by_distance`."""
     rows = np.asarray(X, dtype=np.float64)
     with one_thread():
@@ -119,7 +115,7 @@ def _placement(
     limits: OutsideLimits,
     rows: FloatArray,
     labels: IntArray,
-    mask: NDArray[np.bool_] | None,
+    mask: BoolArray | None,
     *,
     by_distance: bool,
 ) -> Placement:

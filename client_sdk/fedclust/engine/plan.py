@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.engine import evidence, resampling
+from fedclust.numeric.array_types import BoolArray
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.method import AnyMethod
@@ -63,7 +63,7 @@ def max_rounds(plan: Plan) -> int:
     return limit if fixed is None else min(limit, fixed)
 
 
-def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
+def has_features(plan: Plan, names: Sequence[str]) -> BoolArray:
     """Return which columns (d,) a site has that names these features of the session."""
     held = set(names)
     return np.array([column.feature in held for column in plan.columns], dtype=np.bool_)

@@ -25,9 +25,9 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatVector, IntVector
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.protection.message_checks import check_moments, check_shape
@@ -244,7 +244,7 @@ def merge(
     return replace(space, limit=limit), warnings
 
 
-def _with_gamma(space: Space, variances: NDArray[np.float64], config: RunConfig) -> Space:
+def _with_gamma(space: Space, variances: FloatArray, config: RunConfig) -> Space:
     """Return the space with its categories weighed by gamma, in a session of k-prototypes."""
     policy = config.policy
     if policy.dissimilarity != "k-prototypes":
@@ -254,7 +254,7 @@ def _with_gamma(space: Space, variances: NDArray[np.float64], config: RunConfig)
     return with_categories(config.columns, space, gamma)
 
 
-def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> NDArray[np.bool_]:
+def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> BoolArray:
     """Return in which columns each site stands apart (S, d): numbers, with ``scaling: standard``.
 
     A site's distance is the root of the mean square of its values about the median of all sites'
@@ -277,7 +277,7 @@ def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> NDArr
     return np.asarray(apart & able)
 
 
-def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _median(values: FloatArray) -> FloatArray:
     """Return the median (d,) of each column's values (S, d), the lower one of two; 0 of none."""
     known = (~np.isnan(values)).sum(axis=0)
     place = np.maximum(known - 1, 0) // 2
@@ -304,9 +304,7 @@ def _imputed_warning(sent: Mapping[str, SiteMoments], config: RunConfig) -> tupl
     return (warning,)
 
 
-def _apart_warnings(
-    sites: Iterable[str], apart: NDArray[np.bool_], config: RunConfig
-) -> tuple[str, ...]:
+def _apart_warnings(sites: Iterable[str], apart: BoolArray, config: RunConfig) -> tuple[str, ...]:
     found = []
     for site, own in zip(sites, apart, strict=True):
         names = ", ".join(repr(name) for name in feature_names(config.columns, own)[:10])

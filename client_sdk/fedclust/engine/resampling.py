@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.engine import evaluation
 from fedclust.engine.evaluation import EvaluationTask
@@ -33,6 +32,7 @@ from fedclust.engine.transfer import left_out_models
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.agreement import contingency_table
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import (
     FloatMatrix,
     FloatTensor3,
@@ -57,9 +57,6 @@ __all__ = ["NAME", "PHASE", "ResampledModels", "ResamplingPayload", "ResamplingT
 NAME = "resampling"
 #: The most numbers in a task, of all models: 32 MB, as much as a message may have.
 MAX_NUMBERS = 4_000_000
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class ResampledModels(Model):

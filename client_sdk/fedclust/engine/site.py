@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust.engine import outcomes, preparation
@@ -15,6 +14,7 @@ from fedclust.engine.site_points import complete_points, scaled_points
 from fedclust.engine.stage import Asked, SiteSide
 from fedclust.engine.stages import stage_of
 from fedclust.methods.common.assign import probabilities_of_rows
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.random import site_rng
 from fedclust.numeric.threads import one_thread
@@ -39,7 +39,7 @@ def local_step(
     p: int,
     size_band: str | None,
     memory: Memory,
-    mask: NDArray[np.bool_] | None = None,
+    mask: BoolArray | None = None,
     count: outcomes.Count | None = None,
 ) -> LocalAnswer:
     """Compute a site's answer to a task from the points of its table.
@@ -106,7 +106,7 @@ def _assigner(method: AnyMethod, memory: Memory) -> Assign | None:
     if probabilities is None:
         return None
 
-    def assign(result: Result, X: NDArray[np.float64]) -> NDArray[np.int64]:
+    def assign(result: Result, X: FloatArray) -> IntArray:
         try:
             found = probabilities(result, X, memory)
         except RuleViolation as broken:  # what describes the clusters came with the task
@@ -145,13 +145,13 @@ def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Po
 def label(
     plan_or_method: Plan | AnyMethod,
     result: Result,
-    X: NDArray[np.float64],
+    X: FloatArray,
     memory: Memory | None = None,
     site: str | None = None,
-    mask: NDArray[np.bool_] | None = None,
+    mask: BoolArray | None = None,
     *,
     new: bool = False,
-) -> NDArray[np.int64]:
+) -> IntArray:
     """Label rows that ``encoding.encode_features`` gave.
 
     Parameters
@@ -184,8 +184,8 @@ def label(
 
 
 def probabilities(
-    plan: Plan, result: Result, X: NDArray[np.float64], memory: Memory | None = None
-) -> NDArray[np.float64] | None:
+    plan: Plan, result: Result, X: FloatArray, memory: Memory | None = None
+) -> FloatArray | None:
     """Return how probable each cluster is of rows; None where the method has no soft clusters.
 
     Parameters
@@ -208,9 +208,7 @@ def probabilities(
         return probabilities_of_rows(plan.method.probabilities, result, X, memory)
 
 
-def keep_columns(
-    result: Result, rows: NDArray[np.float64], mask: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def keep_columns(result: Result, rows: FloatArray, mask: BoolArray) -> FloatArray:
     """Return rows (n, d) that have the columns of ``mask`` (d,) and no others."""
     if result.mask is not None and result.impute is not None:
         # Here, or whether a value is imputed would depend on the other rows' values.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.assign import refuse_infinite
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.table import within_shares
 from fedclust.schema.encoding import columns_of, transformed
 from fedclust.schema.errors import RuleViolation
@@ -24,14 +24,12 @@ from fedclust.schema.space import Space
 
 __all__ = ["complete_points", "released_points", "scaled_points"]
 
-FloatArray = NDArray[np.float64]
-
 
 def released_points(
     values: FloatArray,
-    sizes: NDArray[np.int64],
+    sizes: IntArray,
     features: tuple[Feature, ...],
-    neighbours: NDArray[np.int64],
+    neighbours: IntArray,
 ) -> Points:
     """Return what groups release as points in own units.
 

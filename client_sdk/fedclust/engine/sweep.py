@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, create_model
 
 from fedclust.engine.model_selection import start_agreement
 from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Memory, Model, Tree
@@ -316,11 +316,11 @@ def swept(method: AnyMethod) -> AnyMethod:
 
 
 def _with_own_memory(
-    step: Callable[[Result, NDArray[np.float64], Memory | None], _Found],
-) -> Callable[[Result, NDArray[np.float64], Memory | None], _Found]:
+    step: Callable[[Result, FloatArray, Memory | None], _Found],
+) -> Callable[[Result, FloatArray, Memory | None], _Found]:
     """Return a step of a result's number of clusters that gets what that K remembers."""
 
-    def wrapped(result: Result, X: NDArray[np.float64], memory: Memory | None) -> _Found:
+    def wrapped(result: Result, X: FloatArray, memory: Memory | None) -> _Found:
         return step(result, X, None if memory is None else _memory_of(result, memory))
 
     return wrapped

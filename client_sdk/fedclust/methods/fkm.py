@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
@@ -30,6 +29,7 @@ from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import Cells, CellsTask, Step, disclosure
 from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, variants
 from fedclust.methods.common.task_checks import refuse_dissimilarity
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix
 from fedclust.numeric.canonical import round_to_tolerance, tolerant_argmax, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid, squared_distances
@@ -274,7 +274,7 @@ def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Varian
             raise kmeans_rounds.wrong_phase()
 
 
-def _check_steps(centroids: NDArray[np.float64], payload: Steps, config: RunConfig) -> None:
+def _check_steps(centroids: FloatArray, payload: Steps, config: RunConfig) -> None:
     n_candidates, n_clusters, _ = centroids.shape
     width = kmeans_rounds.step_width(config)
     check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
@@ -352,7 +352,7 @@ def _update_means(task: MeansTask, points: Points, options: PaperConfig) -> Cell
 
 
 def _keep_large_cells(
-    counts: NDArray[np.int64], means: NDArray[np.float64], options: PaperConfig, n_cells: int
+    counts: IntArray, means: FloatArray, options: PaperConfig, n_cells: int
 ) -> Cells | None:
     """Return the cells of at least ``drop_below`` persons, padded; None if there are none."""
     kept = counts >= options.drop_below
@@ -361,9 +361,7 @@ def _keep_large_cells(
     return kmeans_rounds.pad_cells(counts[kept], means[kept], n_cells)
 
 
-def fill_empty_clusters(
-    X: NDArray[np.float64], labels: NDArray[np.int64], centroids: NDArray[np.float64]
-) -> NDArray[np.int64]:
+def fill_empty_clusters(X: FloatArray, labels: IntArray, centroids: FloatArray) -> IntArray:
     """Return labels (m,) that give each empty cluster the point farthest from its centroid.
 
     As scikit-learn does, which the authors' program uses.
@@ -441,7 +439,7 @@ def aggregate(
 
 
 def _next_step(
-    state: State, centroids: NDArray[np.float64], metrics: Mapping[str, float] | None = None
+    state: State, centroids: FloatArray, metrics: Mapping[str, float] | None = None
 ) -> Next[State, AnyTask]:
     """Return the candidates' next Lloyd step."""
     return Next(state, Task("candidates", CandidatesTask(centroids=centroids)), metrics or {})
@@ -469,14 +467,14 @@ def _first_candidates(
 class _SteppedCandidate:
     """A candidate after a Lloyd step: its new centroids, its judgement and its old inertia."""
 
-    centroids: NDArray[np.float64]
+    centroids: FloatArray
     judgement: Judgement
     inertia: float
 
 
 def _candidates_step(
     state: State,
-    centroids: NDArray[np.float64],
+    centroids: FloatArray,
     contributions: Sequence[Contribution[Steps]],
     config: RunConfig[Variants],
     options: DefaultConfig,
@@ -555,9 +553,7 @@ def _cluster_means(
     return Next(following, Task("means", MeansTask(centroids=centroids)), metrics)
 
 
-def order_centroids(
-    centroids: NDArray[np.float64], before: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float]:
+def order_centroids(centroids: FloatArray, before: FloatArray) -> tuple[FloatArray, float]:
     """Order centroids (K, d) as in the round before, by the cheapest matching (Hungarian).
 
     Returns

@@ -13,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedclust.methods.common.assign import label
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.description import local_starts
@@ -39,6 +36,7 @@ from fedclust.methods.common.kmeans_rounds import (
     local_step,
 )
 from fedclust.methods.common.options import Tolerance
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
@@ -111,7 +109,7 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
     return State(phase="cells", seed=seed), Task("cells", task)
 
 
-def _step_task(centroids: NDArray[np.float64]) -> Task[StepTask]:
+def _step_task(centroids: FloatArray) -> Task[StepTask]:
     return Task("lloyd", StepTask(centroids=centroids))
 
 

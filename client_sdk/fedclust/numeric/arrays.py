@@ -15,6 +15,8 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+
 _DTYPES: dict[str, Any] = {"f": np.float64, "i": np.int64, "b": np.bool_}
 #: Element types: their name in a JSON schema, and in messages.
 _NAMES = {"f": ("number", "floats"), "i": ("integer", "integers"), "b": ("boolean", "booleans")}
@@ -86,11 +88,11 @@ class _ArrayOf:
         return array
 
 
-FloatVector = Annotated[NDArray[np.float64], _ArrayOf(1)]
-FloatMatrix = Annotated[NDArray[np.float64], _ArrayOf(2)]
-FloatTensor3 = Annotated[NDArray[np.float64], _ArrayOf(3)]
-IntVector = Annotated[NDArray[np.int64], _ArrayOf(1, "i")]
-IntMatrix = Annotated[NDArray[np.int64], _ArrayOf(2, "i")]
-IntTensor3 = Annotated[NDArray[np.int64], _ArrayOf(3, "i")]
-BoolVector = Annotated[NDArray[np.bool_], _ArrayOf(1, "b")]
-BoolMatrix = Annotated[NDArray[np.bool_], _ArrayOf(2, "b")]
+FloatVector = Annotated[FloatArray, _ArrayOf(1)]
+FloatMatrix = Annotated[FloatArray, _ArrayOf(2)]
+FloatTensor3 = Annotated[FloatArray, _ArrayOf(3)]
+IntVector = Annotated[IntArray, _ArrayOf(1, "i")]
+IntMatrix = Annotated[IntArray, _ArrayOf(2, "i")]
+IntTensor3 = Annotated[IntArray, _ArrayOf(3, "i")]
+BoolVector = Annotated[BoolArray, _ArrayOf(1, "b")]
+BoolMatrix = Annotated[BoolArray, _ArrayOf(2, "b")]

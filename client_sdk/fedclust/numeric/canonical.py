@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FloatArray = NDArray[np.float64]
+from fedclust.numeric.array_types import FloatArray
 
 #: Values count as equal if they differ by at most this, relative to the largest magnitude.
 #: Rounding errors are about 1e-15; results are promised to 1e-9.

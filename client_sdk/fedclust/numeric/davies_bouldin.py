@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from fedclust.numeric.array_types import FloatArray, IntArray
 
 
-def davies_bouldin(
-    apart: FloatArray, counts: NDArray[np.int64], distances: FloatArray
-) -> float | None:
+def davies_bouldin(apart: FloatArray, counts: IntArray, distances: FloatArray) -> float | None:
     """Return the index over the clusters that hold persons; None with fewer than two of them.
 
     Parameters

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import nearest_tie_offsets, tolerant_argmin
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 #: Rows per matrix product where memory is the limit. Does not affect results.
 ROW_BLOCK = 8192
@@ -62,7 +59,7 @@ def masked_squared_distances(
     return np.asarray(squares)
 
 
-def first_occurrences(centroids: FloatArray) -> NDArray[np.int64]:
+def first_occurrences(centroids: FloatArray) -> IntArray:
     """Return the ascending indices (K',) of the first of each set of equal centroids (K, d)."""
     first: dict[bytes, int] = {}
     # Adding 0.0 turns -0.0 into 0.0, which is the same value.
@@ -73,7 +70,7 @@ def first_occurrences(centroids: FloatArray) -> NDArray[np.int64]:
 
 def nearest_centroid(
     X: FloatArray, centroids: FloatArray, known: BoolArray | None = None
-) -> NDArray[np.int64]:
+) -> IntArray:
     """Return the index (n,) of the nearest centroid of each row; ties go to the lowest index.
 
     Parameters
@@ -109,9 +106,7 @@ def nearest_centroid(
     return labels
 
 
-def _nearest_known_centroid(
-    X: FloatArray, centroids: FloatArray, known: BoolArray
-) -> NDArray[np.int64]:
+def _nearest_known_centroid(X: FloatArray, centroids: FloatArray, known: BoolArray) -> IntArray:
     labels = np.empty(len(X), dtype=np.int64)
     kept = first_occurrences(np.column_stack([centroids * known, known]))
     all_features = np.ones(centroids.shape[1], dtype=np.bool_)

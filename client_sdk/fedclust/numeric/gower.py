@@ -17,14 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmin
 from fedclust.numeric.distances import ROW_BLOCK
 from fedclust.numeric.modes import ModeRule
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Cells of a number's range. A centre's number is one of their borders.
 N_CELLS = 100
@@ -69,7 +66,7 @@ class MedianRule:
         The scaled value of a number's upper bound, and of a share of 1; that of the others is 0.
     """
 
-    blocks: Sequence[NDArray[np.int64]]
+    blocks: Sequence[IntArray]
     ones: FloatArray
 
     @property

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 
-FloatArray = NDArray[np.float64]
 #: What makes clusters' centroids (K, d) of their means (K, d).
 CentroidRule: TypeAlias = Callable[[FloatArray], FloatArray]
 
@@ -40,7 +39,7 @@ class ModeRule:
         The scaled value of a share of 1; that of 0 is 0.
     """
 
-    blocks: Sequence[NDArray[np.int64]]
+    blocks: Sequence[IntArray]
     ones: FloatArray
 
     def __call__(self, means: FloatArray) -> FloatArray:

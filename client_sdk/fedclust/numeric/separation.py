@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from fedclust.numeric.array_types import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ nearest-neighbour chain, which finds the same merges in O(m^2 d)).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmin, tolerant_argsort
 
-FloatArray = NDArray[np.float64]
 #: The most multiply-adds of one agglomeration, which takes about _PASSES passes over all pairs.
 _MAX_WORK = 4_000_000_000
 _PASSES = 6

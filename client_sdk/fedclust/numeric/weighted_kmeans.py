@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import (
     break_distance_ties,
     canonical_eigenbasis,
@@ -30,7 +31,6 @@ from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.threads import one_thread
 from fedclust.numeric.ward import ward_is_affordable, ward_means
 
-FloatArray = NDArray[np.float64]
 #: Centroids (K, d) and their weighted inertia.
 Run = tuple[FloatArray, float]
 
@@ -333,7 +333,7 @@ class _Cloud:
         squares[seeds, np.arange(len(seeds))] = 0.0
         return squares
 
-    def nearest(self, centroids: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+    def nearest(self, centroids: FloatArray) -> tuple[IntArray, FloatArray]:
         """Return the nearest centroid (m,) of every point and its weighted cost (m,)."""
         centres = centroids - self._origin
         norms = np.einsum("ij,ij->i", centres, centres)
@@ -349,7 +349,7 @@ class _Cloud:
         costs += self._squares - (ranked - norms)[labels]
         return labels, self.weights * np.maximum(costs, 0.0)
 
-    def means(self, labels: NDArray[np.int64], fallback: FloatArray) -> FloatArray:
+    def means(self, labels: IntArray, fallback: FloatArray) -> FloatArray:
         """Return the clusters' weighted means (K, d), and ``fallback`` (K, d) of empty clusters.
 
         The sparse product adds points in their order on every platform.

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+
 if TYPE_CHECKING:
     from fedclust.schema.feature import Feature
 
-FloatArray = NDArray[np.float64]
 _TILE = 512
 _FORTH = {"log": np.log, "log1p": np.log1p}
 _BACK = {"log": np.exp, "log1p": np.expm1}
@@ -179,7 +180,7 @@ def undone(columns: Sequence[Column], values: FloatArray) -> FloatArray:
     return found
 
 
-def blocks_of(columns: Sequence[Column]) -> list[NDArray[np.int64]]:
+def blocks_of(columns: Sequence[Column]) -> list[IntArray]:
     """Return, for each categorical feature, its columns by number, in the order of its levels."""
     found: dict[int, list[int]] = {}
     for j, column in enumerate(columns):
@@ -188,6 +189,6 @@ def blocks_of(columns: Sequence[Column]) -> list[NDArray[np.int64]]:
     return [np.array(places, dtype=np.int64) for places in found.values()]
 
 
-def feature_names(columns: Sequence[Column], chosen: NDArray[np.bool_]) -> list[str]:
+def feature_names(columns: Sequence[Column], chosen: BoolArray) -> list[str]:
     """Return the features of the chosen columns (d,), each once."""
     return list(dict.fromkeys(c.feature for c, one in zip(columns, chosen, strict=True) if one))

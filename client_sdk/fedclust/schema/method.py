@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import RootModel
 from typing_extensions import TypeVar
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
@@ -29,10 +29,8 @@ PayloadT = TypeVar("PayloadT", bound=Model, default=Model)
 
 #: What a site sends, None for an empty answer; and what it remembers.
 LocalAnswer: TypeAlias = tuple[PayloadT | None, Memory]
-Label: TypeAlias = Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
-Probabilities: TypeAlias = Callable[
-    [Result, NDArray[np.float64], Memory | None], NDArray[np.float64]
-]
+Label: TypeAlias = Callable[[Result, FloatArray, Memory | None], IntArray]
+Probabilities: TypeAlias = Callable[[Result, FloatArray, Memory | None], FloatArray]
 
 
 def _allow_config(_config: RunConfig) -> None:

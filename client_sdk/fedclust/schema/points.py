@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,10 @@ class Points:
         What was made of these points, to be used again; it decides nothing.
     """
 
-    X: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    within: NDArray[np.float64]
-    observed: NDArray[np.bool_] | None = None
+    X: FloatArray
+    sizes: IntArray
+    within: FloatArray
+    observed: BoolArray | None = None
     left_out: int = 0
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

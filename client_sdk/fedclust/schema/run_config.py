@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.options import MethodOptions
@@ -21,7 +21,7 @@ from fedclust.schema.space import Space
 #: In annotations, a bare ``RunConfig`` is one of any method.
 OptionsT_co = TypeVar("OptionsT_co", bound=MethodOptions, covariant=True, default=MethodOptions)
 
-Assign: TypeAlias = Callable[[Result, NDArray[np.float64]], NDArray[np.int64]]
+Assign: TypeAlias = Callable[[Result, FloatArray], IntArray]
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class RunConfig(Generic[OptionsT_co]):
     p: int
     size_band: str | None = None
     space: Space = field(default_factory=lambda: Space.identity(0))
-    masks: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
+    masks: Mapping[str, BoolArray] = field(default_factory=dict)
+    mask: BoolArray = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
     first: bool = False
     sweep: tuple[int, ...] = ()
     outcomes: tuple[Outcome, ...] = ()

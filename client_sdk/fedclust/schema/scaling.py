@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.gower import MedianRule
 from fedclust.numeric.modes import CentroidRule, ModeRule, keep_means
 from fedclust.schema.encoding import Column, blocks_of
@@ -15,7 +15,6 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 
-FloatArray = NDArray[np.float64]
 #: Standard deviations below this multiple of |mean| are rounding noise of a constant feature.
 CONSTANT = 1024 * float(np.finfo(np.float64).eps)
 
@@ -33,7 +32,7 @@ def scaled_bounds(config: RunConfig) -> tuple[FloatArray, FloatArray]:
     return config.space.to_scaled(lower), config.space.to_scaled(upper)
 
 
-def binary_columns(columns: Sequence[Column]) -> NDArray[np.bool_]:
+def binary_columns(columns: Sequence[Column]) -> BoolArray:
     """Return which columns (d,) are binary, levels included."""
     return np.array([column.kind == "binary" for column in columns], dtype=np.bool_)
 
@@ -138,7 +137,7 @@ def median_rule(config: RunConfig) -> MedianRule | None:
     return MedianRule(_categories(config.columns), scaled_bounds(config)[1])
 
 
-def _categories(columns: Sequence[Column]) -> tuple[NDArray[np.int64], ...]:
+def _categories(columns: Sequence[Column]) -> tuple[IntArray, ...]:
     """Return the columns of each yes/no and each categorical feature."""
     lone = [
         np.array([j])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedclust.numeric.array_types import FloatArray
 
 #: Rows that are scaled at a time.
 _TILE = 512
@@ -20,23 +21,23 @@ class Space:
     None: scaled values count as at most so far from 0.
     """
 
-    center: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    impute: NDArray[np.float64] | None = None
-    limit: NDArray[np.float64] | None = None
+    center: FloatArray
+    scale: FloatArray
+    impute: FloatArray | None = None
+    limit: FloatArray | None = None
 
     @classmethod
     def identity(cls, d: int) -> Space:
         return cls(np.zeros(d), np.ones(d))
 
-    def to_scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def to_scaled(self, rows: FloatArray) -> FloatArray:
         """Map rows (n, d) in own units to the scaled space, within its limit."""
         scaled = self._affine(rows)
         if self.limit is not None:
             np.clip(scaled, -self.limit, self.limit, out=scaled)
         return scaled
 
-    def _affine(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _affine(self, rows: FloatArray) -> FloatArray:
         if rows.ndim != 2 or len(rows) <= _TILE:
             return (rows - self.center) / self.scale
         # Blocks of rows stay in the cache; tiled operands are faster than broadcast ones.
@@ -48,6 +49,6 @@ class Space:
             np.divide(part, scale[: len(part)], out=part)
         return scaled
 
-    def to_original(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def to_original(self, rows: FloatArray) -> FloatArray:
         """Map rows or centroids (n, d) of the scaled space to own units."""
         return rows * self.scale + self.center

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedclust import engine
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
+from fedclust.numeric.array_types import BoolArray
 from fedclust.protection.recognition import Recognition
 from fedclust.result.privacy_loss import noise_sd, right_guesses
 from fedclust.result.session_terms import COORDINATOR_LEARNS, SessionTerms
@@ -101,7 +99,7 @@ class ConsentRequest(SessionTerms):
         return html_fields("Request for consent", self.text())
 
     @functools.cached_property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> BoolArray:
         """Which of the session's features (d,) the site has."""
         return engine.has_features(self.plan, self.features)
 

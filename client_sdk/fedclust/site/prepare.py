@@ -43,6 +43,7 @@ from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
 from fedclust.engine import VERSION, Plan
 from fedclust.methods.registry import METHODS
+from fedclust.numeric.array_types import BoolArray
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.fingerprints import row_ids
@@ -273,7 +274,7 @@ def _person_outcomes(
     given: SiteRows,
     cohort: Cohort,
     p: int,
-    takes_part: NDArray[np.bool_],
+    takes_part: BoolArray,
 ) -> Iterator[OutcomeBlock]:
     """Yield the persons who are in the table for ``p``; ``takes_part`` says it of its rows."""
     reader = _PersonReader(given, plan.features, plan.policy.missing == "mask", plan.outcomes)

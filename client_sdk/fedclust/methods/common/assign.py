@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sized
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import (
     ROW_BLOCK,
@@ -22,8 +22,6 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Probabilities
 from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
-
-FloatArray = NDArray[np.float64]
 
 
 def refuse_infinite(X: FloatArray, names: tuple[str, ...] = ()) -> None:
@@ -66,7 +64,7 @@ def scale_rows(result: Result, X: FloatArray) -> FloatArray:
     return result.space.to_scaled(_impute(result, X))
 
 
-def label_by_centroid(result: Result, X: FloatArray) -> NDArray[np.int64]:
+def label_by_centroid(result: Result, X: FloatArray) -> IntArray:
     """Label rows by the nearest centroid, or by the cluster of the nearest prototype.
 
     Parameters
@@ -107,7 +105,7 @@ def label_by_centroid(result: Result, X: FloatArray) -> NDArray[np.int64]:
     return labels
 
 
-def label(result: Result, X: FloatArray, memory: Memory | None) -> NDArray[np.int64]:
+def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
     """Label rows as :func:`label_by_centroid` does; ``memory`` is not used."""
     del memory
     return label_by_centroid(result, X)
@@ -147,7 +145,7 @@ def probabilities_of_rows(
 
 def label_by_probability(
     probabilities: Probabilities, result: Result, X: FloatArray, memory: Memory | None
-) -> NDArray[np.int64]:
+) -> IntArray:
     """Label rows by the most probable cluster; ties go to the first, -1 where there is none.
 
     Parameters are those of :func:`probabilities_of_rows`.

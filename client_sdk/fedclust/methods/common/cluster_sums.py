@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.message_checks import check_counts
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import Points
@@ -17,9 +17,6 @@ __all__ = ["ClusterSums", "check_sizes", "cluster_sums"]
 
 #: Points per step: they stay in the second-level cache.
 _CACHE_POINTS = 4096
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.canonical import TIE_TOLERANCE
 from fedclust.schema.model import Model
@@ -57,7 +55,7 @@ class Judgement(Model):
 
 def judge(
     judgement: Judgement,
-    centroids: NDArray[np.float64],
+    centroids: FloatArray,
     costs: Mapping[str, float | None],
     config: RunConfig,
     tol: float,

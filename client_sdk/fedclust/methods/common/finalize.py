@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
@@ -15,9 +16,6 @@ from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import ClusterProfile, Result
 from fedclust.schema.run_config import RunConfig
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
 
 

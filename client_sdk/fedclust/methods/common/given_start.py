@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.options import Restarts, SweptOptions
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.protection.message_checks import check_means, check_shape
 from fedclust.schema.encoding import transformed
@@ -55,7 +55,7 @@ def check_given_centroids(config: RunConfig[StartOptions]) -> None:
     )
 
 
-def given_centroids(config: RunConfig[StartOptions]) -> NDArray[np.float64] | None:
+def given_centroids(config: RunConfig[StartOptions]) -> FloatArray | None:
     """Return the definition's initial centroids (K, d), scaled; None with ``start: cells``."""
     given = config.options.centroids
     if given is None:

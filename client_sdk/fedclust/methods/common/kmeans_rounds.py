@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.common.finalize import no_centroids
 from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.gower import MedianRule, nearest_by_gower, own_dissimilarities
@@ -38,8 +38,6 @@ from fedclust.schema.task import (
     payloads_of,
     with_payload,
 )
-
-FloatArray = NDArray[np.float64]
 
 # --- Messages -------------------------------------------------------------------------------------
 
@@ -166,7 +164,7 @@ def count_sent_cells(payload: Cells, n_cells: int) -> int:
 
 
 def check_cell_values(
-    counts: NDArray[np.int64], values: FloatArray, config: RunConfig, pointer: str
+    counts: IntArray, values: FloatArray, config: RunConfig, pointer: str
 ) -> None:
     """Raise RuleViolation unless values (K, d) are 0 in empty cells and in features not had."""
     check_empty(counts, values, pointer)
@@ -233,7 +231,7 @@ def find_cells(
     return pad_cells(found.counts, found.means, task.n_clusters)
 
 
-def pad_cells(counts: NDArray[np.int64], means: FloatArray, n_cells: int) -> Cells:
+def pad_cells(counts: IntArray, means: FloatArray, n_cells: int) -> Cells:
     """Return ``n_cells`` cells: those of counts (m,) and means (m, d), then empty ones."""
     lacking = n_cells - len(counts)
     return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))

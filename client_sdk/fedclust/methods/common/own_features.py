@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.methods.common.partial_features import LocalCentroids, connected_components
+from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.schema.encoding import feature_names
 from fedclust.schema.errors import RuleViolation
@@ -84,7 +84,7 @@ def select_site_columns(points: Points, config: RunConfig) -> Points:
     return Points(X, points.sizes, points.within[config.mask])
 
 
-def expand_to_all_columns(values: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
+def expand_to_all_columns(values: FloatArray, config: RunConfig) -> FloatArray:
     """Return values (K, d_i) of the site's columns as (K, d), 0 in the others."""
     expanded = np.zeros((len(values), len(config.columns)))
     expanded[:, config.mask] = values
@@ -105,7 +105,7 @@ def local_cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cl
     return found[int(tolerant_argmax(scores))]
 
 
-def simplified_silhouette(points: Points, means: NDArray[np.float64]) -> float:
+def simplified_silhouette(points: Points, means: FloatArray) -> float:
     """Return the mean over persons of (b - a) / max(a, b); 0 with one of the ``means`` (K, d).
 
     a and b are the root mean squared distances of a point's persons from the nearest and from the
@@ -160,7 +160,7 @@ def single_site_feature_warning(sites: Collection[str], config: RunConfig) -> tu
     return (f"One site alone has {names}: the centroids hold its own means there.",)
 
 
-def _feature_list(columns: NDArray[np.bool_], config: RunConfig) -> str:
+def _feature_list(columns: BoolArray, config: RunConfig) -> str:
     """Return the names of the features of some columns (d,), at most ``_MAX_NAMES``."""
     features = feature_names(config.columns, columns)
     names = ", ".join(map(repr, features[:_MAX_NAMES]))

@@ -16,11 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
@@ -33,6 +32,7 @@ from fedclust.methods.common.local_kmeans import local_restarts
 from fedclust.methods.common.options import Restarts, SweptOptions, variants
 from fedclust.methods.common.task_checks import refuse_dissimilarity
 from fedclust.methods.kfed.local_cells import algorithm_1, lloyd_to_convergence, restarted_cells
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
@@ -272,7 +272,7 @@ def _local_cells(
     return restarted_cells(points, n_cells, n_init, rng, options.k if task.project else None)
 
 
-def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
     """Label rows (n, d) in own units by the nearest centroid; -1 for incomplete rows.
 
     If the result has a mapping and the site remembers its cells, a row gets the cluster of the
@@ -292,9 +292,6 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
-
-
-FloatArray = NDArray[np.float64]
 
 
 class State(Model):
@@ -397,7 +394,7 @@ def farthest_first(means: FloatArray, first: FloatArray, n_clusters: int) -> Flo
 
 def _server_lloyd(
     means: FloatArray, seeds: FloatArray, *, once: bool
-) -> tuple[NDArray[np.int64], FloatArray]:
+) -> tuple[IntArray, FloatArray]:
     """Return the clusters tau (m,) and centroids (K, d) of Algorithm 2, line 7.
 
     All means have the same weight.

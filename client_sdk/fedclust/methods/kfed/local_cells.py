@@ -10,16 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, canonical_eigenbasis, tolerant_argmin
 from fedclust.numeric.distances import nearest_centroid, squared_distances
 from fedclust.schema.points import Points
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Singular values up to this share of the largest are rounding errors.
 _RANK_TOLERANCE = 1e-6

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.assign import label_by_probability
@@ -51,6 +50,7 @@ from fedclust.methods.mixture.messages import (
     check_classes,
     check_task,
 )
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import nearest_centroid
@@ -68,10 +68,6 @@ from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task, payloads_of, with_payload
 
 # --- At a site ------------------------------------------------------------------------------------
-
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def local_step(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector
 from fedclust.schema.encoding import Column
 from fedclust.schema.model import Model
@@ -14,8 +14,6 @@ from fedclust.schema.space import Space
 
 __all__ = ["NUMBER", "Classes", "column_kinds", "log_densities", "posterior"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Kinds of columns.
 NUMBER, YES_NO, LEVEL = 0, 1, 2

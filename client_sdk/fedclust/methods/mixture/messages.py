@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
@@ -19,6 +18,7 @@ from fedclust.methods.common.given_start import StartOptions
 from fedclust.methods.common.kmeans_rounds import CELLS, Cells, CellsTask, disclosure
 from fedclust.methods.common.options import Tolerance
 from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
+from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_shape
 from fedclust.schema.errors import RuleViolation
@@ -57,9 +57,6 @@ class Config(StartOptions, title="MixtureConfig"):
 
 
 # --- What travels ---------------------------------------------------------------------------------
-
-
-FloatArray = NDArray[np.float64]
 
 
 class PartitionTask(CentroidTask, title="MixturePartitionTask"):
@@ -283,7 +280,7 @@ def _check_sums(
     )
 
 
-def _refuse(wrong: NDArray[np.bool_], rule: str, message: str, name: str) -> None:
+def _refuse(wrong: BoolArray, rule: str, message: str, name: str) -> None:
     """Raise for the first wrong class and column (K, d), which ``message`` has a place for."""
     if wrong.any():
         k, j = (int(place) for place in np.argwhere(wrong)[0])

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common.assign import label
@@ -47,6 +46,7 @@ from fedclust.methods.common.own_features import (
 )
 from fedclust.methods.common.partial_features import sum_groups
 from fedclust.methods.overlap.meta_clustering import Meta, group_centroids
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import nearest_centroid
@@ -212,11 +212,6 @@ def check(task: SiteTask[AnyTask], payload: Cells, config: RunConfig[Config]) ->
 
 
 # --- At a site ------------------------------------------------------------------------------------
-
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 
 def local_step(

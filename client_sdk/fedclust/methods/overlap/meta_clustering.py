@@ -42,11 +42,9 @@ from fedclust.methods.common.partial_features import (
     relative_squares,
     sum_groups,
 )
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argmin
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 Meta = Literal["agglomerative", "A", "B", "auto"]
 
 #: Rows of a distance matrix computed at a time: bounds memory.

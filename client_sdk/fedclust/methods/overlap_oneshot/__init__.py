@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common.assign import check_mapping, label_by_centroid
@@ -60,6 +59,7 @@ from fedclust.methods.overlap_oneshot.gaussians import (
     check_variances,
     draw_proxies,
 )
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
@@ -259,7 +259,7 @@ def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[C
         check_shape(payload.covariances, (0, 0, 0), "/covariances")
 
 
-def max_variances(means: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
+def max_variances(means: FloatArray, config: RunConfig) -> FloatArray:
     """Return the largest variances (K, d) that values within the columns' bounds can have."""
     lower, upper = scaled_bounds(config)
     bounded = np.isfinite(lower) & np.isfinite(upper)
@@ -297,7 +297,7 @@ def local_step(
     return payload, {**memory, _MEMORY_KEY: {"means": means, "mask": config.mask}}
 
 
-def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
     """Label rows (n, d) in own units; -1 for rows that cannot be labelled.
 
     A site's own rows get the cluster of the nearest local mean. New rows, and rows of a site that
@@ -381,7 +381,7 @@ def _choose_tree(
 
 def _draw_site_proxies(
     seed: int, site: str, cells: Gaussians, config: RunConfig[Config]
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Return the proxies (K_i, M, d) of a site's cells (line 4)."""
     options = config.options
     filled = np.flatnonzero(cells.counts)

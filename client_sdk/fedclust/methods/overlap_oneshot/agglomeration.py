@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.partial_features import (
     LocalCentroids,
@@ -36,12 +35,9 @@ from fedclust.methods.common.partial_features import (
     feature_ranges,
     sum_groups,
 )
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argsort
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 #: The least distance, relative to the range. Chosen, not measured: without it the mean of 1 / d^2
 #: over one or two shared features is unbounded.

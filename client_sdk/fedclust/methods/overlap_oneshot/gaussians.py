@@ -8,15 +8,12 @@ central moments. The coordinator draws points from it, called proxies.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import ClusterSums
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import Points, total_variances
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Relative slack of comparisons of floating-point numbers.
 _SLACK = 1e-9

@@ -27,7 +27,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
@@ -66,6 +65,7 @@ from fedclust.methods.spectral.messages import (
     check,
     check_task,
 )
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
@@ -87,9 +87,6 @@ MEMORY_KEY = "spectral"
 _N_ANCHOR_CELLS = 60
 #: Restarts of k-means for small cells.
 _N_INIT = 3
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def local_step(
@@ -199,7 +196,7 @@ def _cluster_own_eigenvectors(
     return answer, {**memory, MEMORY_KEY: remembered}
 
 
-def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
     """Label rows in own units.
 
     With landmarks, every row takes the label of the nearest landmark. Otherwise only a site that

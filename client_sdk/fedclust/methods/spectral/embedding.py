@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.spectral.graph import (
     Graph,
@@ -20,12 +19,12 @@ from fedclust.methods.spectral.graph import (
     self_tuning_graph,
     spectrum,
 )
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import COORDINATE_TOLERANCE
 from fedclust.numeric.distances import squared_distances
 
 __all__ = ["MAX_RBF_POINTS", "Embedding", "align_by_rotation", "align_by_sign", "embed", "nystroem"]
 
-FloatArray = NDArray[np.float64]
 #: Limit of points of an RBF graph, which is full; larger sites use a sample of this size. A sparse
 #: graph of nearest neighbours would not do: tiny weights between clusters order the eigenvectors.
 MAX_RBF_POINTS = 2_000

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import (
     break_distance_ties,
     canonical_eigenbasis,
@@ -22,8 +23,6 @@ from fedclust.numeric.canonical import (
 )
 from fedclust.numeric.distances import squared_distances
 
-FloatArray: TypeAlias = NDArray[np.float64]
-IntArray: TypeAlias = NDArray[np.int64]
 #: scipy's sparse arrays have no types.
 Graph: TypeAlias = Any
 

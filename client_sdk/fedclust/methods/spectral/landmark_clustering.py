@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.spectral.graph import (
     eigengap,
@@ -20,14 +19,13 @@ from fedclust.methods.spectral.graph import (
     self_tuning_graph,
     spectrum,
 )
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
 __all__ = ["EIGEN_N_INIT", "LandmarkClustering", "cluster_landmarks", "is_dense", "matched_share"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: Restarts of k-means among eigenvectors.
 EIGEN_N_INIT = 10
 #: The neighbour counts that are tried.
@@ -62,7 +60,7 @@ class LandmarkClustering:
     agreement: float
 
 
-def is_dense(points: FloatArray) -> NDArray[np.bool_]:
+def is_dense(points: FloatArray) -> BoolArray:
     """Return which landmarks are not sparser than their own neighbours.
 
     The mean of a group that reaches across a gap lies within the gap: few landmarks are near it,
