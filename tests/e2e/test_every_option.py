@@ -12,7 +12,7 @@ import pytest
 
 from fedclust import engine, errors
 from fedclust.definition import plan_of
-from fedclust.engine.evidence import assigns_by_centroids
+from fedclust.engine.plan import assigns_by_centroids
 from fedclust.methods.common.options import select_variant_model, takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.site.session_run import SessionRun

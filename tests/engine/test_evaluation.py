@@ -19,7 +19,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, SiteTask
+from fedclust.schema.task import Contribution
 from support.points import config_of, of_rows, repeated, weighted
 from support.site_rows import pooled
 
@@ -27,9 +27,9 @@ OPTIONS = lloyd.Config(n_clusters=4)
 
 
 def _measure(points: Points, centroids: Any, config: RunConfig) -> evaluation.Evaluation:
-    task = SiteTask("evidence", evaluation.task(raw_result(centroids, config)))
-    payload = evaluation.local_step(task, points, config)
-    assert payload is not None
+    task = evaluation.task(raw_result(centroids, config))
+    labels = evaluation.label_points(task, points, config)
+    payload = evaluation.local_step(task, points, config, labels)
     evaluation.check(task, payload, config)
     return payload
 
@@ -135,7 +135,7 @@ def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None
     points = weighted(np.random.default_rng(3).normal(size=(40, 2)), 5)
     centroids = np.array([[0.0, 0.0], [50.0, 50.0]])
     payload = _measure(points, centroids, config)
-    task = SiteTask("evidence", evaluation.EvaluationTask(centroids=centroids))
+    task = evaluation.EvaluationTask(centroids=centroids)
 
     with pytest.raises(RuleViolation) as caught:
         evaluation.check(task, payload.model_copy(update=change), config)
@@ -156,7 +156,7 @@ def test_columns_that_a_site_lacks_and_exact_rows_are_not_equal(
     payload = _measure(points, centroids, config)
     here = [protection == "groups", False]
     assert payload.constant.tolist() == payload.typical.tolist() == here
-    task = SiteTask("evidence", evaluation.EvaluationTask(centroids=centroids))
+    task = evaluation.EvaluationTask(centroids=centroids)
     for change in ({"typical": EQUAL}, {"constant": EQUAL, "typical": EQUAL}):
         with pytest.raises(RuleViolation, match="that the site has"):
             evaluation.check(task, payload.model_copy(update=change), config)
@@ -176,12 +176,12 @@ def test_equal_records_count_by_persons_where_they_have_a_value(
 
 
 def test_more_centroids_than_the_definition_names_are_refused() -> None:
-    task = SiteTask("evidence", evaluation.EvaluationTask(centroids=np.zeros((5, 2))))
+    task = evaluation.EvaluationTask(centroids=np.zeros((5, 2)))
     with pytest.raises(RuleViolation, match="4 clusters"):
         evaluation.check_task(task, config_of(OPTIONS))
     # Sites without a feature in common keep groups of their own.
     evaluation.check_task(task, config_of(OPTIONS, missing="mask"))
-    many = SiteTask("evidence", evaluation.EvaluationTask(centroids=np.zeros((9, 2))))
+    many = evaluation.EvaluationTask(centroids=np.zeros((9, 2)))
     with pytest.raises(RuleViolation, match="8 clusters"):
         evaluation.check_task(many, config_of(OPTIONS, missing="mask"))
 

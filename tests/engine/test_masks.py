@@ -27,7 +27,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, SiteTask
+from fedclust.schema.task import Contribution
 from fedclust.wire import codec
 
 HAS = {"a": [0, 1, 2], "b": [1, 2, 3], "c": [0, 2, 3]}
@@ -124,14 +124,15 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
             rng.normal(size=(9, d)) * mask, rng.integers(3, 9, 9), rng.uniform(0, 0.5, d) * mask
         )
         own = replace(config, mask=mask)
-        payload = evaluation.local_step(SiteTask("evidence", task), points, own)
-        sent.append(Contribution(site, payload, p=3))
+        labels = evaluation.label_points(task, points, own)
         shared = known & mask
         if not shared.any():
-            assert payload is None
+            assert (labels == -1).all()
+            sent.append(Contribution(site, None, p=3))
             continue
-        assert payload is not None
-        evaluation.check(SiteTask("evidence", task), payload, own)
+        payload = evaluation.local_step(task, points, own, labels)
+        sent.append(Contribution(site, payload, p=3))
+        evaluation.check(task, payload, own)
         means = np.average(points.X, axis=0, weights=points.sizes)
         total = np.average((points.X - means) ** 2, axis=0, weights=points.sizes)
         spread = total / (1 - points.within) * points.within

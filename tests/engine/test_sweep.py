@@ -12,7 +12,7 @@ from sklearn.datasets import make_blobs
 
 from fedclust import SessionResult, engine, simulate
 from fedclust.definition import DefinitionError
-from fedclust.engine import Plan, coordinator, evidence, stages, sweep
+from fedclust.engine import Plan, coordinator, evidence, sweep
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd import Config
@@ -143,7 +143,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
     (first, second), _ = evidence.measured(raw, contributions, config)
     assert first is not None
     assert second is None
-    complete = stages.complete_entries(raw, (first, second), together.history_)
+    complete = evidence.complete_entries(raw, (first, second), together.history_)
     done = coordinator.report_recommended(complete, binary=False)
     assert done.n_clusters == 2
     unmeasured = done.at(5)

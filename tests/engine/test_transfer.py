@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from fedclust import SessionResult, engine, simulate
 from fedclust.definition import plan_of
 from fedclust.engine import resampling
+from fedclust.engine.checks import site_config
 from fedclust.engine.column_differences import differing_columns
+from fedclust.engine.stage import Asked
 from fedclust.engine.transfer import left_out_models
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import row_points
-from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
@@ -230,18 +231,14 @@ def test_a_site_refuses_models_that_the_definition_does_not_provide_for(
     found: SessionResult,
 ) -> None:
     entry = next(each for each in found.trace_ if each.phase == "resampling")
-    config = RunConfig(
-        options=plan_of(found.definition).options,
-        features=found.definition.features,
-        policy=found.definition.policy,
-        roster=(),
-        p=5,
-    )
-    resampling.check_task(entry.task, config, prototypes=False)
+    plan = plan_of(found.definition)
+    asked = Asked(plan, entry.task, site_config(plan, entry.task.space, 5, None, None))
+    stage = resampling.ResamplingStage()
+    stage.check_task(asked)
     (model,) = entry.task.site.parts
     for parts in ((model, model), (model[:2],), ()):
         wrong = replace(entry.task, site=resampling.LeftOutModels(parts=parts))
         with pytest.raises(RuleViolation, match="other models"):
-            resampling.check_task(wrong, config, prototypes=False)
+            stage.check_task(replace(asked, task=wrong))
     with pytest.raises(RuleViolation, match="a part of its own"):
-        resampling.check_task(replace(entry.task, site=None), config, prototypes=False)
+        stage.check_task(replace(asked, task=replace(entry.task, site=None)))

@@ -53,8 +53,6 @@ from fedclust.schema.task import (
     CentroidTask,
     Contribution,
     Disclosure,
-    SiteTask,
-    narrow,
     payloads_of,
 )
 
@@ -213,12 +211,11 @@ def task(raw: Result) -> EvaluationTask:
     )
 
 
-def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -> None:
+def check_task(asked: EvaluationTask, config: RunConfig, *, prototypes: bool = False) -> None:
     """Refuse what the definition does not provide for; RuleViolation.
 
     ``prototypes``: whether the method tells clusters apart by prototypes.
     """
-    asked = narrow(task.common, EvaluationTask)
     check_centroids(asked, config)
     given = asked.prototypes is not None and len(asked.prototypes) > 0
     message = "the method does not tell clusters apart like this"
@@ -237,16 +234,11 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -
 # --- Local step -----------------------------------------------------------------------------------
 
 
-def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation | None:
-    """Measure a site's scaled points against the task's centroids."""
-    common = narrow(task.common, EvaluationTask)
+def local_step(
+    common: EvaluationTask, points: Points, config: RunConfig, labels: IntArray
+) -> Evaluation:
+    """Measure a site's scaled points against the task's centroids, by their ``labels`` (m,)."""
     centroids, mask = common.centroids, common.mask
-    check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
-    if mask is not None:
-        check_shape(mask, centroids.shape, "/parameters/mask")
-    labels = label_points(common, points, config)
-    if not (labels >= 0).any():
-        return None
     shared = config.mask & (np.True_ if mask is None else mask)
     shared = np.broadcast_to(shared, centroids.shape)
     # The factor of masked_squared_distances.
@@ -365,9 +357,9 @@ def _sum_distances(
 # --- Check ----------------------------------------------------------------------------------------
 
 
-def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
+def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None:
     """Check a site's evaluation at either end; RuleViolation."""
-    payload, centroids = narrow(payload, Evaluation), narrow(task.common, EvaluationTask).centroids
+    centroids = asked.centroids
     n_clusters, d = centroids.shape
     check_shape(payload.counts, (n_clusters,), "/counts")
     check_shape(payload.points, (n_clusters,), "/points")

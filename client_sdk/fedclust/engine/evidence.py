@@ -11,19 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from fedclust.engine import evaluation
+from fedclust.engine import evaluation, transfer
 from fedclust.engine.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
+from fedclust.engine.plan import Plan, not_judged, sends_cells
 from fedclust.engine.record_cells import (
     MOST_VALUES,
     N_CELLS,
+    PooledCells,
     RecordCells,
     check_record_cells,
     find_cells,
+    pool_cells,
+    principal_axes,
 )
+from fedclust.engine.reference import compare_with_cloud
+from fedclust.engine.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
 from fedclust.engine.sweep import config_at, has_enough, several_of
+from fedclust.methods.common.finalize import complete_result, sort_clusters
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.numeric.agreement import contingency_table
@@ -33,19 +41,26 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.modes import CentroidRule
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import AnyMethod
+from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Model
-from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
-from fedclust.schema.policy import Policy
-from fedclust.schema.result import Result
+from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow, payloads_of
+from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of, with_payload
 
 __all__ = ["NAME", "PHASE", "EvidencePart", "EvidencePayload", "EvidenceTask"]
 
 NAME = "evidence"
+_UNMEASURED = (
+    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
+    "evaluation"
+)
+_K_UNMEASURED = (
+    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
+    "evaluation for this number of clusters"
+)
 
 
 class EvidenceTask(Model):
@@ -169,68 +184,6 @@ PHASE = Phase(
 )
 
 
-def is_resampled(options: MethodOptions) -> bool:
-    """Whether a round that compares the clusters with other models follows."""
-    return options.evaluated and (options.resampled_models > 0 or options.transferred)
-
-
-def not_judged(method: AnyMethod, policy: Policy) -> str | None:
-    """Return why clusters of such a session are not compared with one cloud; None: they are."""
-    if method.probabilities is not None:
-        return "the classes of a mixture are compared by their BIC"
-    if method.by_prototypes:
-        return f"{method.name} tells its clusters apart by prototypes, not by centroids"
-    if policy.dissimilarity == "gower":
-        return "the comparison takes dissimilarity: euclidean or k-prototypes"
-    if policy.missing == "mask":
-        return "the comparison needs every column at every site: drop or impute missing values"
-    return None
-
-
-def sends_cells(method: AnyMethod, options: MethodOptions, policy: Policy) -> bool:
-    """Whether sites describe their records by cells."""
-    compared = options.compared_with_cloud and not_judged(method, policy) is None
-    return compared or is_resampled(options)
-
-
-def assigns_by_centroids(method: AnyMethod) -> bool:
-    """Whether rows go with the nearest centroid, as in models of resampled data."""
-    return not method.by_prototypes and method.probabilities is None
-
-
-def check_options(method: AnyMethod, config: RunConfig) -> None:
-    """Raise RuleViolation where evidence cannot be gathered for these options; says what to change.
-
-    Its pointer is below the method's options.
-    """
-    options = config.options
-    if config.outcomes and not options.evaluated:
-        message = "outcomes are counted after the closing evaluation"
-        # Variants that never evaluate have no such option.
-        message += (
-            ": leave evaluate on"
-            if "evaluate" in type(options).model_fields
-            else f", which {method.name} lacks with these options: take its default ones"
-        )
-        raise RuleViolation("evidence", message)
-    one_k = not isinstance(options.n_clusters, tuple)
-    asked = {
-        "stability": options.resampled_models > 0,
-        "transfer": options.transferred,
-        "evidence": options.compared_with_cloud and one_k,
-    }
-    names = [name for name, wanted in asked.items() if wanted]
-    if not names:
-        return
-    pointer = f"/{names[0]}"
-    if not options.evaluated:
-        message = "it rests on the closing evaluation: leave evaluate on"
-        raise RuleViolation("evidence", message, pointer)
-    reason = not_judged(method, config.policy)
-    if reason is not None:
-        raise RuleViolation("evidence", f"{reason}: leave {names[0]} out", pointer)
-
-
 def clusterings(result: Result) -> tuple[Result, ...]:
     """Return the clustering of every K of a sweep, or the result itself."""
     return (result,) if result.sweep is None else tuple(each.result for each in result.sweep)
@@ -245,12 +198,6 @@ def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
         for entry, own in zip(result.sweep, changed, strict=True)
     )
     return result.model_copy(update={"sweep": entries})
-
-
-def task(raw: Result) -> Task[EvidenceTask]:
-    """Return the task about a result whose clusters are sorted."""
-    parts = tuple(evaluation.task(each) for each in clusterings(raw))
-    return Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
 
 
 def cluster_counts(result: Result) -> IntArray:
@@ -270,47 +217,134 @@ def split_parts(n_clusters: IntArray, n_parts: int, config: RunConfig) -> Iterat
     yield from (config_at(config, k) for k in ks) if several else (config,)
 
 
-def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
-    """Refuse what the definition does not provide for; RuleViolation."""
-    asked = narrow(task.common, EvidenceTask)
-    for own, part in zip(
-        split_parts(asked.n_clusters, len(asked.parts), config), asked.parts, strict=True
-    ):
-        evaluation.check_task(replace(task, common=part), own, prototypes=prototypes)
+# --- The stage ------------------------------------------------------------------------------------
+
+
+class EvidenceStage(Stage):
+    """The closing round."""
+
+    name = "evidence"
+    own_phases = (PHASE,)
+
+    def phases(self, plan: Plan) -> tuple[Phase, ...]:
+        """Return the phase without what nobody sends in this session."""
+        if not plan.options.evaluated:
+            return ()
+        several = isinstance(plan.options.n_clusters, tuple)
+        absent = {
+            "parts.own": not plan.options.transferred,
+            "parts.flow": not several,
+            "cells": not sends_cells(plan),
+        }
+        left_out = tuple(field for field, nobody in absent.items() if nobody)
+        discloses = tuple(
+            line
+            if several
+            else line.model_copy(update={"shape": line.shape.replace(", for each K", "")})
+            for line in PHASE.discloses
+            if not line.field.startswith(left_out)
+        )
+        return (replace(PHASE, discloses=discloses),)
+
+    def task(self, before: Round) -> tuple[EngineState, Task | None]:
+        plan, state, raw = before.plan, before.state, before.state.found
+        if not (plan.options.evaluated and len(raw.centroids) > 0):
+            return state.with_result(_complete(plan, state, None)), None
+        raw = with_clusterings(raw, [sort_clusters(each) for each in clusterings(raw)])
+        parts = tuple(evaluation.task(each) for each in clusterings(raw))
+        task = Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
+        return state.with_result(raw), task
+
+    def check_task(self, asked: Asked) -> None:
+        for config, part in _parts(asked):
+            evaluation.check_task(part, config, prototypes=asked.prototypes)
+
+    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
+        points, found = own.points, list[EvidencePart | None]()
+        before, n_before = None, 0
+        for config, part in _parts(asked):
+            labels = evaluation.label_points(part, points, config)
+            if not (labels >= 0).any():
+                found.append(None)
+                before = None
+                continue
+            n_clusters, flow, own_table = len(part.centroids), None, None
+            if before is not None:
+                flow = contingency_table(before, labels, points.sizes, (n_before, n_clusters))
+            if config.options.transferred:
+                own_rng, rule = own.rng.spawn(1)[0], centroid_rule(config)
+                own_table = _own_table(points, labels, n_clusters, own_rng, rule)
+            measured = evaluation.local_step(part, points, config, labels)
+            found.append(EvidencePart(evaluation=measured, flow=flow, own=own_table))
+            before, n_before = labels, n_clusters
+        if all(part is None for part in found):
+            return None, own.memory
+        cells = find_cells(points, own.rng) if sends_cells(asked.plan) else None
+        return EvidencePayload(parts=tuple(found), cells=cells), own.memory
+
+    def check(self, asked: Asked, payload: Model) -> None:
+        sent, tasks = narrow(payload, EvidencePayload), list(_parts(asked))
+        if len(sent.parts) != len(tasks):
+            raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+        before: IntArray | None = None
+        for i, (part, (config, about)) in enumerate(zip(sent.parts, tasks, strict=True)):
+            if part is None:
+                before = None
+                continue
+            try:
+                evaluation.check(about, part.evaluation, config)
+            except RuleViolation as broken:
+                pointer = f"/parts/{i}/evaluation{broken.pointer}"
+                raise RuleViolation(broken.rule, broken.message, pointer) from None
+            _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
+            before = part.evaluation.counts
+            _check_own_table(part.own, before, config, f"/parts/{i}/own")
+        if (sent.cells is not None) != sends_cells(asked.plan):
+            message = "a site sends cells where the session asks for them"
+            raise RuleViolation("cells", message, "/cells")
+        if sent.cells is not None:
+            check_record_cells(sent.cells, asked.config)
+
+    def aggregate(self, closing: Round) -> Closed:
+        plan, raw = closing.plan, closing.state.found
+        found, flows = measured(raw, closing.contributions, closing.config)
+        metrics = closing.metrics
+        quality = None if found[0] is None else found[0].quality
+        # A sweep has several inertias.
+        if raw.sweep is None and quality is not None:
+            metrics["inertia"] = quality.inertia
+        state = closing.recorded(metrics)
+        if all(each is None for each in found):
+            return Closed(_unmeasured(plan, state), metrics=metrics)
+        result = _complete(plan, state, found)
+        if result.sweep is not None:
+            entries = [
+                entry.model_copy(update={"flow": flow})
+                for entry, flow in zip(result.sweep, flows, strict=True)
+            ]
+            result = result.model_copy(update={"sweep": tuple(entries)})
+        result = _with_cloud(closing, result)
+        sent = cells_of(closing.contributions)
+        if sent:
+            cells = pool_cells(sent)
+            axes = principal_axes(cells)
+            own = [each.model_copy(update={"axes": axes}) for each in clusterings(result)]
+            result = _with_transfer(closing, with_clusterings(result, own), cells)
+        return Closed(state.with_result(result), metrics=metrics)
+
+    def give_up(self, closing: Round) -> Closed:
+        """Keep the clustering: it rests on rounds that had enough."""
+        return Closed(_unmeasured(closing.plan, closing.state))
+
+
+def _parts(asked: Asked) -> Iterator[tuple[RunConfig, EvaluationTask]]:
+    """Yield each part of a task with its config."""
+    common = narrow(asked.task.common, EvidenceTask)
+    configs = split_parts(common.n_clusters, len(common.parts), asked.config)
+    return zip(configs, common.parts, strict=True)
 
 
 # --- At a site ------------------------------------------------------------------------------------
-
-
-def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, *, cells: bool
-) -> EvidencePayload | None:
-    """Describe a site's scaled points; ``cells``: whether the session asks for cells."""
-    asked = narrow(task.common, EvidenceTask)
-    parts: list[EvidencePart | None] = []
-    before: IntArray | None = None
-    for own, part in zip(
-        split_parts(asked.n_clusters, len(asked.parts), config), asked.parts, strict=True
-    ):
-        found = evaluation.local_step(replace(task, common=part), points, own)
-        if found is None:
-            parts.append(None)
-            before = None
-            continue
-        labels = evaluation.label_points(part, points, own)
-        flow = None
-        if before is not None:
-            shape = len(asked.parts[len(parts) - 1].centroids), len(part.centroids)
-            flow = contingency_table(before, labels, points.sizes, shape)
-        own_table = None
-        if config.options.transferred:
-            own_rng, rule = rng.spawn(1)[0], centroid_rule(config)
-            own_table = _own_table(points, labels, len(part.centroids), own_rng, rule)
-        parts.append(EvidencePart(evaluation=found, flow=flow, own=own_table))
-        before = labels
-    if all(part is None for part in parts):
-        return None
-    return EvidencePayload(parts=tuple(parts), cells=find_cells(points, rng) if cells else None)
 
 
 def _own_table(
@@ -329,31 +363,6 @@ def _own_table(
 
 
 # --- Check ----------------------------------------------------------------------------------------
-
-
-def check(task: SiteTask, payload: Model, config: RunConfig, *, cells: bool) -> None:
-    """Check a site's answer at either end; RuleViolation."""
-    asked, sent = narrow(task.common, EvidenceTask), narrow(payload, EvidencePayload)
-    if len(sent.parts) != len(asked.parts):
-        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    configs = split_parts(asked.n_clusters, len(asked.parts), config)
-    before: IntArray | None = None
-    for i, (own, part, about) in enumerate(zip(configs, sent.parts, asked.parts, strict=True)):
-        if part is None:
-            before = None
-            continue
-        try:
-            evaluation.check(replace(task, common=about), part.evaluation, own)
-        except RuleViolation as broken:
-            pointer = f"/parts/{i}/evaluation{broken.pointer}"
-            raise RuleViolation(broken.rule, broken.message, pointer) from None
-        _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
-        before = part.evaluation.counts
-        _check_own_table(part.own, before, own, f"/parts/{i}/own")
-    if (sent.cells is not None) != cells:
-        raise RuleViolation("cells", "a site sends cells where the session asks for them", "/cells")
-    if sent.cells is not None:
-        check_record_cells(sent.cells, config)
 
 
 def _check_flow(
@@ -413,15 +422,11 @@ def measured(
     flows: list[IntArray | None] = []
     for place, own in enumerate(clusterings(raw)):
         sent = part_contributions(contributions, place)
-        scores = [
-            Contribution(c.site, None if c.payload is None else c.payload.evaluation, c.p)
-            for c in sent
-        ]
+        scores = [each.part(lambda part: part.evaluation) for each in sent]
         enough = has_enough(scores, config)
         found.append(evaluation.aggregate(own, scores, config) if enough else None)
-        tables = [
-            c.payload.flow for c in sent if c.payload is not None and c.payload.flow is not None
-        ]
+        parts = payloads_of(sent, EvidencePart).values()
+        tables = [part.flow for part in parts if part.flow is not None]
         known = enough and len(tables) >= max(config.policy.min_sites, 1)
         flows.append(np.sum(tables, axis=0) if known else None)
     return tuple(found), tuple(flows)
@@ -432,12 +437,8 @@ def part_contributions(
 ) -> list[Contribution[EvidencePart]]:
     """Return the sites' parts about the K at ``place``."""
     return [
-        Contribution(
-            c.site,
-            None if c.payload is None else narrow(c.payload, EvidencePayload).parts[place],
-            c.p,
-        )
-        for c in contributions
+        each.part(lambda payload: payload.parts[place])
+        for each in with_payload(contributions, EvidencePayload)
     ]
 
 
@@ -452,3 +453,134 @@ def count_groups(contributions: Sequence[Contribution]) -> list[int]:
     sent = payloads_of(contributions, EvidencePayload).values()
     firsts = [next(filter(None, each.parts)) for each in sent if each.cells is not None]
     return [int(part.evaluation.points.sum()) for part in firsts]
+
+
+# --- What a result gets ---------------------------------------------------------------------------
+
+
+def _unmeasured(plan: Plan, state: EngineState) -> EngineState:
+    state = state.with_result(state.found, _UNMEASURED)
+    return state.with_result(_complete(plan, state, None))
+
+
+def _complete(
+    plan: Plan, state: EngineState, found: Sequence[EvaluationOutcome | None] | None
+) -> Result:
+    """Return the state's result with what was measured of it; None: nothing was."""
+    raw = state.found
+    if raw.sweep is not None:
+        return complete_entries(raw, found, state.history)
+    wanted = plan.options.n_clusters
+    outcome = None if found is None else found[0]
+    return complete_result(
+        raw,
+        n_clusters=wanted if isinstance(wanted, int) else None,
+        history=state.history,
+        n_rounds=state.method_rounds,
+        **({} if outcome is None else vars(outcome)),
+    )
+
+
+def complete_entries(
+    raw: Result,
+    found: Sequence[EvaluationOutcome | None] | None,
+    history: Sequence[HistoryEntry],
+) -> Result:
+    """Return a result whose clustering of every K is complete; none is recommended yet.
+
+    Parameters
+    ----------
+    raw : Result
+    found : sequence of EvaluationOutcome or None
+        Of :func:`measured`; None where nothing could be measured of any K.
+    history : sequence of HistoryEntry
+        Every round that closed, as the engine counts them.
+    """
+    before = [entry for entry in history if entry.phase == "prepare"]
+    after = [entry for entry in history if entry.phase == NAME]
+    entries = []
+    for place, entry in enumerate(raw.sweep or ()):
+        k, own = entry.n_clusters, entry.result
+        outcome = None if found is None else found[place]
+        quality = None if outcome is None else outcome.quality
+        inertia = None if quality is None else quality.inertia
+        rounds = [r.model_copy(update={"round": r.round + len(before)}) for r in own.history]
+        closing = [r.model_copy(update={"inertia": inertia}) for r in after]
+        measures: dict[str, Any] = {}
+        if outcome is not None:
+            measures = dict(vars(outcome))
+        elif found is not None:
+            measures = {"warnings": (_K_UNMEASURED,)}
+        result = complete_result(
+            own,
+            n_clusters=k,
+            history=(*before, *rounds, *closing),
+            n_rounds=len(rounds),
+            **measures,
+        )
+        update: dict[str, Any] = {"result": result, "inertia": inertia}
+        if quality is not None:
+            update |= {
+                "simplified_silhouette": quality.simplified_silhouette,
+                "davies_bouldin": quality.davies_bouldin,
+                "n_rows": quality.n_rows,
+            }
+        entries.append(entry.model_copy(update=update))
+    return raw.model_copy(update={"sweep": tuple(entries)})
+
+
+def _with_cloud(closing: Round, result: Result) -> Result:
+    """Add to every K how clear its clusters are, compared with one cloud, where that is asked."""
+    plan, contributions = closing.plan, closing.contributions
+    if not plan.options.compared_with_cloud:
+        return result
+    own = clusterings(result)
+    reason = not_judged(plan.method, plan.policy)
+    if reason is not None:
+        sentence = f"{reason[0].upper()}{reason[1:]}."
+        found = [CloudComparison(n_draws=0, not_judged=sentence)] * len(own)
+    else:
+        by_k = {each.n_clusters or len(each.centroids): each.centroids for each in own}
+        compared = compare_with_cloud(
+            [*cells_of(contributions).values()],
+            count_groups(contributions),
+            by_k,
+            p=closing.config.p,
+            seed=plan.seed,
+            rule=centroid_rule(closing.config),
+        )
+        found = [compared[k] for k in by_k]
+    changed = [
+        each.model_copy(update={"one_cloud": cloud}) for each, cloud in zip(own, found, strict=True)
+    ]
+    return with_clusterings(result, changed)
+
+
+def _with_transfer(closing: Round, result: Result, cells: PooledCells) -> Result:
+    """Add to every K that was measured how far each site bears it out."""
+    if not closing.plan.options.transferred:
+        return result
+    changed = []
+    for place, own in enumerate(clusterings(result)):
+        if own.quality is not None:
+            sent = payloads_of(part_contributions(closing.contributions, place), EvidencePart)
+            counts = {site: part.evaluation.counts for site, part in sent.items()}
+            tables = {site: part.own for site, part in sent.items()}
+            found = transfer.summarise(counts, tables, cells, closing.config, closing.plan.seed)
+            own = own.model_copy(update={"transfer": found})
+        changed.append(own)
+    return with_clusterings(result, changed)
+
+
+def is_measured(result: Result) -> bool:
+    """Return whether the closing evaluation measured any clustering of a result."""
+    return any(each.quality is not None for each in clusterings(result))
+
+
+def with_history(state: EngineState, result: Result) -> EngineState:
+    """Return the state with a complete result, to whose history the last round is added."""
+    last = state.history[-1:]
+    own = [
+        each.model_copy(update={"history": (*each.history, *last)}) for each in clusterings(result)
+    ]
+    return state.with_result(with_clusterings(result, own))

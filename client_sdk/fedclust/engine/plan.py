@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedclust.engine import evidence, resampling
 from fedclust.numeric.array_types import BoolArray
 from fedclust.schema.encoding import Column, columns_of
+from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
@@ -20,6 +20,8 @@ from fedclust.schema.run_config import RunConfig
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.
 VERSION = 4
+#: The most numbers in a task, of all models: 32 MB, as much as a message may have.
+MAX_NUMBERS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,81 @@ def has_features(plan: Plan, names: Sequence[str]) -> BoolArray:
     return np.array([column.feature in held for column in plan.columns], dtype=np.bool_)
 
 
-def check_evidence(method: AnyMethod, config: RunConfig) -> None:
-    """Raise RuleViolation where stability or transfer cannot be measured; says what to change."""
-    evidence.check_options(method, config)
-    resampling.check_options(config)
+def is_resampled(plan: Plan) -> bool:
+    """Whether a round that compares the clusters with other models follows."""
+    options = plan.options
+    return options.evaluated and (options.resampled_models > 0 or options.transferred)
 
 
 def sends_cells(plan: Plan) -> bool:
     """Whether sites describe their records by cells in the closing round."""
-    return evidence.sends_cells(plan.method, plan.options, plan.policy)
+    compared = plan.options.compared_with_cloud and not_judged(plan.method, plan.policy) is None
+    return compared or is_resampled(plan)
+
+
+def not_judged(method: AnyMethod, policy: Policy) -> str | None:
+    """Return why clusters of such a session are not compared with one cloud; None: they are."""
+    if method.probabilities is not None:
+        return "the classes of a mixture are compared by their BIC"
+    if method.by_prototypes:
+        return f"{method.name} tells its clusters apart by prototypes, not by centroids"
+    if policy.dissimilarity == "gower":
+        return "the comparison takes dissimilarity: euclidean or k-prototypes"
+    if policy.missing == "mask":
+        return "the comparison needs every column at every site: drop or impute missing values"
+    return None
+
+
+def assigns_by_centroids(method: AnyMethod) -> bool:
+    """Whether rows go with the nearest centroid, as in models of resampled data."""
+    return not method.by_prototypes and method.probabilities is None
+
+
+def check_evidence(method: AnyMethod, config: RunConfig) -> None:
+    """Raise RuleViolation where evidence cannot be gathered for these options; says what to change.
+
+    Its pointer is below the method's options.
+    """
+    options = config.options
+    if config.outcomes and not options.evaluated:
+        message = "outcomes are counted after the closing evaluation"
+        # Variants that never evaluate have no such option.
+        message += (
+            ": leave evaluate on"
+            if "evaluate" in type(options).model_fields
+            else f", which {method.name} lacks with these options: take its default ones"
+        )
+        raise RuleViolation("evidence", message)
+    one_k = not isinstance(options.n_clusters, tuple)
+    asked = {
+        "stability": options.resampled_models > 0,
+        "transfer": options.transferred,
+        "evidence": options.compared_with_cloud and one_k,
+    }
+    names = [name for name, wanted in asked.items() if wanted]
+    if names:
+        pointer = f"/{names[0]}"
+        if not options.evaluated:
+            message = "it rests on the closing evaluation: leave evaluate on"
+            raise RuleViolation("evidence", message, pointer)
+        reason = not_judged(method, config.policy)
+        if reason is not None:
+            raise RuleViolation("evidence", f"{reason}: leave {names[0]} out", pointer)
+    _check_model_count(config)
+
+
+def _check_model_count(config: RunConfig) -> None:
+    """Raise RuleViolation where the resampled models would not fit into one message."""
+    wanted, n_models = config.options.n_clusters, config.options.resampled_models
+    if wanted is None or not n_models:
+        return
+    ks = (wanted,) if isinstance(wanted, int) else wanted
+    # The answer has a table of K x K for each model, and perhaps one more.
+    per_model, per_table = sum(ks) * len(config.columns), sum(k**2 for k in ks)
+    most = min(MAX_NUMBERS // per_model, MAX_NUMBERS // per_table - 1)
+    if n_models > most:
+        message = "so many models of these clusters and columns are too large: at most {}"
+        raise RuleViolation("evidence", message.format(max(most, 0)), "/stability")
 
 
 def is_exact(plan: Plan) -> bool:

@@ -7,28 +7,35 @@ pair of labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fedclust.engine import evaluation
 from fedclust.engine.evaluation import EvaluationTask
 from fedclust.engine.evidence import (
+    cells_of,
     check_table,
     cluster_counts,
     clusterings,
+    is_measured,
     split_parts,
+    with_clusterings,
+    with_history,
 )
-from fedclust.engine.record_cells import PooledCells
+from fedclust.engine.plan import Plan, assigns_by_centroids, is_resampled
+from fedclust.engine.record_cells import PooledCells, pool_cells
 from fedclust.engine.stability import (
     count_ambiguous_pairs,
     paired_points,
     resampled_models,
     summarise,
 )
+from fedclust.engine.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
 from fedclust.engine.sweep import has_enough
-from fedclust.engine.transfer import left_out_models
+from fedclust.engine.transfer import add_left_out, left_out_models
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.agreement import contingency_table
@@ -45,18 +52,29 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import Stability
+from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import Contribution, Phase, SiteTask, Task, narrow
+from fedclust.schema.task import (
+    Contribution,
+    Phase,
+    SiteTask,
+    Task,
+    narrow,
+    payloads_of,
+    with_payload,
+)
 
 __all__ = ["NAME", "PHASE", "ResampledModels", "ResamplingPayload", "ResamplingTask"]
 
 NAME = "resampling"
-#: The most numbers in a task, of all models: 32 MB, as much as a message may have.
-MAX_NUMBERS = 4_000_000
+_NOT_COMPARED = (
+    "stability, and agreement with models made without a site, are not known: fewer sites than "
+    "min_sites could compare the clusters with other models"
+)
 
 
 class ResampledModels(Model):
@@ -156,23 +174,116 @@ PHASE = Phase(
 )
 
 
-def check_options(config: RunConfig) -> None:
-    """Raise RuleViolation where the models would not fit into one message."""
-    wanted = config.options.n_clusters
-    n_models = config.options.resampled_models
-    if wanted is None or not n_models:
-        return
-    n_clusters = wanted if isinstance(wanted, int) else sum(wanted)
-    per_model = n_clusters * len(config.columns)
-    # The answer has a table of K x K for each model, and perhaps one more.
-    per_table = wanted**2 if isinstance(wanted, int) else sum(k**2 for k in wanted)
-    most = min(MAX_NUMBERS // per_model, MAX_NUMBERS // per_table - 1)
-    if n_models > most:
-        message = "so many models of these clusters and columns are too large: at most {}"
-        raise RuleViolation("evidence", message.format(max(most, 0)), "/stability")
+# --- The stage ------------------------------------------------------------------------------------
 
 
-def task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Task[ResamplingTask]:
+class ResamplingStage(Stage):
+    """The comparison with resampled models, and with models made without a site."""
+
+    name = "resample"
+
+    def every_phase(self, method: AnyMethod) -> tuple[Phase, ...]:
+        return (PHASE,) if assigns_by_centroids(method) else ()
+
+    def phases(self, plan: Plan) -> tuple[Phase, ...]:
+        """Return the phase without what nobody sends in this session, with its number of models."""
+        if not is_resampled(plan):
+            return ()
+        n_models, transferred = plan.options.resampled_models, plan.options.transferred
+        shapes = {"parts.models": f"K x K numbers for each of {n_models} models, for each K"}
+        absent = set() if n_models else {"parts.models", "parts.pairs"}
+        absent |= set() if transferred else {"parts.left_out"}
+        discloses = tuple(
+            line.model_copy(update={"shape": shapes.get(line.field, line.shape)})
+            for line in PHASE.discloses
+            if line.field not in absent
+        )
+        return (replace(PHASE, discloses=discloses),)
+
+    def task(self, before: Round) -> tuple[EngineState, Task | None]:
+        plan, state = before.plan, before.state
+        if not (is_resampled(plan) and is_measured(state.found)):
+            return state, None
+        sent = cells_of(before.contributions)
+        if not sent:
+            return state, None
+        task = _task(state.found, pool_cells(sent), before.config, plan.seed)
+        return state, None if _compares_nothing(task) else task
+
+    def check_task(self, asked: Asked) -> None:
+        common = narrow(asked.task.common, ResamplingTask)
+        n_models = asked.config.options.resampled_models
+        for i, (config, part) in enumerate(_configured(common, asked.config)):
+            evaluation.check_task(part.clusters, config, prototypes=asked.prototypes)
+            shape = part.clusters.centroids.shape
+            if part.models.shape != (n_models, *shape):
+                message = f"the definition provides for {n_models} models of {shape[0]} clusters"
+                raise RuleViolation("task", message, f"/parameters/parts/{i}/models")
+        _check_left_out(asked.task.site, common, asked.config)
+
+    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
+        common, points = narrow(asked.task.common, ResamplingTask), own.points
+        parts: list[ResamplingTables | None] = []
+        configured = _configured(common, asked.config)
+        for (config, part), without in zip(configured, _left_out(asked.task), strict=True):
+            labels = evaluation.label_points(part.clusters, points, config)
+            parts.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
+        if all(part is None for part in parts):
+            return None, own.memory
+        return ResamplingPayload(parts=tuple(parts)), own.memory
+
+    def check(self, asked: Asked, payload: Model) -> None:
+        common, sent = narrow(asked.task.common, ResamplingTask), narrow(payload, ResamplingPayload)
+        if len(sent.parts) != len(common.parts):
+            raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+        every = zip(sent.parts, common.parts, _left_out(asked.task), strict=True)
+        for i, (part, about, without) in enumerate(every):
+            if part is not None:
+                _check_tables(part, about, without, asked.config, f"/parts/{i}")
+
+    def aggregate(self, closing: Round) -> Closed:
+        result, metrics = closing.state.found, closing.metrics
+        own = []
+        for place, each in enumerate(clusterings(result)):
+            sent = _parts_about(closing.contributions, place)
+            update: dict[str, Any] = {"stability": _stability(sent, closing.config)}
+            if each.transfer is not None:
+                tables = {
+                    site: part.left_out
+                    for site, part in payloads_of(sent, ResamplingTables).items()
+                    if part.left_out is not None
+                }
+                update["transfer"] = add_left_out(each.transfer, tables)
+            own.append(each.model_copy(update=update))
+        state = closing.recorded(metrics)
+        return Closed(with_history(state, with_clusterings(result, own)), None, metrics)
+
+    def give_up(self, closing: Round) -> Closed:
+        return Closed(closing.state.with_result(closing.state.found, _NOT_COMPARED))
+
+
+def _configured(
+    common: ResamplingTask, config: RunConfig
+) -> Iterator[tuple[RunConfig, ResampledModels]]:
+    """Yield each part of a task with its config."""
+    configs = split_parts(common.n_clusters, len(common.parts), config)
+    return zip(configs, common.parts, strict=True)
+
+
+def _parts_about(
+    contributions: Sequence[Contribution], place: int
+) -> list[Contribution[ResamplingTables]]:
+    """Return the sites' tables about the K at ``place``."""
+    return [
+        each.part(lambda payload: payload.parts[place])
+        for each in with_payload(contributions, ResamplingPayload)
+    ]
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+def _task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Task[ResamplingTask]:
     """Return the task that compares a complete result with models of resampled cells."""
     n_models = config.options.resampled_models
     parts = []
@@ -218,25 +329,11 @@ def _left_out_parts(
     return {site: LeftOutModels(parts=known.get(site, none)) for site in config.roster}
 
 
-def compares_nothing(task: Task[ResamplingTask]) -> bool:
+def _compares_nothing(task: Task[ResamplingTask]) -> bool:
     """Whether a task has no model to compare with."""
     every = [each.parts for each in task.per_site.values() if isinstance(each, LeftOutModels)]
     known = any(model is not None for parts in every for model in parts)
     return not known and not any(len(part.models) for part in task.common.parts)
-
-
-def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool) -> None:
-    """Refuse what the definition does not provide for; RuleViolation."""
-    asked = narrow(task.common, ResamplingTask)
-    n_models = config.options.resampled_models
-    configs = split_parts(asked.n_clusters, len(asked.parts), config)
-    for i, (own, part) in enumerate(zip(configs, asked.parts, strict=True)):
-        evaluation.check_task(replace(task, common=part.clusters), own, prototypes=prototypes)
-        shape = part.clusters.centroids.shape
-        if part.models.shape != (n_models, *shape):
-            message = f"the definition provides for {n_models} models of {shape[0]} clusters"
-            raise RuleViolation("task", message, f"/parameters/parts/{i}/models")
-    _check_left_out(task.site, asked, config)
 
 
 def _check_left_out(site: Model | None, asked: ResamplingTask, config: RunConfig) -> None:
@@ -254,20 +351,6 @@ def _check_left_out(site: Model | None, asked: ResamplingTask, config: RunConfig
 
 
 # --- At a site ------------------------------------------------------------------------------------
-
-
-def local_step(task: SiteTask, points: Points, config: RunConfig) -> ResamplingPayload | None:
-    """Compare the clusters of a site's scaled points."""
-    asked = narrow(task.common, ResamplingTask)
-    parts: list[ResamplingTables | None] = []
-    configs = split_parts(asked.n_clusters, len(asked.parts), config)
-    left_out = _left_out(task)
-    for own, part, without in zip(configs, asked.parts, left_out, strict=True):
-        labels = evaluation.label_points(part.clusters, points, own)
-        parts.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
-    if all(part is None for part in parts):
-        return None
-    return ResamplingPayload(parts=tuple(parts))
 
 
 def _left_out(task: SiteTask) -> tuple[FloatArray | None, ...]:
@@ -303,79 +386,44 @@ def _compare(
     )
 
 
-def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
-    """Check a site's answer at either end; RuleViolation."""
-    asked, sent = narrow(task.common, ResamplingTask), narrow(payload, ResamplingPayload)
-    if len(sent.parts) != len(asked.parts):
-        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    every = zip(sent.parts, asked.parts, _left_out(task), strict=True)
-    for i, (part, about, without) in enumerate(every):
-        if part is None:
-            continue
-        at, k = f"/parts/{i}", len(about.clusters.centroids)
-        check_shape(part.models, (len(about.models), k, k), f"{at}/models")
-        check_shape(part.pairs, (3,), f"{at}/pairs")
-        if (part.pairs < 0).any():
-            raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
-        n_persons = sum(map(int, part.models[:1].ravel()))
-        if part.pairs.sum() > n_persons * (n_persons - 1) / 2:
-            raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
-        persons: IntArray | None = None
-        for table in part.models:
-            check_table(table, persons, None, config.p, f"{at}/models")
-            if persons is None:
-                persons = table.sum(axis=1)
-                check_sizes(persons, config, f"{at}/models")
-        if (part.left_out is None) != (without is None):
-            raise RuleViolation("left-out", "a model without the site gives a table", at)
-        if part.left_out is not None:
-            check_shape(part.left_out, (k, k), f"{at}/left_out")
-            check_table(part.left_out, None, persons, config.p, f"{at}/left_out")
-            check_sizes(part.left_out.sum(axis=0), config, f"{at}/left_out")
+def _check_tables(
+    part: ResamplingTables,
+    about: ResampledModels,
+    without: FloatArray | None,
+    config: RunConfig,
+    at: str,
+) -> None:
+    """Check a site's numbers about one K."""
+    k = len(about.clusters.centroids)
+    check_shape(part.models, (len(about.models), k, k), f"{at}/models")
+    check_shape(part.pairs, (3,), f"{at}/pairs")
+    if (part.pairs < 0).any():
+        raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
+    n_persons = sum(map(int, part.models[:1].ravel()))
+    if part.pairs.sum() > n_persons * (n_persons - 1) / 2:
+        raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
+    persons: IntArray | None = None
+    for table in part.models:
+        check_table(table, persons, None, config.p, f"{at}/models")
+        if persons is None:
+            persons = table.sum(axis=1)
+            check_sizes(persons, config, f"{at}/models")
+    if (part.left_out is None) != (without is None):
+        raise RuleViolation("left-out", "a model without the site gives a table", at)
+    if part.left_out is not None:
+        check_shape(part.left_out, (k, k), f"{at}/left_out")
+        check_table(part.left_out, None, persons, config.p, f"{at}/left_out")
+        check_sizes(part.left_out.sum(axis=0), config, f"{at}/left_out")
 
 
-# --- Aggregation ----------------------------------------------------------------------------------
-
-
-def stabilities(
-    result: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> tuple[Stability | None, ...]:
-    """Return the stability of every K of a result; None where too few sites answered for it."""
-    found: list[Stability | None] = []
-    for place in range(len(clusterings(result))):
-        sent = _parts(contributions, place)
-        tables = [c.payload for c in sent if c.payload is not None]
-        if not has_enough(sent, config) or not config.options.resampled_models:
-            found.append(None)
-            continue
-        summary = summarise(
-            np.sum([each.models for each in tables], axis=0, dtype=np.int64),
-            np.sum([each.pairs for each in tables], axis=0),
-        )
-        found.append(summary)
-    return tuple(found)
-
-
-def left_out_tables(
-    result: Result, contributions: Sequence[Contribution]
-) -> tuple[dict[str, IntArray], ...]:
-    """Return the tables of the models made without each site, by site, for every K of a result."""
-    found = []
-    for place in range(len(clusterings(result))):
-        sent = {c.site: c.payload for c in _parts(contributions, place) if c.payload is not None}
-        tables = {site: part.left_out for site, part in sent.items()}
-        found.append({site: table for site, table in tables.items() if table is not None})
-    return tuple(found)
-
-
-def _parts(
-    contributions: Sequence[Contribution], place: int
-) -> list[Contribution[ResamplingTables]]:
-    return [
-        Contribution(
-            c.site,
-            None if c.payload is None else narrow(c.payload, ResamplingPayload).parts[place],
-            c.p,
-        )
-        for c in contributions
-    ]
+def _stability(
+    sent: Sequence[Contribution[ResamplingTables]], config: RunConfig
+) -> Stability | None:
+    """Return the stability of one K; None where too few sites answered for it."""
+    if not has_enough(sent, config) or not config.options.resampled_models:
+        return None
+    tables = payloads_of(sent, ResamplingTables).values()
+    return summarise(
+        np.sum([each.models for each in tables], axis=0, dtype=np.int64),
+        np.sum([each.pairs for each in tables], axis=0),
+    )

@@ -7,15 +7,13 @@ the list and know no stage by name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from fedclust.engine.outcomes import Count
 from fedclust.engine.plan import Plan
-from fedclust.engine.preparation import NAME as PREPARATION
 from fedclust.numeric.arrays import FloatVector
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.method import AnyMethod, LocalAnswer
@@ -56,7 +54,7 @@ class EngineState(Model):
 
     stage: StageName
     round: int
-    phase: str = PREPARATION
+    phase: str = "prepare"
     method_rounds: int = 0
     center: FloatVector | None = None
     scale: FloatVector | None = None
@@ -187,7 +185,7 @@ class SiteSide:
     points: Points
     rng: np.random.Generator
     memory: Memory
-    count: Count | None
+    count: Callable[[Result, Memory], Model | None] | None
 
 
 class Stage(ABC):

@@ -184,8 +184,8 @@ def check_parts(
 def part_of(contributions: Sequence[Contribution], place: int) -> list[Contribution]:
     """Return the sites' answers for the K at ``place`` of the task."""
     return [
-        Contribution(c.site, None if c.payload is None else c.payload.parts[place], c.p)
-        for c in with_payload(contributions, SweepPayload)
+        each.part(lambda payload: payload.parts[place])
+        for each in with_payload(contributions, SweepPayload)
     ]
 
 

@@ -15,12 +15,11 @@ What it computes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from fedclust.engine.column_differences import FEWEST_OTHERS, differing_columns
-from fedclust.engine.evidence import EvidencePart
 from fedclust.engine.record_cells import PooledCells
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.agreement import adjusted_rand_index, cohen_kappa, cramers_v, matched
@@ -30,7 +29,6 @@ from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns
-from fedclust.schema.task import Contribution
 from fedclust.schema.transfer import SiteTransfer, Transfer
 
 __all__ = ["add_left_out", "left_out_models", "summarise"]
@@ -85,25 +83,29 @@ def left_out_models(
 
 
 def summarise(
-    parts: Sequence[Contribution[EvidencePart]], cells: PooledCells, config: RunConfig, seed: int
+    counts: Mapping[str, IntArray],
+    tables: Mapping[str, IntArray | None],
+    cells: PooledCells,
+    config: RunConfig,
+    seed: int,
 ) -> Transfer:
     """Return what a result says of each site, before any model without a site is compared.
 
     Parameters
     ----------
-    parts : sequence of Contribution
-        What the sites sent about one K, sorted by site.
+    counts : mapping of site to (K,) int64
+        The persons that each site measured in the clusters of one K; sorted by site.
+    tables : mapping of site to (K, K) int64 or None
+        Persons by cluster of the site's own k-means (rows) and by these clusters (columns).
     cells : PooledCells
     config : RunConfig
     seed : int
     """
-    sent = {each.site: each.payload for each in parts if each.payload is not None}
-    counts = {site: part.evaluation.counts for site, part in sent.items()}
     differing: dict[str, tuple[int, ...]] = {}
-    compared = len(sent) > max(config.policy.min_sites, FEWEST_OTHERS)
+    compared = len(counts) > max(config.policy.min_sites, FEWEST_OTHERS)
     if compared:
         n_clusters = len(next(iter(counts.values())))
-        own = {site: cells.sites == cells.names.index(site) for site in sent}
+        own = {site: cells.sites == cells.names.index(site) for site in counts}
         differing = differing_columns(
             {
                 site: Cells(counts=cells.counts[of], means=cells.means[of])
@@ -115,11 +117,11 @@ def summarise(
             seed,
         )
     sites = {}
-    for site, part in sent.items():
-        table, ari, kappa = _agreement(part.own)
+    for site, persons in counts.items():
+        table, ari, kappa = _agreement(tables[site])
         names = tuple(config.columns[j].name for j in differing.get(site, ()))
         sites[site] = SiteTransfer(
-            n_rows=int(counts[site].sum()),
+            n_rows=int(persons.sum()),
             own_table=table,
             own_ari=ari,
             own_kappa=kappa,

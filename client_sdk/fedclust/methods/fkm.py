@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
@@ -482,10 +483,7 @@ def _candidates_step(
     """Combine and judge every candidate's step, and choose the candidates that continue."""
     steps = []
     for i, candidate in enumerate(centroids):
-        parts = [
-            Contribution(c.site, None if c.payload is None else c.payload.step(i), c.p)
-            for c in contributions
-        ]
+        parts = [each.part(methodcaller("step", i)) for each in contributions]
         steps.append((i, *kmeans_rounds.combine_steps(candidate, parts, config)))
     # All candidates of a round are measured at the same sites, so their inertias are comparable.
     steps = [steps[place] for place in tolerant_argsort([step[3]["inertia"] for step in steps])]

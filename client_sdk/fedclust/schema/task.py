@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
@@ -92,6 +92,10 @@ class Contribution(Generic[PayloadT_co]):
     payload: PayloadT_co | None
     p: int
 
+    def part(self, of: Callable[[PayloadT_co], PayloadT | None]) -> Contribution[PayloadT]:
+        """Return the contribution with a part of its payload alone; an empty one stays empty."""
+        return Contribution(self.site, None if self.payload is None else of(self.payload), self.p)
+
 
 def narrow(value: object, kind: type[KindT]) -> KindT:
     """Return ``value`` as the ``kind`` that its phase or variant has; TypeError for another."""
@@ -104,12 +108,7 @@ def with_payload(
     contributions: Sequence[Contribution], kind: type[PayloadT]
 ) -> list[Contribution[PayloadT]]:
     """Return contributions whose payloads are all ``kind``, the empty ones included; TypeError."""
-    return [
-        Contribution(
-            each.site, None if each.payload is None else narrow(each.payload, kind), each.p
-        )
-        for each in contributions
-    ]
+    return [each.part(lambda payload: narrow(payload, kind)) for each in contributions]
 
 
 def payloads_of(contributions: Sequence[Contribution], kind: type[PayloadT]) -> dict[str, PayloadT]:
