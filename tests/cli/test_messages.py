@@ -487,6 +487,25 @@ def test_a_file_that_holds_no_rows(desk: Desk, name: str, content: bytes | None,
 
 
 @pytest.mark.parametrize(
+    ("header", "options", "text"),
+    [
+        ("mrn,Age,chol,angina", "", "of that name; upper and lower case are different; if it has"),
+        ("mrn,a,b,angina", "", "none of that name (and 1 more); if it has another name here, say"),
+        ("mrn,age,chol,angina", "--id-column mnr", "such as 'mrn'"),
+        ("mrn,age,chol,angina", "--person-column Mrn", "upper and lower case are different; give"),
+    ],
+)
+def test_a_column_of_another_name_is_named_with_what_to_do(
+    desk: Desk, header: str, options: str, text: str
+) -> None:
+    data = changed(
+        desk, "named.csv", lambda lines: lines[0].__setitem__(slice(4), header.split(","))
+    )
+    said = desk.run("ada", f"check --definition heart.json {options} {data}")
+    assert (said.code, text in said.text) == (3, True), said.err
+
+
+@pytest.mark.parametrize(
     ("content", "text"),
     [
         (b"\xff", "a mapping file is TOML in UTF-8"),

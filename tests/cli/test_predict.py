@@ -171,6 +171,16 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
     }
 
 
+def test_a_table_with_another_name_is_told_which(run: Run, folder: Path) -> None:
+    (folder / "named.csv").write_text("mrn,age,CRP,male,pain\na,41,3,1,typical\n", "utf-8")
+    given = ("impute.fc", "--data", "named.csv", "--out", "named-labels.csv", "--id-column")
+    code, _, err = run(*given, "mrn")
+    assert code == 3
+    assert "'crp': the session needs this column and the header has none of that name" in err
+    assert "rows or persons are named by" in run(*given, "mnr")[2]
+    assert not (folder / "named-labels.csv").exists()
+
+
 def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) -> None:
     rng = np.random.default_rng(0)
     sites = {

@@ -21,6 +21,7 @@ import sqlalchemy
 from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
+from fedclust.data.sql import SqlReader
 from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
 
@@ -438,6 +439,15 @@ def test_a_query_runs_once_for_a_table(tmp_path: Path) -> None:
     with contextlib.suppress(DataError):
         load(SqlQuery("SELECT age FROM cohort", engine=engine), FEATURES)
     assert engine.pool.checkedout() == 0
+
+
+def test_a_query_that_is_not_read_gives_its_connection_back(tmp_path: Path) -> None:
+    engine = database(tmp_path)
+    reader = SqlReader(SqlQuery("SELECT * FROM cohort", engine=engine))
+    assert engine.pool.checkedout() == 1
+    for _ in range(2):
+        reader.close()
+        assert engine.pool.checkedout() == 0
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,23 @@ def test_a_closing_round_that_too_few_sites_answer_leaves_the_result_as_it_was(f
     assert (done.result.sizes is None) == (phase == "evidence")
 
 
+def test_a_closing_round_in_which_every_k_lacks_answers_leaves_the_clusterings(swept):
+    """Each site answers about one K alone, so fewer than min_sites measure any of the three."""
+    plan, step, answers = next(each for each in steps(swept) if each[1].task.phase == "evidence")
+    alone = []
+    for number, each in enumerate(answers):
+        parts = [part if k == number % 3 else None for k, part in enumerate(each.payload.parts)]
+        payload = each.payload.model_copy(update={"parts": tuple(parts)})
+        alone.append(replace(each, payload=payload))
+    done = engine.advance(plan, step.state, alone, SITES)
+    assert isinstance(done, Done)
+    assert done.result.warnings[0].startswith("sizes and quality are not known")
+    for k in (2, 3, 4):
+        own = done.result.at(k)
+        assert np.array_equal(own.centroids, swept.result.at(k).centroids)
+        assert (own.sizes, own.quality, own.one_cloud) == (None, None, None)
+
+
 def test_a_site_that_misses_the_last_round_does_not_stop_it(found):
     *_, (plan, step, answers) = steps(found)
     done = engine.advance(plan, step.state, answers[1:], SITES)

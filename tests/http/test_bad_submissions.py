@@ -93,26 +93,6 @@ def test_contents_are_refused_by_field_and_rule(
         assert rule in {error.rule for error in problem.errors}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "pointer"),
-    [
-        ('{"phase"', '{"phase": "x", "phase"', "/phase"),
-        ('"payload": {', '"payload": {"n": 60, ', "/payload/n"),
-        ('"payload": {', '"payload": {"\\u006e": 60, ', "/payload/n"),
-        ('"payload": {', f'"payload": {{"{MARK}": 1, "{MARK}": 1, ', "/payload"),
-    ],
-    ids=["envelope", "payload", "an escape", "the sender's own"],
-)
-def test_a_key_that_is_there_twice_is_refused_in_json(
-    running: Running, honest: dict[str, Any], old: str, new: str, pointer: str
-) -> None:
-    text = json.dumps(honest)
-    assert text.count(old) == 1
-    response = running.api.put("north", "heart", 1, text.replace(old, new).encode())
-    (error,) = refused(running, response, "invalid").errors
-    assert (error.pointer, error.rule) == (pointer, "repeated-key")
-
-
 def test_a_key_that_is_there_twice_is_refused_in_binary(
     running: Running, honest: dict[str, Any]
 ) -> None:

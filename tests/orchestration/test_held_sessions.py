@@ -9,7 +9,7 @@ import pytest
 
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import admin, participation, rounds, sessions, sweeper
-from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi, site
+from orchestration.direct_api import ANALYST, LIMITS, OPERATOR, SITES, DirectApi, site
 from orchestration.pool_processes import ALWAYS, healed, process_runs
 from support.clock import ManualClock
 
@@ -56,6 +56,25 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     healed(direct)
     with pytest.raises(Refusal):
         sessions.retry_session(direct.co, OPERATOR, "heart")
+
+
+def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_runs(monkeypatch, "import os; os._exit(1)")
+    dying = dataclasses.replace(ALWAYS, max_deaths=2)
+    direct.session(rounds=2)
+    for number in (1, 2):
+        direct.answer_all("heart")
+        direct.co.limits = dying
+        assert direct.co.driver.run_once()
+        assert (direct.info("heart").state, direct.info("heart").round) == ("running", number)
+        clock.advance(30)
+        direct.co.limits = LIMITS
+        assert direct.co.driver.run_once()
+    assert direct.info("heart").state == "completed"
+    deaths = [details["deaths"] for _, _, details in direct.audit(action="round.process_died")]
+    assert deaths == [1, 1]
 
 
 def test_a_held_session_is_held_again_or_cancelled(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+from sqlalchemy import event
 
 from fedclust_service.domain.access import AuditSearch
 from fedclust_service.orchestration import admin, sessions, studies
@@ -40,3 +43,15 @@ def test_what_each_role_reads(direct_on_both: DirectApi, tmp_path: Path) -> None
     assert len(audit.items) == 2
     step = verify_audit(co, OPERATOR)
     assert (step.done, step.faults, step.entries, step.unsealed) == (True, (), 40, 0)
+
+
+def test_the_operators_list_reads_no_definition(direct: DirectApi) -> None:
+    """Definitions are most of what a session holds, and that list shows none."""
+    direct.define()
+    engine, asked = direct.store._engines.read, []
+    event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    read = re.compile(r"\bsessions\.definition\b")
+    assert [each.name for each in admin.list_all_sessions(direct.co, OPERATOR).items] == ["heart"]
+    assert [bool(read.search(each)) for each in asked].count(True) == 0 < len(asked)
+    sessions.list_sessions(direct.co, OPERATOR)
+    assert any(map(read.search, asked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +14,12 @@ from fedclust.schema.session_display import session_fields
 from fedclust.wire.models import Consents, ParticipationInfo, TaskRefusal
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, sessions
+from fedclust_service.orchestration.aggregation import Job
 from fedclust_service.orchestration.attention import find_attention
 from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.orchestration.stored_round import load_round
 from fedclust_service.store import Tx
 from orchestration import counting_method
 from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site, unlike
@@ -229,6 +233,31 @@ def test_a_late_site_is_asked_from_the_next_round(direct: DirectApi) -> None:
     direct.drive()
     assert direct.view("heart", "d").response.status == "work"
     assert direct.finish("heart").state == "completed"
+
+
+def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = replace(counting_method.method(), takes_masks=True)
+    monkeypatch.setitem(METHODS, counting_method.NAME, method)
+    policy = {"missing": "mask"}
+    direct.define(sites=("a", "b", "c", "d", "e"), start="manual", rounds=3, policy=policy)
+    for name in "abc":
+        direct.join("heart", name)
+    sessions.start_session(direct.co, ANALYST, "heart")
+    direct.join("heart", "d", features=("chol",))
+    participation.leave(direct.co, site("c"), "heart")
+    row = direct.row("heart")
+
+    def load(tx: Tx) -> Job:
+        current = tx.rounds.latest(row.id)
+        assert current is not None
+        return load_round(tx, plan_for(row), row, current, whole=True)[0]
+
+    job = direct.store.read("test.load", load)
+    assert job.roster == ("a", "b", "d")
+    known = {name: mask.tolist() for name, mask in job.masks.items()}
+    assert known == {"a": [True] * 2, "b": [True] * 2, "c": [True] * 2, "d": [False, True]}
 
 
 def test_methods_without_late_joining_refuse(

@@ -177,16 +177,6 @@ def test_a_session_that_does_not_fit_is_refused(study: DirectApi) -> None:
     assert refused.to_problem() == refusal(add, study, "x", study="nothing").to_problem()
 
 
-def test_sessions_are_listed_by_study(study: DirectApi) -> None:
-    add(study, "first")
-    study.define("alone")
-    listed = sessions.list_sessions(study.co, ANALYST, study="hearts").items
-    assert [(each.name, each.study) for each in listed] == [("first", "hearts")]
-    every = sessions.list_sessions(study.co, ANALYST).items
-    assert [(each.name, each.study) for each in every] == [("alone", None), ("first", "hearts")]
-    assert sessions.list_sessions(study.co, ANALYST, study="nothing").items == ()
-
-
 def test_a_study_that_is_deleted_meanwhile_gets_no_session(
     study: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

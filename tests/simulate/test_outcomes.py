@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from fedclust import FederatedKMeans, simulate
-from fedclust.definition import DefinitionError
 from fedclust.schema.feature import Outcome
 
 DIED = {"name": "died", "kind": "binary", "role": "outcome"}
@@ -159,36 +158,6 @@ def test_a_group_that_lacks_a_column_is_in_no_cluster_where_rows_are_dropped() -
         assert abs(table.sum() - 240) <= 4
 
 
-def test_methods_compute_the_same_whatever_the_outcomes_are() -> None:
-    others = {
-        name: rows.assign(died=1 - rows.died, stay=1.0, t=rows.t[::-1].to_numpy())
-        for name, rows in SITES.items()
-    }
-
-    def sent(sites: Any, features: Any) -> list[Any]:
-        found = run("fkm", sites, features=features)
-        return [
-            (each.site, each.phase, each.payload.model_dump_json())
-            for each in found.trace_
-            if each.phase != "outcomes"
-        ]
-
-    answers = sent(SITES, FEATURES)
-    assert answers == sent(others, FEATURES) == sent(SITES, ["x", "y"])
-
-
-def test_outcomes_are_counted_at_one_k_after_all_other_rounds() -> None:
-    sites, policy = {name: rows[:80] for name, rows in SITES.items()}, {"protection": "none"}
-    swept = run(sites=sites, n_clusters=[2, 3], stability=20, policy=policy, outcomes_k=3)
-    assert [entry.phase for entry in swept.history_][-3:] == ["evidence", "resampling", "outcomes"]
-    assert len(swept.at(3).outcomes_.results[0].clusters) == 3
-    assert swept.at(2).outcomes_ is None
-    for name, rows in sites.items():
-        expected = counted(rows, swept.at(3).labels_[name], 3)
-        for table, exact in zip(tables(swept)[name], expected, strict=True):
-            np.testing.assert_array_equal(table, exact)
-
-
 def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
     riga = hospital(9)
     policy = {"missing": "mask"}
@@ -230,8 +199,3 @@ def test_an_estimator_takes_an_array_with_the_columns_of_outcomes_last() -> None
     assert model.n_features_in_ == 2
     assert model.result_.outcomes_.results[0].total.sum() == 720
     np.testing.assert_array_equal(model.predict(rows[:, :2]), model.labels_)
-
-
-def test_outcomes_need_a_closing_evaluation() -> None:
-    with pytest.raises(DefinitionError, match="leave evaluate on"):
-        run(evaluate=False)
