@@ -26,8 +26,6 @@ from fedclust_dual.search_tree import (
     Workspace,
 )
 
-__all__ = ["EXHAUSTED", "FULL", "LEAF", "LIMIT", "search"]
-
 Reals = FloatArray
 Ints = IntArray
 #: Why :func:`search` returns: no node below the cutoff is left, a leaf has the least bound of all,

@@ -10,8 +10,6 @@ from fedclust_dual.config import Config
 from fedclust_dual.feasible_set import CERTIFIED
 from fedclust_dual.state import State, require_value
 
-__all__ = ["SPLITTABLE", "finish"]
-
 #: Reasons of an update rule's end after which splitting the domain can still close the gap.
 SPLITTABLE = ("converged", "stalled")
 

@@ -20,9 +20,6 @@ from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust_dual.conic_solver import ConeProgram, ConeSolution
 from fedclust_dual.feasible_set import Region
 
-__all__ = ["AssignmentCost", "BundleOptimum", "maximise_bundle", "maximise_cutting_planes"]
-
-
 #: Gap and infeasibility at which the solver stops.
 _ACCURACY = 1e-9
 #: Largest error of a solution whose value still counts as exact.

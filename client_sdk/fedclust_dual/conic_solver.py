@@ -13,8 +13,6 @@ import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
 
-__all__ = ["ConeProgram", "ConeSolution"]
-
 
 @dataclass(frozen=True)
 class ConeSolution:

@@ -34,8 +34,6 @@ from fedclust.schema.model import Model
 from fedclust_dual.feasible_set import CentroidBounds, Region
 from fedclust_dual.multiplier_update import Ascent, Proposal, propose_in_region
 
-__all__ = ["Box", "Domain", "Query", "Splitting", "next_query", "record_bound", "start_splitting"]
-
 Reason: TypeAlias = Literal["", "converged", "splits"]
 
 #: Limit of cuts in one aggregation, which has a time limit: each cut solves a cone program, which

@@ -27,8 +27,6 @@ import numpy as np
 from fedclust.numeric.array_types import FloatArray
 from fedclust_dual.quadratic_program import Halfspaces, Minimum, minimise
 
-__all__ = ["CERTIFIED", "CentroidBounds", "Region", "Symmetry"]
-
 Symmetry = Literal["pairwise", "cells", "reference", "none"]
 #: The forms that some renumbering of any centroids satisfies: their bounds hold for all centroids.
 CERTIFIED: tuple[Symmetry, ...] = ("pairwise", "none")

@@ -33,8 +33,6 @@ from fedclust_dual.search_tree import (
     root_tree,
 )
 
-__all__ = ["SLACK", "LabelSearch", "prepare_search"]
-
 #: Accuracy of bounds, relative to the terms of the cost: what a search ignores, and what is
 #: subtracted from each proven bound for rounding.
 SLACK = 1e-9

@@ -46,20 +46,6 @@ from fedclust_dual.cone_program import (
 )
 from fedclust_dual.feasible_set import Region
 
-__all__ = [
-    "Ascent",
-    "DualRound",
-    "Proposal",
-    "Rule",
-    "SiteAssignment",
-    "add_assignments",
-    "known_cost",
-    "propose_in_region",
-    "site_multipliers",
-    "start_ascent",
-    "update_multipliers",
-]
-
 Rule: TypeAlias = Literal["subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"]
 Reason: TypeAlias = Literal["", "residual", "converged", "stalled"]
 

@@ -35,8 +35,6 @@ from fedclust_dual.feasible_set import Region
 from fedclust_dual.label_search import SLACK, LabelSearch, prepare_search
 from fedclust_dual.search_tree import INTERCHANGEABLE, SearchPoints
 
-__all__ = ["NODE_LIMIT", "NodeSolution", "solve_node"]
-
 #: Default limit of nodes: about a second. The open nodes then take 200 MB at most.
 NODE_LIMIT = 200_000
 #: Part of the slack by which results may differ between processors.

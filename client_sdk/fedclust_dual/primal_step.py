@@ -17,8 +17,6 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust_dual.messages import DualCells
 
-__all__ = ["lloyd_step", "step_from_cells", "total_cost"]
-
 
 def step_from_cells(cells: DualCells, references: FloatArray) -> Step:
     """Return a site's Lloyd step in which each cell as one goes to the nearest reference.

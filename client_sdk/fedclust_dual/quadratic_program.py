@@ -24,8 +24,6 @@ import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
 
-__all__ = ["Halfspaces", "Minimum", "box_minimiser", "minimise"]
-
 #: Limit of active-set steps. Each step adds or drops a constraint; few are ever needed.
 _MAX_STEPS = 1000
 #: Limit of proximal rounds for coordinates without weight.

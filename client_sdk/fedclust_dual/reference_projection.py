@@ -25,8 +25,6 @@ from fedclust.numeric.array_types import FloatArray
 from fedclust_dual.conic_solver import ConeProgram
 from fedclust_dual.quadratic_program import Minimum, box_minimiser
 
-__all__ = ["minimise_by_splitting"]
-
 #: Limit of boxes for one set of labels; beyond it, the bound proven so far is returned.
 _MAX_BOXES = 400
 #: Distance of value and bound, relative to the terms of the cost, at which no box is split further.

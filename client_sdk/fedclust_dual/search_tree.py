@@ -13,21 +13,6 @@ from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import FloatArray, IntArray
 
-__all__ = [
-    "CELLS",
-    "FREE",
-    "INTERCHANGEABLE",
-    "PAIRWISE",
-    "REFERENCE",
-    "NodeRegion",
-    "SearchPoints",
-    "Tree",
-    "Workspace",
-    "double_capacity",
-    "new_workspace",
-    "root_tree",
-]
-
 #: Constraints on centroids besides the box: none, Voronoi cells, pairwise order, equation 36.
 #: ``INTERCHANGEABLE``: none, and clusters cost the same under any numbering, so that only one
 #: numbering is searched.

@@ -18,8 +18,6 @@ from fedclust_dual.feasible_set import Region
 from fedclust_dual.messages import DualCells
 from fedclust_dual.multiplier_update import Ascent
 
-__all__ = ["SiteTotals", "State", "require_value"]
-
 _Value = TypeVar("_Value")
 
 

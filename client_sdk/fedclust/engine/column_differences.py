@@ -40,8 +40,6 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
-__all__ = ["FEWEST_OTHERS", "differing_columns"]
-
 #: A site is compared with at least so many others: fewer cannot say which of them differs.
 FEWEST_OTHERS = 3
 #: Regions for each cluster, at least, and at most one for so many cells.

@@ -50,8 +50,6 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of, with_payload
 
-__all__ = ["NAME", "PHASE", "EvidencePart", "EvidencePayload", "EvidenceTask"]
-
 NAME = "evidence"
 _UNMEASURED = (
     "sizes and quality are not known: fewer sites than min_sites could answer the closing "

@@ -25,16 +25,6 @@ from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
 from fedclust.schema.result import Likelihood, Result, SweepEntry
 
-__all__ = [
-    "CLEAR",
-    "Choice",
-    "choose",
-    "cloud_sentences",
-    "p_text",
-    "sole_choice",
-    "start_agreement",
-]
-
 _STARTS = 10
 #: Clusters are clearer than one cloud, or stand apart, where it gives as clear ones this rarely.
 CLEAR = 0.05

@@ -21,18 +21,6 @@ from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 
-__all__ = [
-    "MOST_VALUES",
-    "N_CELLS",
-    "PooledCells",
-    "RecordCells",
-    "check_record_cells",
-    "cluster_records",
-    "find_cells",
-    "pool_cells",
-    "principal_axes",
-]
-
 #: Cells of each site: as many as the landmarks of ``spectral``.
 N_CELLS = 60
 #: A site sends a column's values where its records hold at most so many.

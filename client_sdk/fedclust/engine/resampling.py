@@ -68,8 +68,6 @@ from fedclust.schema.task import (
     with_payload,
 )
 
-__all__ = ["NAME", "PHASE", "ResampledModels", "ResamplingPayload", "ResamplingTask"]
-
 NAME = "resampling"
 _NOT_COMPARED = (
     "stability, and agreement with models made without a site, are not known: fewer sites than "

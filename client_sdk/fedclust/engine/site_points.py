@@ -22,8 +22,6 @@ from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 
-__all__ = ["complete_points", "released_points", "scaled_points"]
-
 
 def released_points(
     values: FloatArray,

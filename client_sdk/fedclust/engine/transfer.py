@@ -31,8 +31,6 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns
 from fedclust.schema.transfer import SiteTransfer, Transfer
 
-__all__ = ["add_left_out", "left_out_models", "summarise"]
-
 #: Random starts of a model without one site, in addition to a farthest-first start.
 _RESTARTS = 10
 

@@ -17,8 +17,6 @@ from fedclust.engine import evidence
 from fedclust.engine.plan import Plan, sends_cells
 from fedclust.schema.errors import RuleViolation
 
-__all__ = ["aggregation_seconds", "check_workload"]
-
 # Measured with 3 to 100 sites, 4 to 30 columns and K = 3 to 50, on one processor of 2024.
 #: A model of resampled cells: this, and this for each of its sites and clusters.
 _MODEL_S, _MODEL_SITE_CLUSTER_S = 0.008, 0.00025

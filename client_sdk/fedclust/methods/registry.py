@@ -14,8 +14,6 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from fedclust.methods.common.options import variant_models
 from fedclust.schema.method import AnyMethod, Method
 
-__all__ = ["GROUP", "KMEANS", "METHODS", "SPECTRAL", "MethodRegistry"]
-
 GROUP = "fedclust.methods"
 #: In the order in which the API describes them.
 BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "mixture")

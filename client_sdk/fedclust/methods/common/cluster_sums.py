@@ -13,8 +13,6 @@ from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.size_bands import check_not_above
 
-__all__ = ["ClusterSums", "check_sizes", "cluster_sums"]
-
 #: Points per step: they stay in the second-level cache.
 _CACHE_POINTS = 4096
 

@@ -21,18 +21,6 @@ from pydantic_core import PydanticCustomError
 
 from fedclust.schema.options import MethodOptions
 
-__all__ = [
-    "MAX_SWEEP_SIZE",
-    "Count",
-    "EvaluatedOptions",
-    "Restarts",
-    "SweptOptions",
-    "Tolerance",
-    "select_variant_model",
-    "variant_models",
-    "variants",
-]
-
 #: The most numbers of clusters of a sweep: every message has a part for each.
 MAX_SWEEP_SIZE = 20
 

@@ -12,9 +12,6 @@ from fedclust.schema.encoding import Column
 from fedclust.schema.model import Model
 from fedclust.schema.space import Space
 
-__all__ = ["NUMBER", "Classes", "column_kinds", "log_densities", "posterior"]
-
-
 #: Kinds of columns.
 NUMBER, YES_NO, LEVEL = 0, 1, 2
 #: A probability of a yes or a level counts as at least this: nothing is impossible in a class.

@@ -23,8 +23,6 @@ from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import COORDINATE_TOLERANCE
 from fedclust.numeric.distances import squared_distances
 
-__all__ = ["MAX_RBF_POINTS", "Embedding", "align_by_rotation", "align_by_sign", "embed", "nystroem"]
-
 #: Limit of points of an RBF graph, which is full; larger sites use a sample of this size. A sparse
 #: graph of nearest neighbours would not do: tiny weights between clusters order the eigenvectors.
 MAX_RBF_POINTS = 2_000

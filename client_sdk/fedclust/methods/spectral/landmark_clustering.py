@@ -24,8 +24,6 @@ from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
-__all__ = ["EIGEN_N_INIT", "LandmarkClustering", "cluster_landmarks", "is_dense", "matched_share"]
-
 #: Restarts of k-means among eigenvectors.
 EIGEN_N_INIT = 10
 #: The neighbour counts that are tried.
