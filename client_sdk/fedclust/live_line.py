@@ -20,8 +20,6 @@ from fedclust.schema.display import cut
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["SLOW_S", "LiveLine", "SlowWork", "duration", "rows_read", "terminal_line"]
-
 #: Seconds after which work is shown.
 SLOW_S = 2.0
 #: Set to 0, no work in Python is shown.

@@ -12,9 +12,8 @@ import pytest
 from fedclust import SessionResult, simulate
 from fedclust.result.facts import Facts
 from fedclust.result.methods_text import methods_text
-from fedclust.result.page import html, sections
+from fedclust.result.page import html, sections, transfer_sentences
 from fedclust.result.tables import json_text
-from fedclust.result.transfer import transfer_sentences
 from fedclust.wire.models import Provenance
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])

@@ -52,8 +52,6 @@ from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire.models import Definition
 
-__all__ = ["FederatedKMeans", "FederatedSpectralClustering"]
-
 FloatArray: TypeAlias = NDArray[np.float64]
 _ALONE = "site"
 _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None

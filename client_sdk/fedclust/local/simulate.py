@@ -66,8 +66,6 @@ from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
 
-__all__ = ["measure_separation", "simulate"]
-
 _SESSION = "simulation"
 
 

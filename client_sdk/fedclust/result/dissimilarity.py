@@ -12,8 +12,6 @@ from fedclust.schema.feature import Feature, Outcome, clustered
 from fedclust.schema.policy import Policy
 from fedclust.schema.scaling import gamma_of
 
-__all__ = ["dissimilarity_text"]
-
 _UNITS = {
     "none": "in their own units",
     "standard": "in standard deviations",

@@ -12,26 +12,6 @@ from pathlib import Path
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
 
-__all__ = [
-    "PALETTE",
-    "ROUNDING",
-    "Axis",
-    "Figure",
-    "clipped",
-    "colour_of",
-    "frame",
-    "ink_on",
-    "labels",
-    "line_chart",
-    "ruler",
-    "short",
-    "signed",
-    "tag",
-    "text",
-    "ticks",
-    "words_width",
-]
-
 #: Okabe & Ito's colours, which colour-blind readers tell apart.
 PALETTE = (
     "#0072b2",

@@ -20,8 +20,6 @@ from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
-__all__ = ["Cluster", "ClusterColumn", "Facts", "Mode"]
-
 #: Least standardised difference that sets a cluster apart (Cohen's medium effect).
 NOTABLE = 0.5
 _MOST_NOTED = 5

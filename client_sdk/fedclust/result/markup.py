@@ -8,7 +8,7 @@ styles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -92,6 +92,14 @@ def html_document(title: str, body: str, style: str = "") -> str:
 def html_folded(summary: str, content: str) -> str:
     """Return HTML that a reader can fold away under a line of text."""
     return f"<details open><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def html_records(
+    caption: str, rows: Sequence[Mapping[str, object]], *, text: Sequence[int] = ()
+) -> str:
+    """Return a table of rows that name their columns, all the same ones."""
+    header = [*rows[0]] if rows else []
+    return html_table(caption, header, [[*row.values()] for row in rows], text=text)
 
 
 def html_table(

@@ -13,18 +13,6 @@ from fedclust.schema.encoding import Column, columns_of, transformed
 from fedclust.schema.feature import Feature, clustered
 from fedclust.wire.models import Definition
 
-__all__ = [
-    "ClusterPair",
-    "ColumnDifference",
-    "Positions",
-    "Shared",
-    "distances",
-    "match",
-    "nearest_mutually",
-    "positions",
-    "shared",
-]
-
 FloatArray = NDArray[np.float64]
 #: A spread below this share of the values is rounding.
 _ROUNDING = 1e-12

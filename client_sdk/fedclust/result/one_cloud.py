@@ -5,8 +5,6 @@ from __future__ import annotations
 from fedclust.engine.model_selection import CLEAR, cloud_sentences, p_text
 from fedclust.schema.result import Result
 
-__all__ = ["apart_text", "chosen_text", "n_apart", "short_verdict", "verdict"]
-
 #: Why a K comes before that of the highest silhouette.
 _REASONS = {"apart": "all its clusters stand apart", "step": "it gains most of the clear ones"}
 

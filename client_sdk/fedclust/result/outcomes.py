@@ -23,23 +23,6 @@ from fedclust.schema.outcomes import (
 )
 from fedclust.schema.result import Result
 
-__all__ = [
-    "CANNOT_TELL",
-    "Line",
-    "cluster_lines",
-    "cluster_table",
-    "comparison_rows",
-    "count_rows",
-    "estimate_text",
-    "html_outcomes",
-    "measure_text",
-    "noise_text",
-    "outcome_rows",
-    "outcome_sentences",
-    "outcome_summary",
-    "p_text",
-]
-
 #: Draws a figure of the outcome of this name.
 Draw: TypeAlias = Callable[[str], Figure]
 ALL_SITES = "all sites"

@@ -10,18 +10,15 @@ from fedclust.errors import UsageError
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.profile import difference_colour, ranked_columns
-from fedclust.result.likelihood import bic_text
 from fedclust.result.markup import html_folded, html_table
 from fedclust.result.one_cloud import chosen_text, short_verdict
 from fedclust.result.outcomes import count_rows, outcome_columns, outcome_rows, outcome_sentences
 from fedclust.result.page import html_site_sizes
-from fedclust.result.sweep import sweep_table
+from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.wording import counted, percent
 from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
-
-__all__ = ["TableName", "frame", "html_overview", "text_overview"]
 
 TableName: TypeAlias = Literal[
     "clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 from html import escape
 
+from fedclust.engine.stability import found_again
 from fedclust.result.drawing import short
 from fedclust.result.facts import ClusterColumn, Facts, Mode
 from fedclust.result.figures.map import cluster_places, site_places
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, differences, mean_of
-from fedclust.result.likelihood import html_likelihood
 from fedclust.result.markup import (
     Section,
     html_document,
     html_figure,
     html_folded,
+    html_records,
     html_sections,
     html_table,
     html_warning,
@@ -23,24 +24,25 @@ from fedclust.result.markup import (
 from fedclust.result.methods_text import bibtex, methods_text
 from fedclust.result.one_cloud import apart_text, verdict
 from fedclust.result.outcomes import html_outcomes, outcome_columns, outcome_summary
-from fedclust.result.stability import html_stability
-from fedclust.result.sweep import sweep_table
-from fedclust.result.transfer import TRANSFER_TITLE, html_transfer
+from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.wording import (
     counted,
     equal_text,
     from_markdown,
     isolated,
+    listed,
     named_values,
     percent,
     without_noise,
 )
 from fedclust.schema.encoding import Column
 from fedclust.schema.result import ClusterProfile
+from fedclust.schema.transfer import SiteTransfer
 from fedclust.wire.models import Definition
 
-__all__ = ["html", "html_site_sizes", "sections"]
-
+_TRANSFER_TITLE = "Would each hospital have found this alone?"
+#: Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988: small, medium, large.
+_PREDICTS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "hardly"))
 _OF_OUTCOMES = " Outcomes are counted in rows, with 95 % intervals."
 
 
@@ -64,11 +66,11 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("sizes", "Sizes", _sizes(facts)),
         Section("centroids", "Centroids", _centroids(facts)),
         Section("number", "Number of clusters", _choice(facts)),
-        Section("stability", "Stability", html_stability(facts)),
-        Section("transfer", TRANSFER_TITLE, html_transfer(facts)),
+        Section("stability", "Stability", _stability(facts)),
+        Section("transfer", _TRANSFER_TITLE, _transfer(facts)),
         Section("outcomes", "Outcomes", html_outcomes(facts, plots.forest, plots.survival)),
         Section("bounds", "Bounds", _bounds(facts)),
-        Section("likelihood", "Likelihood", html_likelihood(facts)),
+        Section("likelihood", "Likelihood", _likelihood(facts)),
         Section("quality", "Quality", _quality(facts)),
         Section("methods", "Methods", _methods(facts)),
         Section("provenance", "Provenance", _provenance(facts)),
@@ -374,22 +376,180 @@ def _choice(facts: Facts) -> str:
     return f"{content}{figure}{table}{flow}{folded}"
 
 
+def _stability(facts: Facts) -> str:
+    """Return the section's HTML; nothing where stability was not measured."""
+    found = facts.result.stability
+    if found is None:
+        return ""
+    rows = [
+        {
+            "cluster": cluster.number,
+            "found again": f"in {found_again(float(found.recovered[k]))} samples",
+            "compared with one cloud": apart_text(facts.result, k),
+            "mean Jaccard": float(found.jaccard[k]),
+            "found again (.75 or more)": percent(found.recovered[k]),
+            "dissolved (below .5)": percent(found.dissolved[k]),
+        }
+        for k, cluster in enumerate(facts.clusters)
+    ]
+    clusters = html_records(
+        f"Each cluster in {found.n_models} models of resampled sites and persons. Jaccard: how far "
+        "the most similar cluster of a model holds the same persons, 1 where all are the same. "
+        "Pieces of one cloud are found again too: only the next column tells whether a cluster "
+        "stands apart.",
+        rows,
+        text=(1, 2),
+    )
+    bars = html_figure(
+        Plots(facts).stability,
+        "Mean Jaccard index of each cluster over the samples, and whether it stands apart.",
+    )
+    return f"{_ambiguous(found.ambiguous_share)}{bars}{clusters}"
+
+
+def _ambiguous(share: float | None) -> str:
+    if share is None:
+        return ""
+    text = (
+        f"Ambiguous pairs: {percent(share)} of the pairs of persons of one site are together in "
+        "more than a tenth and less than nine tenths of the models."
+    )
+    return f"<p>{escape(text)}</p>"
+
+
+def _transfer(facts: Facts) -> str:
+    """Return the section's HTML; nothing in a session without transfer."""
+    found = facts.result.transfer
+    if found is None or not found.sites:
+        return ""
+    none = "none" if found.compared else "–"
+    rows = [
+        {
+            "site": facts.site_name(site),
+            "persons": own.n_rows,
+            "own ARI": own.own_ari,
+            "own kappa": own.own_kappa,
+            "ARI without it": own.left_out_ari,
+            "kappa without it": own.left_out_kappa,
+            "found alone": own.found_alone or "not known",
+            "columns that differ": listed(map(isolated, own.differing_columns)) or none,
+        }
+        for site, own in sorted(found.sites.items())
+    ]
+    table = html_records(
+        "Own: the site's own k-means against the common clusters. Without it: a model of the other "
+        "sites, applied to this site's persons, against the common clusters. ARI: adjusted Rand "
+        "index, 1 for the same clusters and 0 for agreement by chance. Kappa: Cohen's, after "
+        "matching the clusters. Found alone: yes from an own ARI of .8, partly from .65.",
+        rows,
+        text=(6, 7),
+    )
+    sentences = "".join(f"<p>{escape(line)}</p>" for line in transfer_sentences(facts))
+    counts = "".join(
+        _counts(facts.site_name(site), own) for site, own in sorted(found.sites.items())
+    )
+    figure = html_figure(
+        Plots(facts).own_clusters,
+        "Where the persons of each own cluster are in the common ones. Own clusters have the "
+        "numbers of the common clusters that they were matched with; a gap is one that the site "
+        "did not find.",
+    )
+    folded = html_folded("Persons by own and common clusters", counts)
+    return f"{sentences}{table}{figure}{folded}"
+
+
+def _counts(name: str, own: SiteTransfer) -> str:
+    parts = []
+    for table, what in (
+        (own.own_table, "clusters of its own (lines)"),
+        (own.left_out_table, "clusters of the model made without it (lines)"),
+    ):
+        if table is not None:
+            parts.append(
+                html_table(
+                    f"{name}: persons by {what} and by common cluster.",
+                    ["", *(f"cluster {k}" for k in range(table.shape[1]))],
+                    [[k, *row] for k, row in enumerate(table.tolist())],
+                )
+            )
+    return "".join(parts)
+
+
+def transfer_sentences(facts: Facts) -> tuple[str, ...]:
+    """Return what a reader has to know of the table; () in a session without transfer."""
+    found = facts.result.transfer
+    if found is None:
+        return ()
+    lines = []
+    for site, own in sorted(found.sites.items()):
+        if own.differing_columns:
+            names = listed(map(isolated, own.differing_columns))
+            lines.append(
+                f"{facts.site_name(site)} seems to code {names} otherwise than the other sites. "
+                "Compare units, the direction of scales, and which code means what; then run the "
+                "session again."
+            )
+    if not lines and found.compared:
+        whose = "Your site" if facts.own_site else "No site"
+        seems = "does not seem" if facts.own_site else "seems"
+        lines.append(f"{whose} {seems} to code a column otherwise than the other sites.")
+    if not found.compared:
+        least = max(facts.definition.policy.min_sites, 3) + 1
+        lines.append(f"Columns were not compared: it takes at least {least} sites with persons.")
+    if found.cramers_v is not None:
+        degree = next(word for least, word in _PREDICTS if found.cramers_v >= least)
+        lines.append(
+            f"The site {degree} predicts the cluster: Cramér's V is {short(found.cramers_v)}, from "
+            "0 for the same mix of clusters at all sites to 1 for clusters of one site each."
+        )
+    return tuple(lines)
+
+
 def _bounds(facts: Facts) -> str:
     found = facts.result.bounds
     if found is None:
         return ""
     gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
-    table = html_table(
+    table = html_records(
         f"Of the inertia of any {found.n_clusters} centroids within the declared bounds, in the "
         f"scaled space, over all rows. {found.iterations} rounds proved a lower bound; in "
         f"{found.limited} of them a site's search ended at its node limit. The region was cut "
         f"{found.splits} times.",
-        ["lower bound", "upper bound", "gap", "certified"],
-        [[found.lower, found.upper, gap, "yes" if found.certified else "no"]],
+        [
+            {
+                "lower bound": found.lower,
+                "upper bound": found.upper,
+                "gap": gap,
+                "certified": "yes" if found.certified else "no",
+            }
+        ],
     )
     statement = found.statement
     content = f"<p>{escape(statement)}</p>" if found.certified else html_warning(statement)
     return f"{content}{table}"
+
+
+def _likelihood(facts: Facts) -> str:
+    """Return the section's HTML; nothing for a method without soft clusters."""
+    found = facts.result.likelihood
+    if found is None:
+        return ""
+    return html_records(
+        "How well the classes fit, and how certain it is which class a person belongs to. The "
+        "log-likelihood is in the features' own units, after transforms. Of several numbers of "
+        "classes the one with the lowest BIC is the best. Entropy: 0 where every person's class is "
+        "certain. Relative entropy: 1 where it is, 0 where all classes are equally probable.",
+        [
+            {
+                "log-likelihood per person": found.log_likelihood_per_person,
+                "free parameters": found.n_parameters,
+                "BIC": bic_text(found),
+                "entropy per person": found.entropy_per_person,
+                "relative entropy": found.relative_entropy,
+                "persons": found.n_rows,
+            }
+        ],
+    )
 
 
 def _quality(facts: Facts) -> str:
@@ -397,39 +557,37 @@ def _quality(facts: Facts) -> str:
         Plots(facts).convergence, "Sum of squared distances in the scaled space, by round."
     )
     rows = [
-        [
-            each.round,
-            each.phase,
-            each.n_sites,
-            each.inertia,
-            None if each.centroid_shift is None else without_noise(each.centroid_shift),
-        ]
+        {
+            "round": each.round,
+            "phase": each.phase,
+            "sites": each.n_sites,
+            "inertia": each.inertia,
+            "shift of centroids": each.centroid_shift and without_noise(each.centroid_shift),
+        }
         for each in facts.result.history
     ]
-    table = html_table(
+    table = html_records(
         f"Every round that closed. {facts.result.n_rounds} rounds of the method, which stopped "
         f"because: {facts.result.stopped_because or 'unknown'}.",
-        ["round", "phase", "sites", "inertia", "shift of centroids"],
         rows,
         text=(1,),
     )
     quality = facts.result.quality
     content = "<p>Without a closing evaluation, quality and profile are not known.</p>"
     if quality is not None:
-        content = html_table(
+        content = html_records(
             "Of the final clusters. A simplified silhouette near 1, and a low Davies-Bouldin "
             "index, mean clusters that are well apart. Within groups: the share of the persons' "
             "own inertia that lies between persons of one group, where no clustering sees it, as "
             "estimated from the records.",
-            ["inertia", "within groups", "simplified silhouette", "Davies-Bouldin", "persons"],
             [
-                [
-                    quality.inertia,
-                    percent(quality.share_within),
-                    quality.simplified_silhouette,
-                    quality.davies_bouldin,
-                    quality.n_rows,
-                ]
+                {
+                    "inertia": quality.inertia,
+                    "within groups": percent(quality.share_within),
+                    "simplified silhouette": quality.simplified_silhouette,
+                    "Davies-Bouldin": quality.davies_bouldin,
+                    "persons": quality.n_rows,
+                }
             ],
         )
     return f"{content}{figure}{html_folded('The rounds', table)}"

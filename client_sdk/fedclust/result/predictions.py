@@ -15,8 +15,6 @@ from fedclust.errors import UsageError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["CLOSE", "DETAILS", "Predictions", "probability_names"]
-
 #: Below this margin a row is close to the next cluster: on a straight line between two centroids
 #: these are the places from .47 of the way on.
 CLOSE: Final = 0.1

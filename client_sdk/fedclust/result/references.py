@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 from importlib.resources import files
 
-__all__ = ["bibtex_of", "cite", "cited", "entries"]
-
 _CITED = re.compile(r"@([a-z]+[0-9]*)")
 _ENTRY = re.compile(r"^@\w+\{(\w+),\n.*?^\}$", re.MULTILINE | re.DOTALL)
 

@@ -30,8 +30,6 @@ from fedclust.result.wording import counted, named_values
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
-__all__ = ["METADATA", "NO_LICENSE", "check_license", "crate_bytes"]
-
 METADATA = "ro-crate-metadata.json"
 PREVIEW = "ro-crate-preview.html"
 CHECKSUMS = "SHA256SUMS"

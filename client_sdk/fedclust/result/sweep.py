@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedclust.engine.model_selection import p_text
-from fedclust.result.likelihood import bic_text
 from fedclust.result.one_cloud import n_apart
-from fedclust.schema.result import SweepEntry
-
-__all__ = ["sweep_table"]
+from fedclust.schema.result import Likelihood, SweepEntry
 
 
 def sweep_table(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[object]]]:
@@ -35,3 +32,8 @@ def sweep_table(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[obj
             fit = each.likelihood
             row += [bic_text(fit), fit and fit.entropy_per_person, fit and fit.relative_entropy]
     return titles, rows
+
+
+def bic_text(found: Likelihood | None) -> str:
+    """Return the BIC with all its digits, as only differences count; a dash for none."""
+    return "–" if found is None else f"{found.bic:.1f}"

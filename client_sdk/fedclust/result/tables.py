@@ -14,16 +14,13 @@ import numpy as np
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
-from fedclust.result.likelihood import likelihood_fields
 from fedclust.result.outcomes import count_rows, outcome_columns
 from fedclust.result.wording import share
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Bounds
+from fedclust.schema.result import Bounds, Likelihood
 from fedclust.wire.models import ResultDocument
-
-__all__ = ["FORMATS", "csv_text", "json_text", "report_bytes", "spreadsheet_text"]
 
 #: Endings of a report's file.
 FORMATS = (".html", ".json", ".csv")
@@ -60,7 +57,7 @@ def json_text(facts: Facts) -> str:
     sweep = [
         {
             **entry.model_dump(mode="json", exclude={"result", "n_rows"}),
-            "likelihood": likelihood_fields(entry.result.likelihood),
+            "likelihood": _likelihood_fields(entry.result.likelihood),
             "one_cloud": entry.result.one_cloud,
             "shown": entry.n_clusters == result.n_clusters,
         }
@@ -77,7 +74,7 @@ def json_text(facts: Facts) -> str:
             "all_equal": result.profile.all_equal if result.profile else None,
             "sizes_by_site": result.site_sizes,
             "quality": result.quality,
-            "likelihood": likelihood_fields(result.likelihood),
+            "likelihood": _likelihood_fields(result.likelihood),
             "history": result.history,
             "sweep": sweep,
             "choice": result.choice,
@@ -97,6 +94,17 @@ def json_text(facts: Facts) -> str:
         allow_nan=False,
         indent=1,
     )
+
+
+def _likelihood_fields(found: Likelihood | None) -> dict[str, Any] | None:
+    """Return a likelihood with its figures per person, for JSON."""
+    if found is None:
+        return None
+    return {
+        **found.model_dump(mode="json"),
+        "log_likelihood_per_person": found.log_likelihood_per_person,
+        "entropy_per_person": found.entropy_per_person,
+    }
 
 
 def bounds_of(bounds: Bounds | None) -> dict[str, Any] | None:

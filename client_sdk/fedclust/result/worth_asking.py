@@ -21,17 +21,6 @@ from fedclust.result.privacy_loss import ALLOWANCE, noise_sd
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, Outcome, outcomes_of
 from fedclust.wire.models import SessionCreate
 
-__all__ = [
-    "CHOOSE_FIRST",
-    "Worth",
-    "asked_of_sites",
-    "clusters_of",
-    "crowded_text",
-    "points_asked",
-    "worth_asking",
-    "worth_lines",
-]
-
 #: Events that each of two clusters needs, in standard deviations of the noise of all sites.
 _DEVIATIONS = 5
 #: The largest share of those at risk who should have the event in one interval.

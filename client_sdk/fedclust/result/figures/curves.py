@@ -9,8 +9,6 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.words import joined
 from fedclust.result.one_cloud import chosen_text
 
-__all__ = ["draw_choice", "draw_convergence"]
-
 
 def draw_convergence(facts: Facts) -> Figure:
     """Draw the inertia of every round that has one.

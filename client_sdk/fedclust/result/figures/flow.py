@@ -15,8 +15,6 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.sizes import look_of
 from fedclust.result.figures.words import joined
 
-__all__ = ["MOST_SITES", "MOST_STAGES", "draw_flow", "draw_own_clusters", "draw_sweep_flow"]
-
 Table = NDArray[np.int64]
 
 #: Numbers of clusters of a figure, those around the recommended one.

@@ -25,8 +25,6 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.words import MOST_JOINED, joined
 from fedclust.schema.evidence import PrincipalAxes
 
-__all__ = ["MOST_ARROWS", "MOST_NAMED_SITES", "cluster_places", "draw_map", "site_places"]
-
 Places = NDArray[np.float64]
 
 #: Columns that have an arrow: those with the largest loadings.

@@ -27,8 +27,6 @@ from fedclust.result.figures.words import MOST_JOINED, joined
 from fedclust.result.outcomes import effect_text, estimate_text, measure_text
 from fedclust.schema.outcomes import Estimate, OutcomeComparison, OutcomeResult, SurvivalPoint
 
-__all__ = ["draw_forest", "draw_survival"]
-
 #: The measure that is drawn of each kind, the first that the outcome has.
 _DRAWN = {
     "binary": ("odds_ratio",),

@@ -16,8 +16,6 @@ from fedclust.result.figures.sizes import draw_mix, draw_sizes
 from fedclust.result.figures.stability import draw_stability
 from fedclust.schema.field_names import unknown_name_message
 
-__all__ = ["Plots", "drawn_figures"]
-
 _NAMES = (
     "profile",
     "sizes",

@@ -20,16 +20,6 @@ from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
 from fedclust.result.figures.words import joined
 from fedclust.result.wording import isolated, percent
 
-__all__ = [
-    "MOST_COLUMNS",
-    "difference_colour",
-    "differences",
-    "draw_profile",
-    "mean_of",
-    "ranked_columns",
-    "separations",
-]
-
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
 #: Standardised differences that have the full colour, and the step of the legend.

@@ -23,8 +23,6 @@ from fedclust.result.drawing import (
 from fedclust.result.facts import Facts
 from fedclust.result.figures.words import MOST_JOINED, joined, persons
 
-__all__ = ["draw_mix", "draw_sizes", "look_of"]
-
 #: Height of a bar with the room below it.
 _STEP = 26.0
 #: Of the bars of others than the sites that the reader sees.

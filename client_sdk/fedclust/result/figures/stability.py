@@ -9,8 +9,6 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.words import joined
 from fedclust.result.one_cloud import apart_text
 
-__all__ = ["draw_stability"]
-
 #: Height of a bar with the room below it; width of a bar with room for its number.
 _STEP, _ROOM = 26.0, 40.0
 #: Room for the verdict of each cluster, right of its bar.

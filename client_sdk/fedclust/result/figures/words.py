@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from fedclust.result.wording import percent
 
-__all__ = ["MOST_JOINED", "joined", "persons"]
-
 #: Most clusters, columns or sites that a figure's description names.
 MOST_JOINED = 12
 
