@@ -119,7 +119,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         connection: o.Connection,
         name: Name,
         address: Annotated[str | None, o.arg("E-mail address; leave it out with --remove.")] = None,
-        remove: Annotated[bool, typer.Option("--remove", help="Mail no more.")] = False,
+        remove: Annotated[bool, o.opt("--remove", "Mail no more.")] = False,
         as_json: o.AsJson = False,
     ) -> None:
         if (address is None) is not remove:

@@ -20,6 +20,7 @@ from fedclust.cli.console import (
     err,
     show,
     show_list,
+    timestamp,
 )
 from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
@@ -29,7 +30,6 @@ from fedclust.site import Site
 from fedclust.site.notifications import SiteNotifier
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
-from fedclust.site.terminal import printable
 
 #: Seconds for which a look for notifications waits for a coordinator that is away.
 _NOTIFY_PATIENCE_S = 10.0
@@ -53,9 +53,7 @@ app = typer.Typer(
 def agent(
     connection: o.Connection,
     context: typer.Context,
-    until_done: Annotated[
-        bool, typer.Option("--until-done", help="End when no session is left.")
-    ] = False,
+    until_done: Annotated[bool, o.opt("--until-done", "End when no session is left.")] = False,
 ) -> None:
     """Answer rounds as they open. An error in one session does not affect the others."""
     if context.invoked_subcommand is not None:
@@ -192,4 +190,4 @@ def remove(session: o.Session, as_json: o.AsJson = False) -> None:
 
 
 def _print_line(text: str) -> None:
-    show(err, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {printable(text)}")
+    show(err, f"{timestamp()} {text}")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import typer
-
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, out, print_json, show
 from fedclust.errors import ConsentDeclined
@@ -39,12 +37,9 @@ def show_all(as_json: o.AsJson = False) -> None:
 @o.command(app, "raise", 'fedclust allowance raise --table 3fa9 50 --approved-by "board 2027-14"')
 def raise_limit(
     table: Annotated[str, o.opt("--table", "Start of the table's id.")],
-    points: Annotated[
-        int,
-        typer.Argument(help="Points to open.", min=1, max=MOST_RAISED, show_default=False),
-    ],
+    points: Annotated[int, o.arg("Points to open.", min=1, max=MOST_RAISED)],
     approved_by: _ApprovedBy,
-    yes: Annotated[bool, typer.Option("--yes", help="Open them without asking.")] = False,
+    yes: Annotated[bool, o.opt("--yes", "Open them without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Open more points for a table, and for each table that shares them. This cannot be undone.

@@ -76,8 +76,7 @@ def approve(
         ),
     ] = None,
     withdraw: Annotated[
-        bool,
-        typer.Option("--withdraw", help="Take the approval back: this site sends nothing more."),
+        bool, o.opt("--withdraw", "Take the approval back: this site sends nothing more.")
     ] = False,
     as_json: o.AsJson = False,
 ) -> None:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from pydantic import ValidationError
 
 from fedclust.cli import options as o
@@ -135,7 +134,7 @@ def show_all(as_json: o.AsJson = False) -> None:
 
 @o.command(app, "withdraw", "fedclust cohort withdraw", "fedclust cohort withdraw --yes < id.txt")
 def withdraw(
-    yes: Annotated[bool, typer.Option("--yes", help="Withdraw without asking.")] = False,
+    yes: Annotated[bool, o.opt("--yes", "Withdraw without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Withdraw a person: the person's group is no longer used. This cannot be undone.

@@ -6,8 +6,6 @@ import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import typer
-
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_list
 from fedclust.cli.row_check import show_recognition
@@ -26,10 +24,7 @@ def _without_mark(name: str) -> str:
     return name.removeprefix(MARK)
 
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Name of the data source.", show_default=False, callback=_without_mark),
-]
+Name = Annotated[str, o.arg("Name of the data source.", callback=_without_mark)]
 
 
 @o.command(
@@ -44,9 +39,7 @@ def add(
     name: Name,
     data: o.Data,
     whose: o.WhoseRows,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a source of the same name.")
-    ] = False,
+    replace: Annotated[bool, o.opt("--replace", "Replace a source of the same name.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Register a data source, after reading the names of its columns. No row is stored.

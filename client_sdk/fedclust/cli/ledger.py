@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, ledger_screen, out, print_json, show, write_out
@@ -61,9 +59,9 @@ def ledger_verify(
     ] = None,
     against_coordinator: Annotated[
         bool,
-        typer.Option(
+        o.opt(
             "--against-coordinator",
-            help="Ask the coordinator whether its audit trail still has the heads noted here.",
+            "Ask the coordinator whether its audit trail still has the heads noted here.",
         ),
     ] = False,
     as_json: o.AsJson = False,

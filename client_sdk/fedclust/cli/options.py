@@ -39,9 +39,9 @@ def opt(name: str, text: str, **more: Any) -> Any:
     return typer.Option(name, help=text, show_default=False, **more)
 
 
-def arg(text: str) -> Any:
+def arg(text: str, **more: Any) -> Any:
     """Return an argument without a default that the help would show."""
-    return typer.Argument(help=text, show_default=False)
+    return typer.Argument(help=text, show_default=False, **more)
 
 
 def group(text: str) -> typer.Typer:
@@ -59,9 +59,7 @@ def slug_or_none(name: str | None) -> str | None:
     return None if name is None else slug(name)
 
 
-Session = Annotated[
-    str, typer.Argument(help="Name of the session.", show_default=False, callback=slug)
-]
+Session = Annotated[str, arg("Name of the session.", callback=slug)]
 Data = Annotated[
     str,
     opt(
@@ -88,13 +86,9 @@ Report = Annotated[
         "quality, provenance.",
     ),
 ]
-Full = Annotated[
-    bool, typer.Option("--full", help="List every field that leaves and what it can identify.")
-]
-Consent = Annotated[
-    bool, typer.Option("--yes", help="Consent to everything that is shown, without asking.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
+Full = Annotated[bool, opt("--full", "List every field that leaves and what it can identify.")]
+Consent = Annotated[bool, opt("--yes", "Consent to everything that is shown, without asking.")]
+AsJson = Annotated[bool, opt("--json", "Print JSON for a script.")]
 
 
 @dataclass(frozen=True)
@@ -223,9 +217,9 @@ class Persons(WhoseRows):
     ] = None
     no_person_in_another_table: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--no-person-in-another-table",
-            help="With --other-persons: who approves it states that none of these persons is in "
+            "With --other-persons: who approves it states that none of these persons is in "
             "another table of this site, under any id. Their table then has points for outcomes of "
             "its own.",
         ),

@@ -161,24 +161,15 @@ def write_outputs(
     result: SessionResult, labels_out: Path | None, result_out: Path | None, id_column: str | None
 ) -> None:
     """Write result and labels; UsageError after everything that could be written."""
-
-    def write_result(path: Path) -> None:
-        result.save(path)
-
-    def write_own_labels(path: Path) -> None:
-        if result.labels_ is not None:
-            write_labels(path, result.labels_, result.ids_, id_column)
-
     complaints = []
-    for path, known, act in (
-        (result_out, is_result, write_result),
-        (labels_out, is_labels, write_own_labels),
-    ):
+    for path, known in ((result_out, is_result), (labels_out, is_labels)):
         try:
-            if path is not None:
-                # Checked again: during a session of days another file may have appeared there.
-                check_outputs(((path, known),), ())
-                act(path)
+            # Checked again: during a session of days another file may have appeared there.
+            check_outputs(((path, known),), ())
+            if path is not None and known is is_result:
+                result.save(path)
+            elif path is not None and result.labels_ is not None:
+                write_labels(path, result.labels_, result.ids_, id_column)
         except UsageError as error:
             complaints.append(str(error))
     if complaints:

@@ -33,12 +33,17 @@ from fedclust.cli.output_files import (
     write,
     write_outputs,
 )
-from fedclust.cli.result_output import MORE_ROUNDS, clusters_text, show_bounds, warn_unlabelled
+from fedclust.cli.result_output import (
+    MORE_ROUNDS,
+    clusters_text,
+    script_facts,
+    show_bounds,
+    warn_unlabelled,
+)
 from fedclust.data import Dataset
 from fedclust.errors import UsageError
 from fedclust.result.one_cloud import verdict
 from fedclust.result.session_result import SessionResult
-from fedclust.result.tables import bounds_of
 from fedclust.result.wording import listed
 from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
@@ -59,8 +64,7 @@ class _Interaction:
         typer.Option("--ask", help="Ask only for consent, or also before each submission."),
     ] = "once"
     preview: Annotated[
-        bool,
-        typer.Option("--preview", help="Show the next submission's exact bytes; send nothing."),
+        bool, o.opt("--preview", "Show the next submission's exact bytes; send nothing.")
     ] = False
     preview_out: Annotated[
         Path | None,
@@ -76,7 +80,7 @@ class _Interaction:
         ),
     ] = 86_400.0
     json_bodies: Annotated[
-        bool, typer.Option("--json-bodies", help="Send JSON instead of the binary form.")
+        bool, o.opt("--json-bodies", "Send JSON instead of the binary form.")
     ] = False
 
 
@@ -201,7 +205,7 @@ def status(
 def leave(
     connection: o.Connection,
     session: o.Session,
-    yes: Annotated[bool, typer.Option("--yes", help="Leave without asking.")] = False,
+    yes: Annotated[bool, o.opt("--yes", "Leave without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Decline or leave a session. Earlier submissions still count. This cannot be undone."""
@@ -232,20 +236,10 @@ def show_site_result(result: SessionResult, as_json: bool) -> None:
             {
                 "session": result.definition.name,
                 "site": result.site,
-                "clusters": len(found.centroids),
-                "rounds": found.n_rounds,
-                "stopped_because": found.stopped_because,
-                "inertia": found.quality.inertia if found.quality else None,
-                "sizes": found.sizes,
+                **script_facts(found),
                 "own_sizes": result.own_sizes_,
-                "warnings": found.warnings,
                 "tried": [entry.n_clusters for entry in found.sweep] if found.sweep else None,
-                "choice": found.choice,
                 "shown": found.n_clusters,
-                "tied": found.tied,
-                "recommendation": found.recommendation,
-                "one_cloud": found.one_cloud,
-                "bounds": bounds_of(found.bounds),
             }
         )
         return

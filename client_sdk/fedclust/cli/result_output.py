@@ -12,6 +12,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import chosen_text, verdict
 from fedclust.result.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
 from fedclust.result.sweep import sweep_table
+from fedclust.result.tables import bounds_of
 from fedclust.result.wording import equal_text, listed
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
@@ -59,6 +60,23 @@ def show_result(shown: Facts) -> None:
         show(out, f"no outcomes at this K{where}; a session counts them at one K at most")
     for warning in result.warnings:
         show(err, f"warning: {warning}")
+
+
+def script_facts(result: Result) -> dict[str, object]:
+    """Return what ``--json`` says of a result; null is what it does not have."""
+    return {
+        "clusters": len(result.centroids),
+        "rounds": result.n_rounds,
+        "stopped_because": result.stopped_because,
+        "inertia": result.quality and result.quality.inertia,
+        "sizes": result.sizes,
+        "warnings": result.warnings,
+        "choice": result.choice,
+        "tied": result.tied,
+        "recommendation": result.recommendation,
+        "one_cloud": result.one_cloud,
+        "bounds": bounds_of(result.bounds),
+    }
 
 
 def clusters_text(result: Result) -> str:

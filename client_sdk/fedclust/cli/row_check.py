@@ -178,7 +178,7 @@ class RowCheck:
                 for each in lines:
                     show(out, f"      {each}")
         for text in (*_furthest_texts(found.columns), *self._pattern_texts()):
-            show(out, textwrap.fill(text, 98, subsequent_indent="  "))
+            _say(text)
         if found.unused:
             show(
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
@@ -192,28 +192,28 @@ class RowCheck:
                 said += f"; if each id is one person, give --person-column {name}"
             else:
                 said += f"; with --person-column {name} each id is one person"
-            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
+            _say(said)
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
         if found.complete_rows < found.rows:
             show(out, f"{found.complete_rows} of {found.rows} rows have a value in every column")
         if self.table.staying is not None:
-            show(out, textwrap.fill(self.table.staying.text, 98, subsequent_indent="  "))
+            _say(self.table.staying.text)
         if self.table.recognition is not None:
             show_recognition(self.table.recognition, out)
         for text in self._points_texts():
-            show(out, textwrap.fill(text, 98, subsequent_indent="  "))
+            _say(text)
         if figures is not None:
             _show_table_figures(figures)
             said = "A sensitive trait should be an outcome, not a feature: similar persons show a "
             said += "value that they share, and whether it is missing. So should a rare one: "
             said += f"groups hardly show a trait that fewer than {self.p} persons here have"
-            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
+            _say(said)
         if self.features_unreleased:
             said = f"takes part without {', '.join(self.features_unreleased)}: "
             said += "too few persons are in groups that release a value"
-            show(out, textwrap.fill(said, 98, subsequent_indent="  "))
+            _say(said)
 
     def _points_texts(self) -> Iterator[str]:
         """Yield what the outcomes cost and what is left; the consent screen says so too."""
@@ -362,6 +362,11 @@ def show_recognition(found: Recognition, where: Console) -> None:
         show(where, f"  {name}: {differ} of {of} values differ from those released")
 
 
+def _say(text: str) -> None:
+    """Show a sentence in lines that a terminal holds."""
+    show(out, textwrap.fill(text, 98, subsequent_indent="  "))
+
+
 def _show_table_figures(figures: TableFigures) -> None:
     """Show how close the protected table is to the persons behind it, by column."""
     smallest, largest = figures.group_sizes
@@ -371,7 +376,7 @@ def _show_table_figures(figures: TableFigures) -> None:
         show(out, f"half of the persons are within {near}")
     show_table(["persons by column", *HEADINGS[1:]], figures.by_column(), right=1)
     for warning in figures.warnings():
-        show(out, textwrap.fill(warning, 98, subsequent_indent="  "))
+        _say(warning)
 
 
 def _column_row(column: ColumnProfile) -> list[str]:

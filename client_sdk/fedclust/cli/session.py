@@ -186,7 +186,7 @@ def cancel(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fal
 def delete(
     connection: o.Connection,
     session: o.Session,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    yes: Annotated[bool, o.opt("--yes", "Delete without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Delete a session that no site ever joined. Its name can be used again.
@@ -216,10 +216,8 @@ def close(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fals
 def exclude(
     connection: o.Connection,
     session: o.Session,
-    site: Annotated[
-        str, typer.Argument(help="Name of the site.", show_default=False, callback=slug)
-    ],
-    yes: Annotated[bool, typer.Option("--yes", help="Exclude without asking.")] = False,
+    site: Annotated[str, o.arg("Name of the site.", callback=slug)],
+    yes: Annotated[bool, o.opt("--yes", "Exclude without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Stop waiting for a site. Its earlier submissions still count. This cannot be undone.
@@ -256,7 +254,7 @@ def deadline(
     connection: o.Connection,
     session: o.Session,
     until: Annotated[str, o.arg("Time in RFC 3339, with its offset from UTC.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Take a time that has passed.")] = False,
+    yes: Annotated[bool, o.opt("--yes", "Take a time that has passed.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Move the open round's deadline.

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import typer
-
 from fedclust.cli import options as o
 from fedclust.cli.console import err, show
 from fedclust.cli.session_file import read_object, source_name
@@ -229,9 +227,9 @@ class WorthOptions:
 
     check: Annotated[
         bool,
-        typer.Option(
+        o.opt(
             "--check",
-            help="Create nothing: check the definition, and say what its outcomes cost and whether "
+            "Create nothing: check the definition, and say what its outcomes cost and whether "
             "they are worth asking.",
         ),
     ] = False

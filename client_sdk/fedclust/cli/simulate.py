@@ -18,7 +18,7 @@ from fedclust.cli.output_files import (
     is_report,
     write_labels,
 )
-from fedclust.cli.result_output import show_result
+from fedclust.cli.result_output import script_facts, show_result
 from fedclust.cli.session_options import Clusters, read_clusters
 from fedclust.client.field_names import FieldNames
 from fedclust.data import Dataset
@@ -30,7 +30,6 @@ from fedclust.json_text import read_json
 from fedclust.live_line import SlowWork
 from fedclust.local.simulate import simulate as run
 from fedclust.result.session_result import SessionResult
-from fedclust.result.tables import bounds_of
 from fedclust.site.data_sources import DataSource
 
 app = typer.Typer(rich_markup_mode=None)
@@ -167,30 +166,13 @@ def _wanted_features(
 
 
 def _simulation_facts(found: SessionResult) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "clusters": len(found.cluster_centers_),
-        "rounds": found.n_rounds_,
-        "stopped_because": found.stopped_because_,
-        "inertia": found.inertia_,
-        "sizes": found.sizes_ or None,
-        "warnings": found.warnings_,
+    sweep = [entry.model_dump(mode="json", exclude={"result"}) for entry in found.sweep_ or ()]
+    return {
+        **script_facts(found.result),
         "columns": found.columns_,
         "cluster_centers": [[entry.mean for entry in row] for row in found.centroids],
+        "sweep": sweep or None,
     }
-    if found.sweep_ is not None:
-        facts["sweep"] = [
-            entry.model_dump(mode="json", exclude={"result"}) for entry in found.sweep_
-        ]
-        facts |= {
-            "choice": found.result.choice,
-            "tied": found.result.tied,
-            "recommendation": found.result.recommendation,
-        }
-    if found.one_cloud_ is not None:
-        facts["one_cloud"] = found.one_cloud_
-    if found.result.bounds is not None:
-        facts["bounds"] = bounds_of(found.result.bounds)
-    return facts
 
 
 def _reading(how: o.Reading, mapping: str | None) -> o.Reading:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
 from fedclust.cli import options as o
 from fedclust.cli.console import (
     agreed,
@@ -27,7 +25,7 @@ from fedclust.study import StudyInfo
 from fedclust.wire.models import SessionEntry
 
 app = o.group("Group sessions of the same sites in studies; for analysts and operators.")
-Study = Annotated[str, typer.Argument(help="Name of the study.", show_default=False, callback=slug)]
+Study = Annotated[str, o.arg("Name of the study.", callback=slug)]
 
 
 @o.command(
@@ -75,7 +73,7 @@ def show_one(connection: o.Connection, study: Study, as_json: o.AsJson = False) 
 def delete(
     connection: o.Connection,
     study: Study,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    yes: Annotated[bool, o.opt("--yes", "Delete without asking.")] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Delete a study that has no session. Its name can be used again."""

@@ -13,13 +13,14 @@ from fedclust import engine
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.engine import Plan
 from fedclust.engine.model_selection import CLEAR, p_text
+from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import n_apart
 from fedclust.result.outcomes import outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.references import bibtex_of, cite, cited
-from fedclust.result.wording import counted, in_markdown, named_values, variable_text
+from fedclust.result.wording import in_markdown, named_values, variable_text
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, clustered, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 

@@ -6,6 +6,7 @@ import itertools
 from html import escape
 
 from fedclust.engine.stability import found_again
+from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import ClusterColumn, Facts, Mode
 from fedclust.result.figures.map import cluster_places, site_places
@@ -26,7 +27,6 @@ from fedclust.result.one_cloud import apart_text, verdict
 from fedclust.result.outcomes import html_outcomes, outcome_columns, outcome_summary
 from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.wording import (
-    counted,
     equal_text,
     from_markdown,
     isolated,

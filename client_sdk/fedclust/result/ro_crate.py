@@ -19,6 +19,7 @@ from typing import Any
 
 from fedclust.definition import canonical, read_definition
 from fedclust.errors import UsageError
+from fedclust.methods.common.description import counted
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots, drawn_figures
@@ -26,7 +27,7 @@ from fedclust.result.markup import html_document, html_table
 from fedclust.result.methods_text import WRITE_UP
 from fedclust.result.page import html
 from fedclust.result.tables import centroid_table, counts_text, csv_text
-from fedclust.result.wording import counted, named_values
+from fedclust.result.wording import named_values
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 

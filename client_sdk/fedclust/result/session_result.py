@@ -689,9 +689,11 @@ class SessionResult(Facts):
         UsageError
             The file cannot be written, or has another ending.
         """
-        from fedclust.result.tables import write_report
+        from fedclust.result.tables import report_bytes
 
-        write_report(self, Path(path))
+        content = report_bytes(self, Path(path))
+        with writing(path):
+            write_atomically(Path(path), content)
 
     def save_ro_crate(
         self,

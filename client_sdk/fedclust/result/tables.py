@@ -6,13 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-from fedclust.durable_files import write_atomically
-from fedclust.errors import UsageError, writing
+from fedclust.errors import UsageError
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.outcomes import count_rows, outcome_columns
 from fedclust.result.wording import share
@@ -31,15 +30,15 @@ _OF_OUTCOMES = ("lower", "upper", "sigma")
 _HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES)
 
 
-def report_bytes(facts: Facts, name: str) -> bytes:
+def report_bytes(facts: Facts, path: str | PurePath) -> bytes:
     """Return a report in the form given by the ending of a file's name.
 
     Raises
     ------
-    ValueError
+    UsageError
         For another ending than ``FORMATS``.
     """
-    ending = PurePath(name).suffix.lower()
+    ending = PurePath(path).suffix.lower()
     if ending == ".json":
         return json_text(facts).encode()
     if ending == ".csv":
@@ -48,7 +47,7 @@ def report_bytes(facts: Facts, name: str) -> bytes:
         from fedclust.result.page import html
 
         return html(facts).encode()
-    raise ValueError(f"a report's file ends in {', '.join(FORMATS)}")
+    raise UsageError(f"{path}: a report's file ends in {', '.join(FORMATS)}")
 
 
 def json_text(facts: Facts) -> str:
@@ -175,16 +174,6 @@ def spreadsheet_text(text: str) -> str:
     Some languages also use the wide forms of the signs.
     """
     return f"'{text}" if text.lstrip()[:1] in _SIGNS else text
-
-
-def write_report(facts: Facts, path: Path) -> None:
-    """Write a report atomically; UsageError if that fails or for an unknown ending."""
-    try:
-        content = report_bytes(facts, path.name)
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
-    with writing(path):
-        write_atomically(path, content)
 
 
 def centroid_table(document: ResultDocument) -> bytes:

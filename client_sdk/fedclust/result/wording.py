@@ -45,11 +45,6 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number of things, such as ``1 site`` or ``2 sites``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def share(value: float) -> float:
     """Return a share without rounding noise: 1.1e-16 is 0, and 1 - 1.1e-16 is 1."""
     return 1.0 if abs(value - 1.0) < _ROUNDING else without_noise(value)
