@@ -92,6 +92,10 @@ def test_a_cluster_has_the_same_lines_as_every_other() -> None:
     assert len(cluster_lines(found, without)) == len(cluster_lines(found, second))
     in_words = [line.text for line in cluster_lines(found, second) if line.what == "median"]
     assert in_words == [f"{estimate_text(second.median)}, within the cell 7 to 14"]
+    for many, cell in ((0.6, STAY.cells[0]), (0.1, STAY.cells[-2])):
+        told = [Estimate(value=each) for each in (many, 0.1, 0.1, 0.3)]
+        lines = cluster_lines(found, without.model_copy(update={"shares": tuple(told)}))
+        assert f"within the cell {cell}" in [line.text for line in lines]
     survival = outcome_result(RELAPSE, 1)
     named = [line.what for line in cluster_lines(survival, survival.clusters[0])]
     assert named == ["S(6)", "S(12)", "S(24)", "S(36)", "restricted mean"]
@@ -204,15 +208,18 @@ def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
     assert "outcomes: died, ward, stay, relapse; counted in rows" in text_overview(facts)
 
 
-def test_the_summary_has_a_sentence_for_each_outcome(facts: Facts) -> None:
+def test_the_summary_says_from_which_to_which_cluster_an_outcome_goes(facts: Facts) -> None:
     outcomes = facts.result.outcomes
     assert outcomes is not None
-    lines = outcome_summary(facts.result)
-    assert len(lines) == len([each for each in outcomes.results if each.clusters])
-    for found, line in zip(outcomes.results, lines, strict=False):
-        shown = cluster_lines(found, found.clusters[1])[0]
-        assert line.startswith(f"{found.name}, {shown.what}, at K = {outcomes.n_clusters}: ")
-        assert f"{shown.text} (cluster 1)" in line
+    head, *lines = outcome_summary(facts.result)
+    assert head == f"Outcomes of the clusters (K = {outcomes.n_clusters}, 95 % intervals):"
+    for found, line in zip(outcomes.results, lines, strict=True):
+        shares = [[x for x in cluster_lines(found, own) if x.is_share] for own in found.clusters]
+        least, greatest = (-1, 0) if found.kind == "time" else (0, -1)
+        assert line.startswith(found.name)
+        assert f", {shares[0][-1].what}" in line
+        assert f"from {shares[least][-1].text} in cluster" in line
+        assert f"to {shares[greatest][-1].text} in cluster" in line
     assert outcome_summary(facts.result.model_copy(update={"outcomes": None})) == []
 
 

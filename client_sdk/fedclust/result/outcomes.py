@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.markup import html_figure, html_folded, html_table
+from fedclust.result.one_cloud import n_apart
 from fedclust.result.wording import isolated
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import (
@@ -63,7 +64,7 @@ class Line:
     is_share : bool
         Whether it lies from 0 to 1, and is shown in per cent.
     cell : str
-        Of a median: the cell that holds it. Where in this cell is interpolated.
+        Of a median: the cell that holds it. Where in this cell is interpolated, unless it is open.
     """
 
     what: str
@@ -74,6 +75,8 @@ class Line:
     @property
     def text(self) -> str:
         """The number with its interval, as people read it."""
+        if self.cell and self.estimate is None:
+            return f"within the cell {self.cell}"
         shown = estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
         return f"{shown}, within the cell {self.cell}" if self.cell else shown
 
@@ -148,14 +151,20 @@ def cluster_lines(found: OutcomeResult, own: OutcomeInCluster) -> tuple[Line, ..
     lines = [Line(cell, share, True) for cell, share in zip(named, own.shares, strict=False)]
     lines += [Line(f"S({at.time:g})", at.survival, True) for at in own.survival if at.time > 0]
     if found.kind == "ordered":
-        middle = None if own.median is None else own.median.value
-        cell = "" if middle is None else found.cells[bisect.bisect(found.edges or (), middle)]
-        lines.append(Line("median", own.median, False, cell))
+        lines.append(Line("median", own.median, False, _cell_of_median(found, own)))
     if found.values is not None:
         lines.append(Line("mean", own.mean, False))
     if found.kind == "time":
         lines.append(Line("restricted mean", own.restricted_mean, False))
     return tuple(lines)
+
+
+def _cell_of_median(found: OutcomeResult, own: OutcomeInCluster) -> str:
+    """Return the cell that holds the median; empty where nobody has a value."""
+    if own.median is not None and own.median.value is not None:
+        return found.cells[bisect.bisect(found.edges or (), own.median.value)]
+    first, last = (own.shares[place].value or 0.0 for place in (0, -1))
+    return "" if first == last else found.cells[0 if first > last else -2]
 
 
 def cluster_table(found: OutcomeResult) -> tuple[list[str], list[list[object]]]:
@@ -177,17 +186,32 @@ def outcome_columns(facts: Facts, cluster: int) -> Iterator[tuple[str, Line, Out
 
 
 def outcome_summary(result: Result) -> list[str]:
-    """Return a sentence for each outcome: its first number in each cluster, with its interval."""
+    """Return what the outcomes say in short: of each the least and the greatest share."""
     every = [result, *(entry.result for entry in result.sweep or ())]
-    outcomes = next((each.outcomes for each in every if each.outcomes is not None), None)
-    lines = []
-    for found in () if outcomes is None else outcomes.results:
-        first = [cluster_lines(found, own)[:1] for own in found.clusters]
-        shown = [f"{line.text} (cluster {k})" for k, own in enumerate(first) for line in own]
-        if outcomes is not None and shown:
-            what = first[0][0].what
-            lines.append(f"{found.name}, {what}, at K = {outcomes.n_clusters}: {', '.join(shown)}.")
-    return lines
+    for one in every:
+        if one.outcomes is not None:
+            lines = [_range_text(each) for each in one.outcomes.results if each.clusters]
+            described = ", as a description and not as groups" * (n_apart(one) == 0)
+            k = one.outcomes.n_clusters
+            head = f"Outcomes of the clusters{described} (K = {k}, 95 % intervals):"
+            return [head, *lines] if lines else []
+    return []
+
+
+def _range_text(found: OutcomeResult) -> str:
+    """Return the least and the greatest share of the last cell, or the survival at the end."""
+    lines = [[x for x in cluster_lines(found, own) if x.is_share][-1] for own in found.clusters]
+    values = {k: x.estimate.value for k, x in enumerate(lines) if x.estimate is not None}
+    told = [(value, k) for k, value in values.items() if value is not None]
+    explained = ", the share without the event after this time" * (found.kind == "time")
+    ends = [f"{lines[k].text} in cluster {k}" for _, k in (min(told), max(told))] if told else []
+    said = f"from {' to '.join(ends)}" if ends else CANNOT_TELL
+    return f"{titled(found)}, {lines[0].what}{explained}: {said}."
+
+
+def titled(found: OutcomeResult) -> str:
+    """Return the name of an outcome with its unit."""
+    return isolated(found.name) + (f" [{isolated(found.unit)}]" if found.unit else "")
 
 
 def comparison_rows(found: OutcomeResult) -> list[list[object]]:
@@ -260,10 +284,11 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
         lines.append(f"Refused: points short at {named}. Their persons are not counted here.")
     if not found.results:
         return (*lines, "Fewer sites than min_sites could answer, so nothing was counted.")
-    lines.append(
-        "The counts come from the rows of each site. Cluster sizes come from groups of similar "
-        "persons, so the two differ by a few persons."
-    )
+    if facts.definition.policy.protection != "none":
+        lines.append(
+            "The counts come from the rows of each site. Cluster sizes come from groups of similar "
+            "persons. The two differ, as a person can be nearer to another cluster than the group."
+        )
     lines.append(
         f"Every cluster is compared with cluster {found.reference}, the largest one, within each "
         "site. Intervals have a level of 95 % and include the noise. The p-values are not adjusted "
@@ -299,8 +324,7 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
     found = facts.result.outcomes
     content = "".join(f"<p>{escape(line)}</p>" for line in outcome_sentences(facts))
     for each in () if found is None else found.results:
-        unit = f" [{isolated(each.unit)}]" if each.unit else ""
-        content += f"<h3>{escape(isolated(each.name) + unit)}</h3><p>{escape(noise_text(each))}</p>"
+        content += f"<h3>{escape(titled(each))}</h3><p>{escape(noise_text(each))}</p>"
         content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
         content += _html_clusters(each)
         content += html_figure(functools.partial(forest, each.name), _FOREST)
@@ -316,7 +340,7 @@ def _html_clusters(found: OutcomeResult) -> str:
     explained = {
         "time": "S(t): the share without the event after t. ",
         "ordered": "A median is interpolated within its cell; the first and the last cell are "
-        "open, so a median there is a dash. ",
+        "open, so a median there has no number. ",
     }
     return html_table(
         f"By cluster, over all sites. {explained.get(found.kind, '')}Persons: those with a value, "

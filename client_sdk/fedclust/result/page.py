@@ -43,7 +43,6 @@ from fedclust.wire.models import Definition
 _TRANSFER_TITLE = "Would each hospital have found this alone?"
 #: Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988: small, medium, large.
 _PREDICTS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "hardly"))
-_OF_OUTCOMES = " Outcomes are counted in rows, with 95 % intervals."
 
 
 def html(facts: Facts) -> str:
@@ -129,14 +128,20 @@ def _clusters(facts: Facts) -> str:
         rows.append([cluster.number, cluster.size, percent(cluster.share), *verdicts, differs])
     header = ["cluster", "persons", "share", *["compared with one cloud"] * judged, "what differs"]
     return html_table(
-        "Each cluster, its persons, and what differs: columns in which its mean is half a standard "
-        "deviation or more from that of all persons, with this difference."
+        f"Each cluster, its persons{_by_groups(facts)}, and what differs: columns in which its "
+        "mean is half a standard deviation or more from that of all persons, with this difference."
         + " Compared with one cloud: whether the cluster is further from the other clusters than "
         "parts of patients without groups are." * judged,
         header,
         rows,
         text=(3, 4) if judged else (3,),
     )
+
+
+def _by_groups(facts: Facts) -> str:
+    """Return how persons of clusters are counted, unless by rows."""
+    protected = facts.definition.policy.protection != "none"
+    return ", counted by groups of similar persons" * protected
 
 
 def _profile(facts: Facts) -> str:
@@ -161,7 +166,7 @@ def _profile(facts: Facts) -> str:
     table = html_table(
         "The measure of each column over each cluster's persons, of numbers ± standard deviation; "
         "under a logarithm with the range of one. A dash: no value. Imputed values count."
-        + _OF_OUTCOMES
+        + " Outcomes are counted in rows, with 95 % intervals."
         * bool(facts.result.outcomes),
         ["column", "measure", "unit", *(f"cluster {each.number}" for each in facts.clusters)],
         rows,
@@ -294,7 +299,7 @@ def html_site_sizes(facts: Facts, *, clusters: int | None = None, sites: int | N
     hidden = len(parts) - len(shown)
     more = f" {hidden} more sites: to_frame('sites')." if hidden else ""
     return html_table(
-        f"Persons in each cluster.{more}",
+        f"Persons in each cluster{_by_groups(facts)}.{more}",
         ["cluster", "all sites", *map(facts.site_name, shown)],
         [
             [cluster.number, cluster.size, *(parts[site][k] for site in shown)]
