@@ -492,7 +492,6 @@ def test_a_file_that_holds_no_rows(desk: Desk, name: str, content: bytes | None,
         ("mrn,Age,chol,angina", "", "of that name; upper and lower case are different; if it has"),
         ("mrn,a,b,angina", "", "none of that name (and 1 more); if it has another name here, say"),
         ("mrn,age,chol,angina", "--id-column mnr", "such as 'mrn'"),
-        ("mrn,age,chol,angina", "--person-column Mrn", "upper and lower case are different; give"),
     ],
 )
 def test_a_column_of_another_name_is_named_with_what_to_do(

@@ -219,17 +219,6 @@ def test_a_column_may_be_a_feature_and_an_outcome() -> None:
     assert table.features == ("x", "y", "stay")
 
 
-def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
-    given = rows(4).drop(columns="died")
-    with pytest.raises(DataError, match="died"):
-        load(given, FEATURES, outcomes=ALL)
-    table = load(given, FEATURES, outcomes=ALL, lacking=True)
-    # A time needs its event too.
-    assert table.features == ("x", "y", "ward", "stay")
-    assert table.cells is not None
-    assert set(table.cells[:, 3].tolist()) == {len(TIME.cells) - 1}
-
-
 def test_an_outcome_that_is_a_feature_which_the_site_has_too_seldom_is_not_answered() -> None:
     given = rows(5)
     given.loc[3:, "stay"] = NAN

@@ -72,26 +72,6 @@ def test_a_short_request_becomes_a_whole_definition(api: ApiCaller) -> None:
     api.ok("DELETE", "/v1/sessions/short", "ada")
 
 
-@pytest.mark.parametrize(
-    ("fields", "pointers"),
-    [
-        ({"sites": ["north"]}, ["/sites"]),
-        ({"features": [{"name": "chol"}]}, ["/features/0"]),
-        ({"study": "nothing"}, ["/study"]),
-        ({"study": 3}, ["/study"]),
-        ({"study": None}, ["/algorithm", "/config", "/features", "/sites"]),
-        ({"config": {"n_clusters": 0}}, ["/config/n_clusters"]),
-        ({"no_such_field": 1}, [""]),
-    ],
-)
-def test_what_is_wrong_is_named_by_pointer(
-    api: ApiCaller, fields: dict[str, Any], pointers: list[str]
-) -> None:
-    body = {"name": "wrong", "study": "hearts", **fields}
-    refused = problem(api.request("POST", "/v1/sessions", "ada", json=body))
-    assert refused == (422, "invalid", pointers)
-
-
 def test_who_waits_for_a_deleted_session_hears_that_it_is_gone(
     api: ApiCaller, local: LocalCoordinator
 ) -> None:

@@ -228,6 +228,15 @@ def test_enumerated_noise_has_no_bias_and_the_stated_variance(name: str) -> None
     assert (found.noise @ powers >= 0).all()
 
 
+def test_a_site_weighs_less_where_noise_dominates() -> None:
+    persons, n = np.array([[40.0, 400, 0], [60, 600, 9]]), np.array([100.0, 1000])
+    measure = cs.odds_ratio(np.array([900.0, 100, 0]), EVENTS, VALID)
+    found = cs.weights(persons, measure, 25.0)
+    information, disturbance = n * 0.09 * 0.4 * 0.6, 25 * (0.4**2 + 0.6**2)
+    assert found == pytest.approx([*(1 / n / (1 + disturbance / information)), 0.0])
+    assert cs.weights(persons, measure, 0.0)[:2] == pytest.approx(1 / n)
+
+
 def test_the_variance_of_a_curve_has_the_noise_by_its_gradient() -> None:
     cells = np.array([60.0, 21, 55, 30, 48, 12, 40, 9, 310, 17])
     times, noise = cs.follow_up([1.0, 3.0, 4.0, 8.0]), 12.5

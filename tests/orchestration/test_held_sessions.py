@@ -53,6 +53,10 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
 
     assert sessions.retry_session(direct.co, OPERATOR, "heart").state == "running"
     assert sessions.retry_session(direct.co, OPERATOR, "heart").failure is None
+    # Deaths count from the beginning again.
+    assert direct.co.driver.run_once()
+    assert direct.info("heart").state == "running"
+    clock.advance(30)
     healed(direct)
     with pytest.raises(Refusal):
         sessions.retry_session(direct.co, OPERATOR, "heart")

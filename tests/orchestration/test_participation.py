@@ -245,7 +245,7 @@ def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
     for name in "abc":
         direct.join("heart", name)
     sessions.start_session(direct.co, ANALYST, "heart")
-    direct.join("heart", "d", features=("chol",))
+    direct.join("heart", "d", features=("chol",), points_short=True)
     participation.leave(direct.co, site("c"), "heart")
     row = direct.row("heart")
 
@@ -255,7 +255,7 @@ def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
         return load_round(tx, plan_for(row), row, current, whole=True)[0]
 
     job = direct.store.read("test.load", load)
-    assert job.roster == ("a", "b", "d")
+    assert (job.roster, job.silent) == (("a", "b", "d"), ("d",))
     known = {name: mask.tolist() for name, mask in job.masks.items()}
     assert known == {"a": [True] * 2, "b": [True] * 2, "c": [True] * 2, "d": [False, True]}
 

@@ -170,26 +170,6 @@ def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
     without = riga[["x", "y"]]
     found = run("overlap", {**SITES, "riga": without}, policy=policy)
     assert set(tables(found)) == set(SITES)
-    few = run("overlap", {**SITES, "riga": without, "oslo": without}, policy=policy)
-    assert tables(few) == {}
-    assert any("fewer sites than min_sites" in text for text in few.result.warnings)
-
-
-def test_a_site_with_fewer_than_p_persons_answers_empty() -> None:
-    found = run(sites={**SITES, "riga": hospital(9, 4)}, policy={"min_sites": 3})
-    assert "riga" not in {name for name, cells in tables(found).items() if cells}
-
-
-def test_new_rows_need_no_outcomes() -> None:
-    order = ["x", "y", "died", "stay", "t"]
-    arrays = {name: rows[order].to_numpy(float) for name, rows in SITES.items()}
-    found = run("fkm", arrays)
-    assert found.labels_["oslo"].tolist() == run("fkm").labels_["oslo"].tolist()
-    new = arrays["oslo"][:, :2]
-    np.testing.assert_array_equal(found.predict(new), found.labels_["oslo"])
-    np.testing.assert_array_equal(
-        found.predict(pd.DataFrame(new, columns=["x", "y"])), found.labels_["oslo"]
-    )
 
 
 def test_an_estimator_takes_an_array_with_the_columns_of_outcomes_last() -> None:

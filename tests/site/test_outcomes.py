@@ -22,6 +22,7 @@ from fedclust.engine.outcomes import OutcomesPayload, OutcomesTask
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.schema.errors import RuleViolation
 from fedclust.site import Preview, compute
+from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.journal import Journal
 from fedclust.site.prepare import SiteRows
@@ -314,6 +315,47 @@ def test_the_same_bytes_are_sent_after_a_crash(
     number = outcome_round(fake)
     assert {body for at, body in fake.puts if at == number} == {written[number]}
     assert len(draws) == 2
+
+
+def test_a_coordinator_that_lost_the_answer_gets_the_same_bytes(
+    tmp_path: Path, draws: list[Fraction]
+) -> None:
+    fake = coordinator()
+    kept: list[Any] = []
+
+    def remember(_: httpx.Request) -> None:
+        if fake.state == "running":
+            kept[:] = [fake.step, dict(fake.answers)]
+
+    def lose(_: httpx.Request) -> None:
+        if fake.state == "completed" and kept:
+            fake.before = lambda _request: None
+            fake.state, (fake.step, fake.answers) = "running", kept
+            del fake.accepted[fake.round]
+            kept.clear()
+
+    fake.before, fake.after = remember, lose
+    take_part(fake, tmp_path)
+    sent = [body for number, body in fake.puts if number == outcome_round(fake)]
+    assert (len(sent), len(set(sent)), len(draws)) == (2, 1, 2)
+
+
+def test_points_that_are_given_back_while_it_counts_are_not_drawn_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command of the site finds meanwhile that the session has ended."""
+    fake = coordinator()
+
+    def count(*given: Any) -> Any:
+        charges = Charges(SiteState(tmp_path))
+        for charge in charges.open_charges():
+            assert charges.give_back(charge.key, EPOCH, ended=True) == 50
+        return count_outcomes(*given)
+
+    monkeypatch.setattr(compute, "count_outcomes", count)
+    with pytest.raises(errors.StateError, match="no points are charged"):
+        take_part(fake, tmp_path)
+    assert stored(fake, tmp_path).keys() == fake.accepted.keys()
 
 
 def test_a_change_of_an_outcome_in_the_session_is_other_data(
