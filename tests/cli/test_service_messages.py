@@ -170,6 +170,10 @@ def test_a_lost_key_is_replaced_only_on_request(
         assert run(f"backup --out {copy}")[0] == Exit.OK
         code, said = run("init --new-key")
         assert (code, "another coordinator serves" in said) == (Exit.LOCKED, True)
+    database.unlink()
+    assert run(f"restore --from {copy}")[0] == Exit.OK
+    with open_coordinator(settings, serving=True) as opened, pytest.raises(Refusal):
+        sign_ins.signed_in(opened.coordinator, cookie)
     key.unlink()
     for command in ("serve --port 0", "init", "operator-token"):
         code, said = run(command)

@@ -166,7 +166,6 @@ def test_a_closing_round_in_which_every_k_lacks_answers_leaves_the_clusterings(s
         payload = each.payload.model_copy(update={"parts": tuple(parts)})
         alone.append(replace(each, payload=payload))
     done = engine.advance(plan, step.state, alone, SITES)
-    assert isinstance(done, Done)
     assert done.result.warnings[0].startswith("sizes and quality are not known")
     for k in (2, 3, 4):
         own = done.result.at(k)

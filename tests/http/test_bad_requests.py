@@ -159,7 +159,6 @@ def test_an_answer_without_a_body_has_no_media_type(live: Running) -> None:
     api.define("ada", "doomed", ["north", "south", "west"])
     (token,) = api.ok("GET", "/v1/sites/west", "operator")["tokens"]
     for method, path, caller in (
-        ("OPTIONS", "/v1/sessions", "ada"),
         ("DELETE", "/v1/studies/once", "ada"),
         ("DELETE", "/v1/sessions/doomed", "ada"),
         ("DELETE", "/v1/sessions/heart/participation", "north"),
@@ -294,7 +293,7 @@ def test_every_path_names_the_methods_that_it_takes(running: Running) -> None:
             problem(response, "method-not-allowed")
             assert set(response.headers["Allow"].split(", ")) == allowed
         options = running.api.request("OPTIONS", path)
-        assert (options.status_code, options.content) == (204, b"")
+        assert (options.status_code, options.headers.get("Content-Type")) == (204, None)
         assert set(options.headers["Allow"].split(", ")) == allowed
 
 

@@ -234,7 +234,6 @@ def test_a_site_weighs_less_where_noise_dominates() -> None:
     found = cs.weights(persons, measure, 25.0)
     information, disturbance = n * 0.09 * 0.4 * 0.6, 25 * (0.4**2 + 0.6**2)
     assert found == pytest.approx([*(1 / n / (1 + disturbance / information)), 0.0])
-    assert cs.weights(persons, measure, 0.0)[:2] == pytest.approx(1 / n)
 
 
 def test_the_variance_of_a_curve_has_the_noise_by_its_gradient() -> None:
@@ -298,6 +297,14 @@ def test_the_interval_is_what_the_test_does_not_refuse(kind: str, sigma: float) 
     assert kinds["closed"] > 0
     if ratio and sigma == 7.0:
         assert min(kinds.values()) > 0
+
+
+@pytest.mark.parametrize("variance", [[-3.0, 2, 0], [0, 0, 0]])
+def test_no_variance_at_the_estimate_tells_nothing(variance: list[float]) -> None:
+    """Nor does one below 0, though it is above 0 elsewhere: the estimate is 1."""
+    measure = cs.odds_ratio(np.array([90.0, 10, 0]), EVENTS, VALID)
+    terms = Terms(np.ones(1), np.ones(1), np.array([variance]), np.zeros((1, 3)))
+    assert np.isnan(cs.estimate(terms, measure)).all()
 
 
 def test_numbers_scale_with_their_unit() -> None:

@@ -127,8 +127,7 @@ def test_dying_at_any_moment(tmp_path: Path, part: int) -> None:
         assert len(world.fake.puts) <= len(calm.fake.puts) + 1, moment
         sound = verify_state(SiteState(world.directory))
         assert (sound.tables, sound.sessions, sound.in_flight) == (1, 1, 0), moment
-        allowances = Charges(SiteState(world.directory)).allowances().values()
-        assert [each.spent for each in allowances] == [10], moment
+        assert [a.spent for a in Charges(SiteState(world.directory)).allowances().values()] == [10]
         entries = body_lines(world.directory)
         assert [entry["round"] for entry in entries] == sorted(calm.fake.accepted), moment
         assert [entry["sha256"] for entry in entries] == [
