@@ -37,10 +37,10 @@ def _measure(points: Points, centroids: Any, config: RunConfig) -> evaluation.Ev
 def _outcome(
     sites: dict[str, Points], centroids: Any, config: RunConfig
 ) -> evaluation.EvaluationOutcome:
-    answers = [
-        Contribution(site, _measure(points, centroids, config), config.p)
-        for site, points in sites.items()
-    ]
+    answers = []
+    for site, points in sites.items():
+        own = replace(config, mask=config.masks.get(site, config.mask))
+        answers.append(Contribution(site, _measure(points, centroids, own), config.p))
     return evaluation.aggregate(raw_result(centroids, config), answers, config)
 
 
@@ -292,12 +292,8 @@ def test_columns_count_at_the_sites_that_have_them() -> None:
     rng = np.random.default_rng(5)
     rows: dict[str, NDArray[np.float64]] = {s: rng.normal(3.0, 1.0, size=(80, 2)) for s in "ab"}
     rows["a"][:, 1] = 0.0
-    centroids = np.array([[0.0, 0.0]])
-    answers = []
-    for site, X in rows.items():
-        own = replace(config, mask=config.masks[site])
-        answers.append(Contribution(site, _measure(weighted(X), centroids, own), 5))
-    profile = evaluation.aggregate(raw_result(centroids, config), answers, config).profile
+    sites = {site: weighted(X) for site, X in rows.items()}
+    profile = _outcome(sites, np.array([[0.0, 0.0]]), config).profile
 
     assert profile is not None
     assert profile.means[0, 1] == pytest.approx(rows["b"][:, 1].mean())
@@ -322,16 +318,10 @@ def test_the_result_says_at_how_many_sites_all_records_are_equal(
 
 
 def test_sites_that_lack_a_column_are_not_among_those_that_have_it() -> None:
-    config = config_of(OPTIONS, missing="mask")
     masks = {"a": np.array([True, False]), "b": np.array([True, True])}
+    config = replace(config_of(OPTIONS, missing="mask"), masks=masks)
     X = np.random.default_rng(8).normal(size=(20, 2)) * [1.0, 0.0]
-    centroids = np.zeros((1, 2))
-    answers = [
-        Contribution(site, _measure(weighted(X), centroids, replace(config, mask=mask)), 5)
-        for site, mask in masks.items()
-    ]
-    config = replace(config, masks=masks)
-    profile = evaluation.aggregate(raw_result(centroids, config), answers, config).profile
+    profile = _outcome({site: weighted(X) for site in masks}, np.zeros((1, 2)), config).profile
 
     assert profile is not None
     assert profile.all_equal == {"x1": (1, 1)}
@@ -347,10 +337,7 @@ def test_a_small_cluster_at_one_site_alone_is_warned_of(
 ) -> None:
     sites = {}
     for site, far in zip("ab", persons, strict=True):
-        if protection == "groups":
-            sites[site] = weighted([[0.0], [9.0]] if far else [[0.0]], [99, far] if far else [99])
-        else:
-            sites[site] = weighted([[0.0]] * 99 + [[9.0]] * far, 1)
+        sites[site] = weighted([[0.0], [9.0]] if far else [[0.0]], [99, far] if far else [99])
     config = config_of(OPTIONS, d=1, p=p, protection=protection)
     config = replace(config, p=p if protection == "groups" else 1)
     centroids = np.array([[0.0], [9.0]])
@@ -359,6 +346,22 @@ def test_a_small_cluster_at_one_site_alone_is_warned_of(
     assert any(said in text for text in _outcome(sites, centroids, config).warnings) == warns
     alone = _outcome({"a": sites["a"]}, centroids, config)
     assert not any("all at one site" in text for text in alone.warnings)
+
+
+@pytest.mark.parametrize(("width", "warns"), [(0.0, True), (0.02, True), (0.3, False)])
+@pytest.mark.parametrize("kind", ["numeric", "binary"])
+def test_a_small_cluster_at_one_point_is_warned_of(width: float, kind: Any, *, warns: bool) -> None:
+    X = np.random.default_rng(3).normal(size=(3, 41, 2))
+    X[:, 0] = 9.0 + width * X[:, 0]
+    X = (X > 8.0) * 1.0 if kind == "binary" else X
+    sites = {site: weighted(own) for site, own in zip("abc", X, strict=True)}
+    config = config_of(
+        OPTIONS, features=(Feature(name="x0", kind=kind), Feature(name="x1", kind=kind))
+    )
+    outcome = _outcome(sites, np.array([[0.0, 0.0], X[0, 0]]), config)
+
+    said = "all at one point: cluster 1 (15 persons)."
+    assert any(said in text for text in outcome.warnings) == (warns and kind == "numeric")
 
 
 def test_a_table_tells_nothing_finer_than_its_groups() -> None:

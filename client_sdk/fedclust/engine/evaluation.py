@@ -22,7 +22,7 @@ It is a part of the closing round (``engine.evidence``), for each K.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +59,9 @@ from fedclust.schema.task import (
 _SLACK = 1e-9
 #: Columns or clusters that a warning names.
 _MOST_NAMED = 10
+#: At most this share of the persons are a small cluster, and less than this share of the mean
+#: squared distance from the centroid in any other is a point. Where steps are wide, several are.
+_FEW, _EQUAL = 0.05, 0.01
 
 
 class EvaluationTask(CentroidTask):
@@ -474,7 +477,7 @@ def aggregate(
         warnings=(
             *_resolution_warnings(raw, centroids, list(sent.values()), config),
             *_number_warnings(raw, list(sent.values()), len(contributions), config),
-            *_lone_warning(list(sent.values()), config),
+            *_small_warnings(list(sent.values()), config),
             *_equal_warning(profile),
         ),
     )
@@ -507,71 +510,73 @@ def _resolution_warnings(
 
 def _number_warnings(
     raw: Result, sent: Sequence[Evaluation], n_answers: int, config: RunConfig
-) -> tuple[str, ...]:
-    """Return warnings of too few groups, empty clusters, and sites without numbers."""
+) -> Iterator[str]:
+    """Warn of too few groups, empty clusters, and sites without numbers."""
     if not sent:
-        return ()
+        return
     asked = raw.n_clusters or config.options.n_clusters
     counts = np.sum([each.counts for each in sent], axis=0)
     n_points = int(np.sum([each.points for each in sent]))
     n_empty, n_silent = int((counts == 0).sum()), n_answers - len(sent)
-    found = []
     left_out = sum(each.left_out for each in sent)
     if left_out:
         total = left_out + int(counts.sum())
-        found.append(
+        yield (
             f"{left_out:,} of {total:,} persons are not in the result: their groups lack a value. "
             "With missing: impute they would be in it."
         )
     if isinstance(asked, int) and n_points <= asked:
         points = "rows" if config.policy.protection == "none" else "groups of persons"
-        found.append(
+        yield (
             f"The sites have {n_points} {points} in all, and {asked} clusters were asked for: "
             "clusters are no more than these. Choose a smaller K, or invite larger sites."
         )
     if n_empty:
-        found.append(f"{n_empty} of the {len(counts)} clusters hold no persons: try a smaller K.")
+        yield f"{n_empty} of the {len(counts)} clusters hold no persons: try a smaller K."
     if n_silent:
-        found.append(
+        yield (
             f"{n_silent} of {n_answers} sites sent no numbers, and their persons are not in the "
             f"result: a site needs {config.policy.min_group_size} persons, or more where it asks "
             "for larger groups, in groups that have what the session asks for."
         )
-    return tuple(found)
 
 
-def _lone_warning(sent: Sequence[Evaluation], config: RunConfig) -> tuple[str, ...]:
-    """Return the warning of small clusters that one of several sites alone has."""
+def _small_warnings(sent: Sequence[Evaluation], config: RunConfig) -> Iterator[str]:
+    """Warn of small clusters that may be wrong values: all at one of several sites, or equal."""
     if len(sent) < 2:
-        return ()
+        return
     counts = np.stack([each.counts for each in sent])
-    few = 4 * config.policy.min_group_size
     persons = counts.sum(axis=0)
-    found = np.flatnonzero(((counts > 0).sum(axis=0) == 1) & (persons < few))
-    if not len(found):
-        return ()
-    named = ", ".join(f"cluster {k} ({persons[k]} persons)" for k in found[:_MOST_NAMED])
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    warning = (
-        f"Small and all at one site: {named}{more}. A few wrong values, or a real small group: ask "
-        "that site to look at its rows (fedclust check), or declare bounds."
-    )
-    return (warning,)
+    alone = ((counts > 0).sum(axis=0) == 1) & (persons < 4 * config.policy.min_group_size)
+    spread = np.sum([each.costs for each in sent], axis=0) / np.maximum(persons, 1)
+    equal = (persons <= _FEW * persons.sum()) & (np.sum([each.points for each in sent], axis=0) > 1)
+    equal &= spread < _EQUAL * np.sort(spread[persons > 0])[:2][-1]
+    # Persons who are alike in yes/no features alone are no surprise.
+    equal &= (~binary_columns(config.columns)).sum() > 1
+    for where, found in (("site", alone & ~equal), ("point", equal)):
+        if found.any():
+            yield (
+                f"Small and all at one {where}: "
+                f"{_named([f'cluster {k} ({persons[k]} persons)' for k in np.flatnonzero(found)])}"
+                ". A few wrong values, a code for missing ones, or a real small group: ask the "
+                "sites that have it to look at their rows (fedclust check), or declare bounds."
+            )
 
 
-def _equal_warning(profile: ClusterProfile | None) -> tuple[str, ...]:
-    """Return the warning that records are all equal at most sites that have a column."""
+def _equal_warning(profile: ClusterProfile | None) -> Iterator[str]:
+    """Warn where records are all equal at most sites that have a column."""
     every = {} if profile is None else profile.all_equal
     most = [f"{name!r} at {n} of {held} sites" for name, (n, held) in every.items() if 2 * n > held]
-    if not most:
-        return ()
-    more = f" and {len(most) - _MOST_NAMED} more columns" if len(most) > _MOST_NAMED else ""
-    warning = (
-        f"All records are equal in {', '.join(most[:_MOST_NAMED])}{more}: a rare trait vanishes "
-        "there, such as one of 5 % at ten sites of 40 persons. Ask it as an outcome, or use larger "
-        "sites."
-    )
-    return (warning,)
+    if most:
+        yield (
+            f"All records are equal in {_named(most)}: a rare trait vanishes there, such as one of "
+            "5 % at ten sites of 40 persons. Ask it as an outcome, or use larger sites."
+        )
+
+
+def _named(found: Sequence[str]) -> str:
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
 
 
 def _centroid_distances(
