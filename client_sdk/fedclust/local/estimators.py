@@ -8,8 +8,11 @@ with ``clone``. ``import fedclust`` does not load this module, because it import
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from numbers import Integral
 from typing import Any, Self, TypeAlias
 from warnings import warn
 
@@ -21,28 +24,15 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedclust.data import load
 from fedclust.data.frame import is_frame
 from fedclust.data.mapping import watch_reading
+from fedclust.definition import LEAST_GROUP
+from fedclust.errors import DataError
 from fedclust.live_line import SlowWork
-from fedclust.local.estimator_rows import (
-    check_site_names,
-    comparable,
-    feature_name,
-    has_centroids,
-    is_by_site,
-    is_outcome,
-    least_group_size,
-    mapping_option,
-    outcome_columns,
-    pool_rows,
-    session_seed,
-    site_names,
-    take_rows,
-    value_errors,
-)
 from fedclust.local.simulate import simulate
 from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
@@ -54,6 +44,7 @@ from fedclust.wire.models import Definition
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _ALONE = "site"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
 
 
@@ -128,33 +119,33 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if (coordinator is None) != (session is None):
             raise ValueError("coordinator and session belong together")
         roster: list[str] = []
-        if is_by_site(X):
+        if _is_by_site(X):
             if sites is not None:
                 raise ValueError("a mapping of sites names them: leave sites out")
             roster = [str(name) for name in X]
-            X, sites = pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
+            X, sites = _pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
         if coordinator is not None and session is not None:
             if sites is not None:
                 raise ValueError("in a session at a coordinator the rows are those of one site")
             return self._take_part(X, persons, coordinator, session, consent)
         rows = self._checked(X, reset=True)
-        names = np.full(len(rows), _ALONE) if sites is None else site_names(sites)
+        names = np.full(len(rows), _ALONE) if sites is None else _site_names(sites)
         if names.shape != (len(rows),):
             raise ValueError(f"sites has shape {names.shape}; one site is needed for each row")
         owners = None if persons is None else np.asarray(persons)
         if owners is not None and owners.shape != names.shape:
             raise ValueError(f"persons has shape {owners.shape}; one is needed for each row")
         roster = roster or [str(name) for name in np.unique(names)]
-        check_site_names(roster)
+        _check_site_names(roster)
         at = {name: np.flatnonzero(names == name) for name in roster}
         method, config = self._session()
         result = simulate(
             method,
-            {name: take_rows(rows, where) for name, where in at.items()},
+            {name: _take_rows(rows, where) for name, where in at.items()},
             config=config,
             policy=self._policy(),
             features=self._declared(),
-            seed=session_seed(self.random_state),
+            seed=_session_seed(self.random_state),
             persons=None if owners is None else {s: owners[where] for s, where in at.items()},
         )
         labels = np.full(len(rows), -1, dtype=np.int64)
@@ -221,7 +212,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             The rows do not fit; the message names column and row.
         """
         check_is_fitted(self)
-        with value_errors():
+        with _value_errors():
             return self.result_.predict(self._checked(X, reset=False))
 
     def predict_details(self, X: Any) -> Predictions:
@@ -236,20 +227,20 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Predictions
         """
         check_is_fitted(self)
-        with value_errors():
+        with _value_errors():
             return self.result_.predict_details(self._checked(X, reset=False))
 
     def _take_part(
         self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
     ) -> Self:
-        given: Any = {"person": persons, "min_group_size": least_group_size(self._policy())}
+        given: Any = {"person": persons, "min_group_size": _least_group_size(self._policy())}
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
         for name, own, there in (
             ("method", method, definition.algorithm),
             ("n_clusters", config["n_clusters"], definition.config.get("n_clusters")),
         ):
-            if own != comparable(there):
+            if own != _comparable(there):
                 raise ValueError(
                     f"{session} has {name} {there!r}, this estimator {own!r}: give it the "
                     "session's, or ask the analyst for another session. Nothing was sent."
@@ -260,7 +251,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _take_names(self, features: Iterable[Any]) -> None:
-        names = [feature_name(feature) for feature in features if not is_outcome(feature)]
+        names = [_feature_name(feature) for feature in features if not _is_outcome(feature)]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
 
@@ -276,13 +267,17 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "scaling": self.scaling,
             "missing": self.missing,
             "min_group_size": self.min_group_size,
-            **mapping_option("policy", self.policy),
+            **_mapping_option("policy", self.policy),
         }
 
     def _config(self, **named: Any) -> dict[str, Any]:
         """Return the method's options; the named ones override ``options``."""
-        wanted = {**mapping_option("options", self.options), "n_clusters": self.n_clusters, **named}
-        return {name: comparable(value) for name, value in wanted.items()}
+        wanted = {
+            **_mapping_option("options", self.options),
+            "n_clusters": self.n_clusters,
+            **named,
+        }
+        return {name: _comparable(value) for name, value in wanted.items()}
 
     def _declared(self) -> Any:
         if self.features is not None:
@@ -292,8 +287,8 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows as sessions take them, their number of columns and names checked."""
-        if is_by_site(X):
-            X, _ = pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
+        if _is_by_site(X):
+            X, _ = _pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
         declared = self.features if reset else self._fitted_features()
         if declared is not None and is_frame(X):
             # The session finds its columns by name and checks them; levels may be text.
@@ -307,11 +302,11 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             dtype=np.float64,
             ensure_all_finite="allow-nan",
             # A site with fewer rows could never answer.
-            ensure_min_samples=least_group_size(self._policy()) if reset else 1,
+            ensure_min_samples=_least_group_size(self._policy()) if reset else 1,
         )
         if reset and declared is not None:
             # New rows have no outcomes.
-            self.n_features_in_ -= len(outcome_columns(declared))
+            self.n_features_in_ -= len(_outcome_columns(declared))
         return rows
 
     def _fitted_features(self) -> Any:
@@ -417,21 +412,21 @@ class FederatedKMeans(
         check_is_fitted(self)
         rows, result = self._checked(X, reset=False), self.result_
         lacking = result.definition.policy.missing == "mask"
-        with value_errors(), SlowWork("measuring distances") as work:
+        with _value_errors(), SlowWork("measuring distances") as work:
             given = watch_reading(rows, work.read)
             table = load(given, result.features, lacking=lacking, new=True)
             return dissimilarities_to_centroids(result.result, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
-        if not has_centroids(self.method):
-            known = ", ".join(filter(has_centroids, sorted(METHODS)))
+        if not _has_centroids(self.method):
+            known = ", ".join(filter(_has_centroids, sorted(METHODS)))
             said = f"method is {self.method!r}; the methods with centroids are {known}"
             raise ValueError(METHODS.problem(self.method) or said)
         return self.method, self._config()
 
     @classmethod
     def _defined(cls, definition: Definition) -> dict[str, Any]:
-        if not has_centroids(definition.algorithm):
+        if not _has_centroids(definition.algorithm):
             raise ValueError(
                 f"the session's method is {definition.algorithm}: take FederatedSpectralClustering"
             )
@@ -485,3 +480,145 @@ class FederatedSpectralClustering(_Federated):
             )
         params = super()._defined(definition)
         return {**params, "alignment": params["options"].pop("alignment")}
+
+
+# --- rows and options as scikit-learn's users hand them over, checked and named -------------------
+
+
+def _take_rows(rows: Any, where: NDArray[np.intp]) -> Any:
+    return rows.iloc[where] if is_frame(rows) else rows[where]
+
+
+def _is_by_site(X: Any) -> bool:
+    # scipy's dok_matrix is a dict.
+    return isinstance(X, Mapping) and not hasattr(X, "shape")
+
+
+def _feature_name(feature: Any) -> str:
+    named = feature.get("name") if isinstance(feature, Mapping) else feature
+    return str(getattr(named, "name", named))
+
+
+def _is_outcome(feature: Any) -> bool:
+    """Whether a declared feature, a mapping or a name is an outcome."""
+    given = feature.get("role") if isinstance(feature, Mapping) else getattr(feature, "role", None)
+    return bool(given == "outcome")
+
+
+def _outcome_columns(declared: Iterable[Any]) -> set[str]:
+    """Return the columns of rows that are outcomes and no features."""
+    declared = list(declared)
+    found = set()
+    for each in filter(_is_outcome, declared):
+        event = each.get("event") if isinstance(each, Mapping) else getattr(each, "event", None)
+        found |= {_feature_name(each), *(() if event is None else (str(event),))}
+    return found - {_feature_name(each) for each in declared if not _is_outcome(each)}
+
+
+def _site_names(sites: ArrayLike) -> NDArray[np.str_]:
+    """Return the site of each row as text; ValueError for a row without one."""
+    names = np.asarray(sites)
+    # None, NaN (not equal to itself) and pandas' NA and NaT are not names.
+    lacking = [
+        row
+        for row, name in enumerate(names.ravel().tolist())
+        if name is None or str(name) in ("", "<NA>", "NaT") or bool(name != name)
+    ]
+    if lacking:
+        raise ValueError(f"sites: row {lacking[0]} has none; each row needs one")
+    return names.astype(str)
+
+
+def _check_site_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"sites: {name!r} is not a site's name, which has lower-case letters, digits and "
+                "hyphens"
+            )
+
+
+def _check_same_columns(sites: Mapping[str, Any], features: Any) -> None:
+    """Raise where a site's frame lacks a feature that another site has."""
+    every = dict.fromkeys(str(column) for frame in sites.values() for column in frame.columns)
+    if features is not None:
+        every = dict.fromkeys(name for name in map(_feature_name, features) if name in every)
+    for site, frame in sites.items():
+        own = set(map(str, frame.columns))
+        absent = [column for column in every if column not in own]
+        if absent:
+            raise ValueError(
+                f"site {site!r} has no column {absent[0]!r}, which others have: with "
+                "missing='mask' sites may lack features"
+            )
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """Turn a DataError into the ValueError that scikit-learn's users expect."""
+    try:
+        yield
+    except DataError as error:
+        raise ValueError(str(error)) from None
+
+
+def _mapping_option(name: str, value: Any) -> Mapping[str, Any]:
+    """Return an estimator's mapping parameter; ValueError if it is something else."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} is {value!r}: it must be a mapping of names to values")
+    return value
+
+
+def _pool_rows(
+    sites: Mapping[str, Any], features: Any, *, lacking: bool
+) -> tuple[Any, NDArray[np.str_]]:
+    """Return the concatenated rows of all sites, and the site of each row.
+
+    ``lacking``: whether a site may lack columns.
+    """
+    if not sites:
+        raise ValueError("name at least one site")
+    parts = list(sites.values())
+    names = np.repeat([str(name) for name in sites], [len(part) for part in parts])
+    if not all(is_frame(part) for part in parts):
+        widths = {np.shape(part)[1:] for part in parts}
+        if len(widths) != 1:
+            raise ValueError("the sites' rows have different numbers of columns")
+        return np.concatenate([np.asarray(part) for part in parts]), names
+    import pandas as pd
+
+    if not lacking:
+        _check_same_columns(sites, features)
+    # A column that a site lacks is NaN there, as `missing: mask` reads it.
+    return pd.concat(parts, ignore_index=True), names
+
+
+def _session_seed(random_state: Any) -> int:
+    """Return a session's seed: the number given, or one drawn as scikit-learn draws."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _comparable(value: Any) -> Any:
+    """Return several numbers of clusters as a list, so that they can be compared."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return list(value) if isinstance(value, (list, tuple, range)) else value
+
+
+def _has_centroids(method: str) -> bool:
+    return method in METHODS and not METHODS[method].by_prototypes
+
+
+def _least_group_size(policy: Mapping[str, Any]) -> int:
+    """Return a policy's ``min_group_size``; ValueError unless it is large enough."""
+    smallest = policy["min_group_size"]
+    if not isinstance(smallest, Integral) or smallest < LEAST_GROUP:
+        raise ValueError(
+            f"min_group_size is {smallest!r}: it must be a number from {LEAST_GROUP} on; "
+            'policy={"protection": "none"} works on exact rows'
+        )
+    return int(smallest)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from fedclust import engine
 from fedclust.data.mapping import watch_reading
-from fedclust.data.numeric_columns import is_file
+from fedclust.data.numeric_columns import is_file, is_table, numeric_features
 from fedclust.data.outcome_rows import (
     OutcomeBlock,
     label_persons,
@@ -34,7 +34,6 @@ from fedclust.data.site_data import (
     no_points,
     site_data,
 )
-from fedclust.data.site_features import check_sites, declare_features, spread_out
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.engine import EngineState, Plan
@@ -160,10 +159,10 @@ def simulate(
     """
     if others:
         raise TypeError(_unknown_argument(method, next(iter(others))))
-    check_sites(sites, persons)
+    _check_sites(sites, persons)
     masking = (policy or {}).get("missing") == "mask"
     if isinstance(features, Mapping):
-        sites, features = spread_out(sites, features, masking)
+        sites, features = _spread_out(sites, features, masking)
     with SlowWork(f"simulate {method}: reading", shown=progress) as work:
         sources = {
             name: watch_reading(source, work.read) if is_file(source) else source
@@ -378,7 +377,7 @@ def _define(
         "algorithm": method,
         "config": json_value(config),
         "seed": json_value(seed),
-        "features": declare_features(sites, features, (policy or {}).get("missing") == "mask"),
+        "features": _declare_features(sites, features, (policy or {}).get("missing") == "mask"),
         "sites": sorted(sites),
         "outcomes_k": json_value(outcomes_k),
         "policy": {"min_sites": min(3, len(sites)), **json_value(policy or {})},
@@ -417,3 +416,77 @@ def _read_table(
             d = len(columns_of(clustered(definition.features)))
             return Table(np.empty((0, d)), names, columns=names)
         raise RuleViolation(error.rule, f"{at}{error}") from None
+
+
+# --- sites and features as Python's users hand them over ------------------------------------------
+
+
+def _declare_features(
+    sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None, masking: bool
+) -> list[dict[str, Any]]:
+    if features is not None:
+        if isinstance(features, str):
+            raise ValueError("features must be a sequence of features or of their names")
+        return [
+            {"name": feature} if isinstance(feature, str) else json_value(feature)
+            for feature in features
+        ]
+    if all(map(is_table, sites.values())):
+        try:
+            return numeric_features(sites, lacking=masking)
+        except DataError as error:
+            raise RuleViolation(error.rule, str(error)) from None
+    framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
+    if framed:
+        shown = framed if masking else framed[:1]
+        every = [str(column) for site in shown for column in sites[site].columns]
+        names = dict.fromkeys(every) if masking else every
+        return [{"name": column} for column in names]
+    first = min(sites)
+    try:
+        shape = np.shape(sites[first])
+    except ValueError:
+        shape = ()
+    if len(shape) != 2 or not shape[1]:
+        message = "its rows are no array of two axes; files among arrays need features="
+        raise RuleViolation("shape", f"site {first!r}: {message}")
+    return [{"name": f"x{j}"} for j in range(shape[1])]
+
+
+def _spread_out(
+    sites: Mapping[str, Any], features: Mapping[str, Sequence[str]], masking: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return arrays with a column for every feature, NaN where a site lacks it, and the names."""
+    if not masking:
+        raise ValueError('features by site are for policy {"missing": "mask"}')
+    if sorted(features) != sorted(sites):
+        raise ValueError("features by site must name each site once")
+    names = list(dict.fromkeys(str(name) for site in sorted(sites) for name in features[site]))
+    spread: dict[str, Any] = {}
+    for site, rows in sites.items():
+        own = [str(name) for name in features[site]]
+        array = np.asarray(rows, dtype=np.float64)
+        if array.ndim != 2 or array.shape[1] != len(own) or len(set(own)) < len(own):
+            message = f"its rows need {len(own)} columns, one for each feature that it names once"
+            raise RuleViolation("shape", f"site {site!r}: {message}")
+        spread[site] = np.full((len(array), len(names)), np.nan)
+        spread[site][:, [names.index(name) for name in own]] = array
+    return spread, names
+
+
+def _check_sites(sites: Any, persons: Any) -> None:
+    """Refuse sites that are no mapping of names, and persons of other sites; ValueError."""
+    if not isinstance(sites, Mapping):
+        raise ValueError("sites must be a mapping of each site's name to its rows")
+    if not sites:
+        raise ValueError("name at least one site")
+    for name in sites:
+        if not isinstance(name, str):
+            raise ValueError(f"a site's name must be text, not {name!r}")
+    if persons is None:
+        return
+    if not isinstance(persons, Mapping):
+        raise ValueError("persons must be a mapping of a site's name to its rows' persons")
+    unknown = [str(name) for name in persons if name not in sites]
+    if unknown:
+        raise ValueError(f"persons are given for {', '.join(unknown)}, which is no site")
