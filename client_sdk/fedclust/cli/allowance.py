@@ -29,7 +29,9 @@ def show_all(as_json: o.AsJson = False) -> None:
         print_json([_facts(each) for each in tables])
         return
     for each in tables:
-        _show_table(each)
+        show(out, f"table {each.table}, formed {each.created}", "bold")
+        for line in _lines(each):
+            show(out, f"  {line}")
     if not tables:
         show(err, f"no table yet in {state.path}; to form one: fedclust cohort create")
 
@@ -120,12 +122,6 @@ def _facts(found: TablePoints) -> dict[str, Any]:
 def _state(charge: Charge, *, answered: bool) -> str:
     words = {"returned": "given back", "ended": "given back", "closed": "spent"}
     return "answered" if answered else words.get(charge.state, "open")
-
-
-def _show_table(found: TablePoints) -> None:
-    show(out, f"table {found.table}, formed {found.created}", "bold")
-    for line in _lines(found):
-        show(out, f"  {line}")
 
 
 def _lines(found: TablePoints) -> Iterator[str]:

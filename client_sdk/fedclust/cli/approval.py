@@ -103,14 +103,11 @@ def approve(
             )
             code = typed(question, "--code with the code on the page")
             if not code:
-                raise ConsentDeclined(_declined(session, site.approvals.held(*_of(asked))))
+                held = site.approvals.held(asked.coordinator, asked.site, asked.session)
+                raise ConsentDeclined(_declined(session, held))
         approval = site.approvals.approve(asked, name, code)
     said = f"{session}: approved by {approval.approved_by}, code {approval.code}"
     conclude(said, approval, as_json)
-
-
-def _of(review: Review) -> tuple[str, str, str]:
-    return review.coordinator, review.site, review.session
 
 
 def _withdrawn(session: str, n_sent: int, state: SiteState) -> str:

@@ -97,7 +97,8 @@ def show_one(name: Name, as_json: o.AsJson = False) -> None:
         show_facts({**facts, "columns": ", ".join(columns or ()), **options})
     if unreadable is not None:
         raise unreadable
-    _warn_of_unmatched(source.unmatched(columns or []))
+    if names := source.unmatched(columns or []):
+        show(err, f"warning: the mapping names columns that are not there: {', '.join(names)}")
 
 
 @o.command(app, "remove", "fedclust data remove cohort")
@@ -123,8 +124,3 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _warn_of_unmatched(names: list[str]) -> None:
-    if names:
-        show(err, f"warning: the mapping names columns that are not there: {', '.join(names)}")

@@ -13,12 +13,13 @@ from rich.console import Console
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
-from fedclust.data.advice import count_repeated, count_rows, list_names, repeated_text
+from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
 from fedclust.data.table import read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.errors import DataError, DisclosureError, FedclustError
+from fedclust.methods.common.description import counted
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
 from fedclust.schema.feature import clustered, outcomes_of
@@ -119,9 +120,8 @@ class RowCheck:
         for role in ("feature", "outcome"):
             d = sum(column.role == role for column in self.found.columns)
             there = len(self._there(role))
-            what = role if d == 1 else f"{role}s"
             if d:
-                found.append(f"all {d} {what}" if there == d else f"{there} of {d} {what}")
+                found.append(f"{'all' if there == d else f'{there} of'} {counted(d, role)}")
         return ", ".join(found)
 
     def _there(self, role: str) -> list[ColumnProfile]:
@@ -405,9 +405,9 @@ def _far_text(found: RowsFarOut) -> str:
     lie = "lies" if found.rows == 1 else "lie"
     named = ", ".join(map(str, found.first)) + (", ..." if found.rows > len(found.first) else "")
     return (
-        f"{count_rows(found.rows)} {lie} more than {FAR:.0f} robust sd from the median in at least "
-        f"half of {found.columns} numbers ({found.unit} {named}): look at them. A few rows with a "
-        "missing code, another unit or shifted columns can become a cluster of their own"
+        f"{counted(found.rows, 'row')} {lie} more than {FAR:.0f} robust sd from the median in at "
+        f"least half of {found.columns} numbers ({found.unit} {named}): look at them. A few rows "
+        "with a missing code, another unit or shifted columns can become a cluster of their own"
     )
 
 

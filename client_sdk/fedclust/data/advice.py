@@ -9,28 +9,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from fedclust.methods.common.description import counted
 from fedclust.schema.feature import Feature
 
 #: At most this many names of columns are listed.
 _MOST_NAMES: Final = 10
 
 
-def count_rows(count: int) -> str:
-    """Return a number of rows in words."""
-    return "1 row" if count == 1 else f"{count} rows"
-
-
-def count_values(count: int) -> str:
-    """Return a number of values in words."""
-    return "1 value" if count == 1 else f"{count} values"
-
-
 def outside_text(count: int) -> str:
     """Return how many values are outside the bounds, and what happens to them."""
     what = "It counts as a measurement" if count == 1 else "They count as measurements"
     return (
-        f"{count_values(count)} outside the session's bounds. {what}; only what leaves is limited "
-        "to the bounds."
+        f"{counted(count, 'value')} outside the session's bounds. {what}; only what leaves is "
+        "limited to the bounds."
     )
 
 
@@ -68,7 +59,7 @@ def level_advice(feature: Feature) -> str:
 
 def unknown_text(count: int, feature: Feature) -> str:
     """Return how many values are codes that the session does not know, and what to do."""
-    return f"{count_values(count)} that the session does not know. {level_advice(feature)}"
+    return f"{counted(count, 'value')} that the session does not know. {level_advice(feature)}"
 
 
 def too_few_text(what: str, least: float) -> str:

@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.advice import (
-    count_rows,
-    count_values,
     level_advice,
     on_one_line,
     outside_text,
@@ -21,6 +19,7 @@ from fedclust.data.advice import (
 from fedclust.data.chunks import DataWarning
 from fedclust.data.readings import FeatureReading, limits
 from fedclust.data.row_source import RowBlock, RowSource
+from fedclust.methods.common.description import counted
 from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.encoding import columns_of, transformed
 from fedclust.schema.feature import Feature
@@ -109,7 +108,7 @@ class NewRowWarnings:
             text = ""
             if outside:
                 lie = "lies" if outside == 1 else "lie"
-                text = f"{outside} of its {count_values(n)} {lie} outside the session's bounds"
+                text = f"{outside} of its {counted(n, 'value')} {lie} outside the session's bounds"
             far, fitting = self._other_unit(reading.feature, median)
             if far and 2 * outside <= n:
                 text += "; the median" if text else "the median of its values"
@@ -162,7 +161,7 @@ class UnknownCodes:
         """Issue a DataWarning for each feature with such codes."""
         for count, reading in zip(self.counts, self._rows.readings, strict=True):
             if count:
-                rows = f"{count_rows(count)} {'has' if count == 1 else 'have'} a value"
+                rows = f"{counted(count, 'row')} {'has' if count == 1 else 'have'} a value"
                 said = f"{self._rows.origin.source}, column {reading.column!r}: {rows} that the "
                 said += "session does not know, and it counts as missing. "
                 said += on_one_line(level_advice(reading.feature))

@@ -14,6 +14,7 @@ from itertools import groupby
 from fedclust import engine
 from fedclust.definition import plan_of
 from fedclust.engine import Plan
+from fedclust.methods.common.description import counted
 from fedclust.numeric.gower import N_CELLS
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import named_values, outcome_details
@@ -287,7 +288,7 @@ def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerm
 def feature_text(feature: Feature | Outcome) -> str:
     """Return a feature's name, unit, bounds and kind, or an outcome's cells and points."""
     if isinstance(feature, Outcome):
-        details = ["outcome", *outcome_details(feature), points_text(feature.points)]
+        details = ["outcome", *outcome_details(feature), counted(feature.points, "point")]
         return f"{feature.name} ({', '.join(details)})"
     text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
     if feature.lower is not None or feature.upper is not None:
@@ -303,11 +304,6 @@ def feature_text(feature: Feature | Outcome) -> str:
     if feature.weight != 1.0:
         details.append(f"weight {feature.weight:g}")
     return f"{text} ({', '.join(details)})" if details else text
-
-
-def points_text(points: int) -> str:
-    """Return a number of points of an allowance."""
-    return "1 point" if points == 1 else f"{points} points"
 
 
 def _shape_numbers(plan: Plan) -> dict[str, str]:
