@@ -59,26 +59,6 @@ def test_a_result_at_each_k(swept: SessionResult) -> None:
         other.at(3)
 
 
-def test_new_rows_are_labelled_with_the_k_that_is_asked_for(
-    swept: SessionResult, tmp_path: Path, command_line: CommandLine
-) -> None:
-    saved, data, labels = tmp_path / "r.fedclust", tmp_path / "new.csv", tmp_path / "labels.csv"
-    swept.save(saved)
-    np.savetxt(data, SITES["b"], delimiter=",", header="x0,x1", comments="")
-
-    def predict(*arguments: str) -> int:
-        given = ["--data", str(data), "--out", str(labels), *arguments]
-        return command_line.run("predict", str(saved), *given)
-
-    for k in (None, 2, 3):
-        assert predict(*([] if k is None else ["--k", str(k)])) == 0
-        with labels.open(newline="") as file:
-            found = [int(row[1]) for row in list(csv.reader(file))[1:]]
-        expected = swept if k is None else swept.at(k)
-        assert found == expected.predict(SITES["b"]).tolist()
-    assert predict("--k", "4") == 2
-
-
 def test_simulate_prints_every_k_and_which_is_recommended(
     tmp_path: Path, command_line: CommandLine
 ) -> None:

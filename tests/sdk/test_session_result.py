@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust import FederatedKMeans, SessionResult, simulate
+from fedclust import FederatedKMeans, SessionResult
 from fedclust.client import Client
 from fedclust.errors import UsageError
 from fedclust.wire.models import AuditHead
@@ -59,6 +59,8 @@ def test_an_analyst_labels_rows_as_the_site_does(
     result.save(tmp_path / "heart.fedclust")
     loaded = SessionResult.load(tmp_path / "heart.fedclust")
     assert (loaded.predict(ROWS["oslo"]) == result.predict(ROWS["oslo"])).all()
+    with pytest.raises(UsageError, match="cannot be written"):
+        result.save(tmp_path / "nowhere" / "heart.fedclust")
     at_site.save(tmp_path / "site.fedclust")
     other = SessionResult.load(tmp_path / "site.fedclust")
     assert (other.provenance, other.site) == (at_site.provenance, "oslo")
@@ -93,9 +95,13 @@ def test_the_command_writes_what_predict_reads(
 
     said = run("session", "result", "heart", "--result-out", "heart.fedclust")
     assert "fedclust predict heart.fedclust" in said
-    run("predict", "heart.fedclust", "--data", "rows.csv", "--out", "labels.csv", "--k", "3")
-    labels = [int(line.split(",")[1]) for line in Path("labels.csv").read_text().splitlines()[1:]]
-    assert labels == at_site.at(3).predict(ROWS["oslo"]).tolist()
+    predict = ("predict", "heart.fedclust", "--data", "rows.csv", "--out", "labels.csv")
+    for k, expected in ((), at_site), (("--k", "3"), at_site.at(3)):
+        run(*predict, *k)
+        lines = Path("labels.csv").read_text().splitlines()[1:]
+        labels = [int(line.split(",")[1]) for line in lines]
+        assert labels == expected.predict(ROWS["oslo"]).tolist()
+    assert "2, 3" in run(*predict, "--k", "4", code=2)
     said = run("session", "result", "heart", "--out", "other.fedclust", code=2)
     assert "--result-out other.fedclust" in said
 
@@ -141,13 +147,3 @@ def test_the_command_writes_an_ro_crate(
     monkeypatch.setitem(sys.modules, "rocrate.rocrate", None)
     assert "pip install 'fedclust[crate]'" in run("--out", "new.zip", code=2)
     assert not Path("new.zip").exists()
-
-
-def test_a_simulations_result_is_saved(tmp_path: Path) -> None:
-    result = simulate("kfed", ROWS, config={"n_clusters": 2})
-    result.save(tmp_path / "heart.fedclust")
-    loaded = SessionResult.load(tmp_path / "heart.fedclust")
-    assert (loaded.predict(ROWS["oslo"]) == result.predict(ROWS["oslo"])).all()
-    assert loaded.result.stopped_because == result.stopped_because_
-    with pytest.raises(UsageError, match="cannot be written"):
-        result.save(tmp_path / "nowhere" / "heart.fedclust")
