@@ -156,17 +156,12 @@ def absent(what: str) -> Refusal:
 
 
 def sees_session(actor: Actor, created_by: str, *, takes_part: bool) -> bool:
-    """Operators see every session, analysts those they created, sites their own."""
+    """Operators see every session and study, analysts those they created, sites their own."""
     if actor.role is Role.OPERATOR:
         return True
     if actor.role is Role.ANALYST:
         return created_by == actor.key
     return takes_part
-
-
-def sees_study(actor: Actor, created_by: str, *, named: bool) -> bool:
-    """Operators see every study, analysts those they created, sites those that name them."""
-    return sees_session(actor, created_by, takes_part=named)
 
 
 def sees_whole_study(actor: Actor) -> bool:
@@ -184,26 +179,16 @@ def sees_tables(actor: Actor, site: str) -> bool:
     return actor.role is Role.OPERATOR or actor.name == site
 
 
-def sees_tokens(actor: Actor) -> bool:
-    """Whether token metadata (never a secret) is shown."""
-    return actor.role is Role.OPERATOR
-
-
-def sees_email(actor: Actor) -> bool:
-    """Whether others' e-mail addresses are shown."""
+def sees_account_details(actor: Actor) -> bool:
+    """Whether others' e-mail addresses and token metadata (never a secret) are shown."""
     return actor.role is Role.OPERATOR
 
 
 def sees_answer_details(actor: Actor, site: str) -> bool:
-    """Whether the actor sees when ``site`` answered and whether the answer was empty.
+    """Whether the actor sees when ``site`` answered, whether the answer was empty, and its hash.
 
     Of other sites, a site reads only the name and whether they answered or are late.
     """
-    return actor.role is not Role.SITE or actor.name == site
-
-
-def sees_submission_hash(actor: Actor, site: str) -> bool:
-    """Whether the provenance shown to the actor names the hash of a submission of ``site``."""
     return actor.role is not Role.SITE or actor.name == site
 
 

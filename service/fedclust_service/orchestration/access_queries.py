@@ -13,7 +13,6 @@ from fedclust_service.domain.access import (
     Role,
     absent,
     sees_session,
-    sees_study,
 )
 from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Participation, ParticipationState, Session
@@ -89,7 +88,7 @@ def study_for(tx: Tx, actor: Actor, name: str, *, lock: bool = False) -> Study:
         study = tx.studies.lock(name) if lock else tx.studies.get(name)
     if study is not None:
         named = actor.role is Role.SITE and tx.studies.names(study.id, actor.name)
-        if sees_study(actor, study.created_by, named=named):
+        if sees_session(actor, study.created_by, takes_part=named):
             return study
     raise absent("study")
 

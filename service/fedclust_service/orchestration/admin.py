@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
@@ -26,8 +26,10 @@ from fedclust_service.orchestration.attention import (
     last_about_database,
 )
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
+from fedclust_service.orchestration.paging import page_of, page_size, read_cursor, row_number
 from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.orchestration.shown import show
+from fedclust_service.orchestration.unit_of_work import reads
 from fedclust_service.store import Tx
 
 
@@ -187,9 +189,10 @@ def _skew(co: Coordinator) -> ClockSkew:
     )
 
 
+@reads("admin.read", "admin.sessions")
 def list_all_sessions(
-    co: Coordinator,
-    actor: Actor,
+    tx: Tx,
+    _: Actor,
     limit: int = 50,
     cursor: str | None = None,
     *,
@@ -197,37 +200,29 @@ def list_all_sessions(
     name: str | None = None,
 ) -> Page[AdminSession]:
     """List all sessions with their sites, newest first (operators)."""
-    require(actor, "admin.read")
-    size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
-
-    def work(tx: Tx) -> Page[AdminSession]:
-        asked: dict[str, Any] = {"after_id": after, "state": state, "name": name}
-        rows = tx.sessions.list(limit=size + 1, definitions=False, **asked)
-        names = {each.id: each.name for each in rows[:size]}
-        known, standing = tx.overview.attendance([*names]), tx.overview.standing(names)
-        items = tuple(_admin_session(each, known[each.id], standing, now) for each in rows[:size])
-        return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
-
-    return co.store.read("admin.sessions", work)
+    size, after = page_size(limit), read_cursor(cursor, row_number)
+    rows = tx.sessions.list(
+        limit=size + 1, definitions=False, after_id=after, state=state, name=name
+    )
+    names = {each.id: each.name for each in rows[:size]}
+    known, standing = tx.overview.attendance([*names]), tx.overview.standing(names)
+    return page_of(
+        rows, size, "id", lambda each: _admin_session(each, known[each.id], standing, tx.now)
+    )
 
 
+@reads("admin.read", "admin.audit")
 def list_audit(
-    co: Coordinator,
-    actor: Actor,
+    tx: Tx,
+    _: Actor,
     limit: int = 50,
     cursor: str | None = None,
     search: AuditSearch | None = None,
 ) -> Page[AdminAuditEntry]:
     """List the audit trail, newest first (operators)."""
-    require(actor, "admin.read")
     size, after = page_size(limit), read_cursor(cursor, row_number)
-
-    def work(tx: Tx) -> Page[AdminAuditEntry]:
-        rows = tx.audit.list(size + 1, after, search)
-        more = str(rows[size - 1].id) if len(rows) > size else None
-        return Page(items=tuple(AdminAuditEntry(**vars(each)) for each in rows[:size]), next=more)
-
-    return co.store.read("admin.audit", work)
+    rows = tx.audit.list(size + 1, after, search)
+    return page_of(rows, size, "id", lambda each: show(AdminAuditEntry, each))
 
 
 def _admin_session(
@@ -238,30 +233,23 @@ def _admin_session(
 ) -> AdminSession:
     current, late = known.round, known.late_since(now)
     sites = tuple(
-        AdminSite(
+        show(
+            AdminSite,
+            standing[session.id, each.site],
             name=each.site,
-            state=each.state.value,
+            state=each.state,
             refused_task=each.refused_task,
             answered=each.answered if each.asked else None,
             late_since=late if each.asked and not each.answered else None,
-            **vars(standing[session.id, each.site]),
         )
         for each in known.sites
     )
-    return AdminSession(
-        name=session.name,
-        algorithm=session.algorithm,
-        state=session.state.value,
-        created_by=session.created_by,
-        created_at=session.created_at,
-        started_at=session.started_at,
-        ended_at=session.ended_at,
-        scrubbed_at=session.scrubbed_at,
-        stopped_because=session.stopped_because,
-        failure=session.failure,
+    return show(
+        AdminSession,
+        session,
         round=current.number if current else None,
         phase=current.phase if current else None,
-        round_state=current.state.value if current else None,
+        round_state=current.state if current else None,
         deadline=current.deadline if current else None,
         late_since=late,
         asked=sum(site.asked for site in known.sites),

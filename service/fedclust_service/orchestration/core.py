@@ -17,7 +17,7 @@ from fedclust_service.clock import StoreClock
 from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.notifier import Notifier
-from fedclust_service.store import Store, StoreError
+from fedclust_service.store import DataDamaged, Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +103,17 @@ def survived(thread: str) -> Iterator[None]:
         log.warning(f"{thread}_store_error", error=type(error).__name__)
     except Exception as error:
         log.error(f"{thread}_error", error=type(error).__name__, exc_info=error)
+
+
+@contextlib.contextmanager
+def set_apart(thread: str, round_id: int) -> Iterator[None]:
+    """Log a defect of one round, which must not block the others; a failing database does."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
+            raise
+        log.error(f"{thread}_error", round_id=round_id, error=type(error).__name__, exc_info=error)
 
 
 @dataclass

@@ -46,7 +46,7 @@ from fedclust_service.orchestration.aggregation_pool import (
     PooledAggregation,
     ProcessLost,
 )
-from fedclust_service.orchestration.core import AggregationEnd, CoordinatorCore, survived
+from fedclust_service.orchestration.core import AggregationEnd, CoordinatorCore, set_apart, survived
 from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.provenance import platform_of
 from fedclust_service.orchestration.round_lifecycle import (
@@ -237,13 +237,8 @@ class Driver(BackgroundThread):
                 self._taken_rounds[each.id] = None
             work: _Work | None = None
             try:
-                work = commit(self._co, "driver.take", functools.partial(self._lease, each))
-            except Exception as error:  # a round that cannot be taken must not block the others
-                if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
-                    raise
-                log.error(
-                    "driver_error", round_id=each.id, error=type(error).__name__, exc_info=error
-                )
+                with set_apart("driver", each.id):
+                    work = commit(self._co, "driver.take", functools.partial(self._lease, each))
             finally:
                 with self._lock:
                     if work is None:

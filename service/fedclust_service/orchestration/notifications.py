@@ -51,24 +51,34 @@ class _Event:
     operators: bool = True
     accounts: dict[Role, Sequence[str]] = field(default_factory=dict)
 
+    def write(self, uow: UnitOfWork) -> None:
+        """Write the notifications of this event to all that get one."""
+        outgoing = uow.co.outgoing
+        if self.kind not in outgoing.kinds:
+            return
+        rows = []
+        if Channel.WEBHOOK in outgoing.senders:
+            rows.append(_outbox_row(uow, self, WEBHOOK, Channel.WEBHOOK, self.text))
+        if Channel.EMAIL in outgoing.senders:
+            for recipient, text in _mails_of(uow, self):
+                rows.append(_outbox_row(uow, self, recipient, Channel.EMAIL, text))
+        uow.tx.notifications.add(rows)
+
 
 def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> None:
     """Notify sites of their invitation."""
     names = sorted(sites)
-    _write_event(
-        uow,
-        _Event(
-            kind=NotificationKind.INVITED,
-            about=session,
-            # A site is invited once, so its name identifies this invitation.
-            cause=f"invited with {names[0]}",
-            text=texts.invited(session.name, names),
-            own_text=lambda site: texts.site_invited(session.name, site),
-            sites=names,
-            operators=False,
-            accounts={Role.SITE: names},
-        ),
-    )
+    _Event(
+        kind=NotificationKind.INVITED,
+        about=session,
+        # A site is invited once, so its name identifies this invitation.
+        cause=f"invited with {names[0]}",
+        text=texts.invited(session.name, names),
+        own_text=lambda site: texts.site_invited(session.name, site),
+        sites=names,
+        operators=False,
+        accounts={Role.SITE: names},
+    ).write(uow)
 
 
 def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rules) -> None:
@@ -96,35 +106,29 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
         spare = rules.spare(turnout)
         text = texts.overdue(waiting, current.deadline, late, spare, rules.needed, uow.now)
     at = current.deadline
-    _write_event(
-        uow,
-        _Event(
-            kind=NotificationKind.OVERDUE,
-            about=session,
-            cause=cause,
-            text=text,
-            own_text=lambda site: texts.site_late(session.name, current.number, site, at),
-            round=current.number,
-            sites=late,
-            accounts={Role.SITE: late, **_creator(session)},
-        ),
-    )
+    _Event(
+        kind=NotificationKind.OVERDUE,
+        about=session,
+        cause=cause,
+        text=text,
+        own_text=lambda site: texts.site_late(session.name, current.number, site, at),
+        round=current.number,
+        sites=late,
+        accounts={Role.SITE: late, **_creator(session)},
+    ).write(uow)
 
 
 def session_held(uow: UnitOfWork, session: Session, current: Round) -> None:
     """Notify operators and the analyst that a session waits for an operator."""
-    _write_event(
-        uow,
-        _Event(
-            kind=NotificationKind.HELD,
-            about=session,
-            cause=f"round {current.number} held at {uow.now.isoformat()}",
-            text=texts.held(session.name, current.number, session.deaths),
-            own_text=lambda _: "",
-            round=current.number,
-            accounts=_creator(session),
-        ),
-    )
+    _Event(
+        kind=NotificationKind.HELD,
+        about=session,
+        cause=f"round {current.number} held at {uow.now.isoformat()}",
+        text=texts.held(session.name, current.number, session.deaths),
+        own_text=lambda _: "",
+        round=current.number,
+        accounts=_creator(session),
+    ).write(uow)
 
 
 def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> None:
@@ -137,19 +141,16 @@ def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> 
     elif session.state is SessionState.CANCELLED:
         text = own_text = texts.cancelled(name)
     sites = [each.site for each in uow.tx.participations.list(session.id) if not each.state.gone]
-    _write_event(
-        uow,
-        _Event(
-            kind=kind,
-            about=session,
-            cause=session.state.value,
-            text=text,
-            own_text=lambda _: own_text,
-            round=last_round,
-            sites=sites,
-            accounts={Role.SITE: sites, **_creator(session)},
-        ),
-    )
+    _Event(
+        kind=kind,
+        about=session,
+        cause=session.state.value,
+        text=text,
+        own_text=lambda _: own_text,
+        round=last_round,
+        sites=sites,
+        accounts={Role.SITE: sites, **_creator(session)},
+    ).write(uow)
 
 
 def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
@@ -162,19 +163,16 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
     if not reached:
         return
     named = owner.role.value, owner.name, token.expires_at
-    _write_event(
-        uow,
-        _Event(
-            kind=NotificationKind.TOKEN_EXPIRING,
-            about=owner,
-            cause=f"token {token.id} within {reached[0].days} days",
-            text=texts.token_expiring(*named),
-            own_text=lambda _: texts.own_token_expiring(*named),
-            expires_at=token.expires_at,
-            # An operator gets the operators' mail.
-            accounts={} if owner.role is Role.OPERATOR else {owner.role: [owner.name]},
-        ),
-    )
+    _Event(
+        kind=NotificationKind.TOKEN_EXPIRING,
+        about=owner,
+        cause=f"token {token.id} within {reached[0].days} days",
+        text=texts.token_expiring(*named),
+        own_text=lambda _: texts.own_token_expiring(*named),
+        expires_at=token.expires_at,
+        # An operator gets the operators' mail.
+        accounts={} if owner.role is Role.OPERATOR else {owner.role: [owner.name]},
+    ).write(uow)
 
 
 def is_stale(tx: Tx, waiting: Notification) -> bool:
@@ -206,25 +204,12 @@ def _creator(session: Session) -> dict[Role, Sequence[str]]:
     return {Role.ANALYST: [name]} if role == Role.ANALYST.value else {}
 
 
-def _write_event(uow: UnitOfWork, event: _Event) -> None:
-    outgoing = uow.outgoing
-    if event.kind not in outgoing.kinds:
-        return
-    rows = []
-    if Channel.WEBHOOK in outgoing.senders:
-        rows.append(_outbox_row(uow, event, WEBHOOK, Channel.WEBHOOK, event.text))
-    if Channel.EMAIL in outgoing.senders:
-        for recipient, text in _mails_of(uow, event):
-            rows.append(_outbox_row(uow, event, recipient, Channel.EMAIL, text))
-    uow.tx.notifications.add(rows)
-
-
 def _mails_of(uow: UnitOfWork, event: _Event) -> Iterable[tuple[str, str]]:
     """Yield the recipients that have an address, each with its text."""
     if event.operators:
-        named = list(dict.fromkeys(uow.outgoing.operator_emails))
+        named = list(dict.fromkeys(uow.co.outgoing.operator_emails))
         for address in named:
-            place = uow.outgoing.operator_emails.index(address) + 1
+            place = uow.co.outgoing.operator_emails.index(address) + 1
             yield f"{OPERATOR_EMAILS}:{place}", event.text
         for name, address in uow.tx.principals.emails(Role.OPERATOR).items():
             if address not in named:
@@ -239,7 +224,7 @@ def _mails_of(uow: UnitOfWork, event: _Event) -> Iterable[tuple[str, str]]:
 def _outbox_row(
     uow: UnitOfWork, event: _Event, recipient: str, channel: Channel, text: str
 ) -> Notification:
-    new, url = secrets.token_hex(16), uow.outgoing.public_url
+    new, url = secrets.token_hex(16), uow.co.outgoing.public_url
     about, ends = event.about, event.expires_at
     session = about if isinstance(about, Session) else None
     link = None if url is None or session is None else f"{url}/ui/sessions/{session.name}"

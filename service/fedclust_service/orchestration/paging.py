@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+from fedclust.wire.models import Page
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration.access_queries import MAX_ROW_NUMBER, is_slug
 
+R = TypeVar("R")
 T = TypeVar("T")
 MAX_PAGE = 200
 
@@ -27,6 +29,15 @@ def read_cursor(cursor: str | None, read: Callable[[str], T]) -> T | None:
     except ValueError:
         error = FieldError(pointer="/cursor", rule="cursor", message="not a cursor of this list")
         raise Refusal("invalid", "Begin the list again without a cursor.", [error]) from None
+
+
+def page_of(rows: Sequence[R], size: int, key: str, show: Callable[[R], T]) -> Page[Any]:
+    """Return a page that shows the first ``size`` rows, of which the list asked for one more.
+
+    ``key`` is the attribute that continues the list as a cursor.
+    """
+    further = str(getattr(rows[size - 1], key)) if len(rows) > size else None
+    return Page(items=tuple(map(show, rows[:size])), next=further)
 
 
 def row_number(cursor: str) -> int:

@@ -34,8 +34,9 @@ from fedclust_service.orchestration.definitions import definition_of, plan_or_re
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.orchestration.round_lifecycle import update_round
 from fedclust_service.orchestration.session_start import Start, start_if_complete, with_start
+from fedclust_service.orchestration.shown import show
 from fedclust_service.orchestration.site_tables import record_heads, refuse_other_table
-from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, writes
 from fedclust_service.store import DataDamaged, Tx
 
 # --- joining --------------------------------------------------------------------------------------
@@ -251,15 +252,7 @@ def _check_band(body: JoinRequest) -> None:
 
 
 def _participation_info(session: Session, own: Participation) -> ParticipationInfo:
-    return ParticipationInfo(
-        session=session.name,
-        site=own.site,
-        state=own.state.value,
-        joined_at=own.joined_at,
-        min_group_size=own.min_group_size,
-        size_band=own.size_band,
-        table_id=own.table_id,
-    )
+    return show(ParticipationInfo, own, session=session.name)
 
 
 # --- leaving --------------------------------------------------------------------------------------
@@ -290,30 +283,26 @@ def exclude(co: Coordinator, actor: Actor, session: str, site: str) -> None:
     with_start(co, "participation.exclude", work)
 
 
+@writes("submission.put", "participation.refuse")
 def refuse(
-    co: Coordinator, actor: Actor, session: str, number: int, body: TaskRefusal
+    uow: UnitOfWork, actor: Actor, session: str, number: int, body: TaskRefusal
 ) -> ParticipationInfo:
     """Refuse the task of a round, and leave the session with it (sites). Idempotent.
 
     What the site sent before still counts. It does not matter whether the round still collects: a
     site that refuses a task answers no other one.
     """
-    require(actor, "submission.put")
-
-    def work(uow: UnitOfWork) -> ParticipationInfo:
-        found, own = own_session(uow.tx, actor, session, lock=True)
-        if round_numbered(uow.tx, found, number) is None:
-            raise absent("round")
-        if own.state is ParticipationState.REFUSED:
-            return _participation_info(found, own)
-        if own.state is not ParticipationState.JOINED:
-            raise Refusal("wrong-state", "This site takes no part in the session: stop.")
-        refused = dataclasses.replace(own, refused_task=body.rule)
-        details: dict[str, str | int] = {"round": number, "reason": body.rule}
-        gone = _depart(uow, actor, found, refused, ParticipationState.REFUSED, None, **details)
-        return _participation_info(found, gone)
-
-    return commit(co, "participation.refuse", work)
+    found, own = own_session(uow.tx, actor, session, lock=True)
+    if round_numbered(uow.tx, found, number) is None:
+        raise absent("round")
+    if own.state is ParticipationState.REFUSED:
+        return _participation_info(found, own)
+    if own.state is not ParticipationState.JOINED:
+        raise Refusal("wrong-state", "This site takes no part in the session: stop.")
+    refused = dataclasses.replace(own, refused_task=body.rule)
+    details: dict[str, str | int] = {"round": number, "reason": body.rule}
+    gone = _depart(uow, actor, found, refused, ParticipationState.REFUSED, None, **details)
+    return _participation_info(found, gone)
 
 
 def _depart(

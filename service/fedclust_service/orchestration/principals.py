@@ -25,16 +25,16 @@ from fedclust_service.domain.access import (
     Token,
     absent,
     require,
-    sees_email,
-    sees_tokens,
+    sees_account_details,
 )
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.tokens import TokenError, TokenText, new_token, parse_token
 from fedclust_service.orchestration.access_queries import is_part_of_slug, is_slug
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
+from fedclust_service.orchestration.paging import name_in_list, page_of, page_size, read_cursor
 from fedclust_service.orchestration.provenance import server_version
-from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
+from fedclust_service.orchestration.shown import show
+from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit, writes
 from fedclust_service.store import SiteView, Store, Tx
 
 T = TypeVar("T")
@@ -179,47 +179,38 @@ def whoami(co: Coordinator, actor: Actor) -> WhoAmI:
     )
 
 
+@writes("token.issue", "token.issue")
 def issue_token(
-    co: Coordinator, actor: Actor, role: Role, name: str, body: TokenCreate
+    uow: UnitOfWork, actor: Actor, role: Role, name: str, body: TokenCreate
 ) -> TokenIssued:
     """Issue another token (operators); its secret is shown only once."""
-    require(actor, "token.issue")
-
-    def work(uow: UnitOfWork) -> TokenIssued:
-        principal = principal_named(uow.tx, role, name)
-        return _issue(co, uow, actor, principal, timedelta(days=body.expires_in_days))
-
-    return commit(co, "token.issue", work)
+    return _issue(uow, actor, principal_named(uow.tx, role, name), body)
 
 
 def _issue(
-    co: Coordinator, uow: UnitOfWork, actor: Actor | str, principal: Principal, lifetime: timedelta
+    uow: UnitOfWork, actor: Actor | str, principal: Principal, body: TokenCreate
 ) -> TokenIssued:
     text = new_token(principal.role)
-    expires_at = uow.now + lifetime
-    uow.tx.tokens.add(Token(text.id, principal.id, co.keys.sign(text), uow.now, expires_at))
+    expires_at = uow.now + timedelta(days=body.expires_in_days)
+    uow.tx.tokens.add(Token(text.id, principal.id, uow.co.keys.sign(text), uow.now, expires_at))
     uow.audit(actor, "token.issued", principal.key, token_id=text.id)
     return TokenIssued(id=text.id, token=text.reveal(), expires_at=expires_at)
 
 
-def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id: str) -> None:
+@writes("token.revoke", "token.revoke")
+def revoke_token(uow: UnitOfWork, actor: Actor, role: Role, name: str, token_id: str) -> None:
     """Revoke a token (operators). Idempotent.
 
     The last valid operator token cannot be revoked: Refusal ``last-operator-token``.
     """
-    require(actor, "token.revoke")
-
-    def work(uow: UnitOfWork) -> None:
-        _lock(uow.tx, role)
-        principal = principal_named(uow.tx, role, name)
-        row = uow.tx.tokens.get(token_id) if token_id.isalnum() else None
-        if row is None or row.principal_id != principal.id:
-            raise absent("token")
-        if uow.tx.tokens.revoke(token_id, uow.now):
-            _keep_an_operator(uow, role)
-            uow.audit(actor, "token.revoked", principal.key, token_id=token_id)
-
-    commit(co, "token.revoke", work)
+    _lock(uow.tx, role)
+    principal = principal_named(uow.tx, role, name)
+    row = uow.tx.tokens.get(token_id) if token_id.isalnum() else None
+    if row is None or row.principal_id != principal.id:
+        raise absent("token")
+    if uow.tx.tokens.revoke(token_id, uow.now):
+        _keep_an_operator(uow, role)
+        uow.audit(actor, "token.revoked", principal.key, token_id=token_id)
 
 
 def _lock(tx: Tx, role: Role) -> None:
@@ -255,8 +246,7 @@ def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
         if principal.disabled:
             principals.update(dataclasses.replace(principal, disabled=False))
             uow.audit(COORDINATOR, "operator.enabled", principal.key)
-        lifetime = timedelta(days=TokenCreate().expires_in_days)
-        return _issue(co, uow, COORDINATOR, principal, lifetime).token
+        return _issue(uow, COORDINATOR, principal, TokenCreate()).token
 
     return commit(co, "token.bootstrap", work)
 
@@ -278,28 +268,24 @@ def void_tokens(store: Store) -> None:
 # --- principals -----------------------------------------------------------------------------------
 
 
+@writes("principal.create", "principal.create")
 def create_principal(
-    co: Coordinator, actor: Actor, role: Role, body: PrincipalCreate
+    uow: UnitOfWork, actor: Actor, role: Role, body: PrincipalCreate
 ) -> tuple[PrincipalInfo, bool]:
     """Register a principal (operators). False if the same request registered it before."""
-    require(actor, "principal.create")
-
-    def work(uow: UnitOfWork) -> tuple[PrincipalInfo, bool]:
-        tx = uow.tx
-        there = tx.principals.get(role, body.name)
-        if there is not None:
-            if there.title != body.title or body.email not in (None, there.email):
-                raise Refusal(
-                    "name-taken",
-                    f"There is {_an(role)} of this name with another title or e-mail address. "
-                    "Change it with PATCH, or choose another name.",
-                )
-            return _principal_info(tx, actor, there), False
-        added = tx.principals.add(role, body.name, body.title, body.email)
-        uow.audit(actor, f"{role.value}.created", added.key)
-        return _principal_info(tx, actor, added), True
-
-    return commit(co, "principal.create", work)
+    tx = uow.tx
+    there = tx.principals.get(role, body.name)
+    if there is not None:
+        if there.title != body.title or body.email not in (None, there.email):
+            raise Refusal(
+                "name-taken",
+                f"There is {_an(role)} of this name with another title or e-mail address. "
+                "Change it with PATCH, or choose another name.",
+            )
+        return _principal_info(tx, actor, there), False
+    added = tx.principals.add(role, body.name, body.title, body.email)
+    uow.audit(actor, f"{role.value}.created", added.key)
+    return _principal_info(tx, actor, added), True
 
 
 def list_principals(
@@ -322,8 +308,7 @@ def list_principals(
 
     def work(tx: Tx) -> Page[PrincipalInfo]:
         rows = tx.principals.list(role, size + 1, after, part)
-        items = tuple(_principal_info(tx, actor, each) for each in rows[:size])
-        return Page(items=items, next=rows[size - 1].name if len(rows) > size else None)
+        return page_of(rows, size, "name", lambda each: _principal_info(tx, actor, each))
 
     return co.store.read("principal.list", work)
 
@@ -336,8 +321,9 @@ def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> Princ
     )
 
 
+@writes("principal.change", "principal.change")
 def patch_principal(
-    co: Coordinator,
+    uow: UnitOfWork,
     actor: Actor,
     role: Role,
     name: str,
@@ -349,32 +335,27 @@ def patch_principal(
     ``check`` gets the account before the change and may raise Refusal. The last operator with a
     valid token cannot be disabled: Refusal ``last-operator-token``.
     """
-    require(actor, "principal.change")
-
-    def work(uow: UnitOfWork) -> PrincipalInfo:
-        _lock(uow.tx, role)
-        before = principal_named(uow.tx, role, name)
-        if check is not None:
-            check(_principal_info(uow.tx, actor, before))
-        after = dataclasses.replace(
-            before,
-            title=before.title if body.title is None else body.title,
-            email=before.email if body.email is None else body.email or None,
-            disabled=before.disabled if body.disabled is None else body.disabled,
-        )
-        if after != before:
-            uow.tx.principals.update(after)
-        if after.title != before.title:
-            uow.audit(actor, f"{role.value}.titled", after.key)
-        if after.email != before.email:
-            uow.audit(actor, f"{role.value}.addressed", after.key)
-        if after.disabled != before.disabled:
-            _keep_an_operator(uow, role)
-            done = "disabled" if after.disabled else "enabled"
-            uow.audit(actor, f"{role.value}.{done}", after.key)
-        return _principal_info(uow.tx, actor, after)
-
-    return commit(co, "principal.change", work)
+    _lock(uow.tx, role)
+    before = principal_named(uow.tx, role, name)
+    if check is not None:
+        check(_principal_info(uow.tx, actor, before))
+    after = dataclasses.replace(
+        before,
+        title=before.title if body.title is None else body.title,
+        email=before.email if body.email is None else body.email or None,
+        disabled=before.disabled if body.disabled is None else body.disabled,
+    )
+    if after != before:
+        uow.tx.principals.update(after)
+    if after.title != before.title:
+        uow.audit(actor, f"{role.value}.titled", after.key)
+    if after.email != before.email:
+        uow.audit(actor, f"{role.value}.addressed", after.key)
+    if after.disabled != before.disabled:
+        _keep_an_operator(uow, role)
+        done = "disabled" if after.disabled else "enabled"
+        uow.audit(actor, f"{role.value}.{done}", after.key)
+    return _principal_info(uow.tx, actor, after)
 
 
 def principal_named(tx: Tx, role: Role, name: str) -> Principal:
@@ -386,19 +367,10 @@ def principal_named(tx: Tx, role: Role, name: str) -> Principal:
 
 
 def _principal_info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
-    tokens = None
-    if sees_tokens(actor):
-        rows = tx.tokens.list_for(principal.id)
-        tokens = tuple(TokenInfo.model_validate(each, from_attributes=True) for each in rows)
-    return PrincipalInfo(
-        name=principal.name,
-        title=principal.title,
-        disabled=principal.disabled,
-        created_at=principal.created_at,
-        last_seen_at=principal.last_seen_at,
-        email=principal.email if sees_email(actor) else None,
-        tokens=tokens,
-    )
+    if not sees_account_details(actor):
+        return show(PrincipalInfo, principal, email=None, tokens=None)
+    tokens = tuple(show(TokenInfo, each) for each in tx.tokens.list_for(principal.id))
+    return show(PrincipalInfo, principal, tokens=tokens)
 
 
 def _an(role: Role) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
-from fedclust_service.domain.access import Actor, require
+from fedclust_service.domain.access import Actor
 from fedclust_service.orchestration.access_queries import own_session
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
+from fedclust_service.orchestration.paging import page_of, page_size, read_cursor, row_number
+from fedclust_service.orchestration.shown import show
+from fedclust_service.orchestration.unit_of_work import reads
 from fedclust_service.store import StoredReceipt, Tx
 
 
@@ -24,30 +25,17 @@ class ReceiptEntry(Model):
     scrubbed: bool
 
 
+@reads("receipt.read", "receipt.list")
 def list_receipts(
-    co: Coordinator, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
+    tx: Tx, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
 ) -> Page[ReceiptEntry]:
     """List the site's submissions in a session by round, without payloads (sites)."""
-    require(actor, "receipt.read")
     size, after = page_size(limit), read_cursor(cursor, row_number)
-
-    def work(tx: Tx) -> Page[ReceiptEntry]:
-        found, _ = own_session(tx, actor, session)
-        rows = tx.submissions.receipts(found.id, actor.name, size + 1, after)
-        items = tuple(_entry(each) for each in rows[:size])
-        return Page(items=items, next=str(rows[size - 1].round) if len(rows) > size else None)
-
-    return co.store.read("receipt.list", work)
+    found, _ = own_session(tx, actor, session)
+    rows = tx.submissions.receipts(found.id, actor.name, size + 1, after)
+    return page_of(rows, size, "round", _entry)
 
 
 def _entry(stored: StoredReceipt) -> ReceiptEntry:
-    answer = stored.answer
-    return ReceiptEntry(
-        round=stored.round,
-        phase=answer.phase,
-        received_at=answer.received_at,
-        size=answer.size,
-        sha256=answer.sha256,
-        empty=answer.empty,
-        scrubbed=not (stored.payload_kept or answer.empty),
-    )
+    scrubbed = not (stored.payload_kept or stored.answer.empty)
+    return show(ReceiptEntry, stored.answer, round=stored.round, scrubbed=scrubbed)

@@ -12,7 +12,7 @@ from fedclust_service.domain.access import (
     Actor,
     reads_result,
     require,
-    sees_submission_hash,
+    sees_answer_details,
     visible_result,
 )
 from fedclust_service.domain.refusal import Refusal
@@ -90,7 +90,7 @@ def _result_provenance(tx: Tx, actor: Actor, session: Session, stored: StoredRes
         submissions=tuple(
             ProvenanceEntry(round=numbers[each.round_id], site=each.site, sha256=each.sha256)
             for each in answers
-            if sees_submission_hash(actor, each.site)
+            if sees_answer_details(actor, each.site)
         ),
         audit_head=_head_of_completion(tx, session),
     )

@@ -48,7 +48,7 @@ from fedclust_service.orchestration.access_queries import (
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
-from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
+from fedclust_service.orchestration.paging import page_of, page_size, read_cursor, row_number
 from fedclust_service.orchestration.round_lifecycle import end_session, resume_session, update_round
 from fedclust_service.orchestration.session_start import (
     Start,
@@ -57,8 +57,9 @@ from fedclust_service.orchestration.session_start import (
     unsuitable,
     with_start,
 )
+from fedclust_service.orchestration.shown import show
 from fedclust_service.orchestration.studies import completed, require_registered
-from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit, reads, writes
 from fedclust_service.store import DataDamaged, Tx
 
 #: The entry of the audit trail about a deletion. A later session of the name continues its version,
@@ -78,7 +79,7 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
         if there is not None:
             if there.created_by != actor.key or there.request_sha256 != request:
                 raise _name_taken()
-            return _session_info(tx, there, uow.now), False
+            return _session_info(tx, there), False
         if study is not None and tx.studies.lock(study.name) != study:
             raise Refusal("unavailable", "The study was deleted at this moment.", retry_after_s=1)
         _require_joinable(tx, definition, uow.now)
@@ -102,7 +103,7 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
             tx.participations.add(_invitation(session, site, uow.now))
         uow.audit(actor, "session.created", session.name, definition=session.definition_sha256)
         notifications.sites_invited(uow, session, definition.sites)
-        return _session_info(tx, session, uow.now), True
+        return _session_info(tx, session), True
 
     return commit(co, "session.create", work)
 
@@ -214,8 +215,9 @@ def list_sessions(
     return Page(items=tuple(each.entry for each in page.items), next=page.next)
 
 
+@reads("session.read", "session.list")
 def list_with_rounds(
-    co: Coordinator,
+    tx: Tx,
     actor: Actor,
     limit: int = 50,
     cursor: str | None = None,
@@ -224,34 +226,26 @@ def list_with_rounds(
     study: str | None = None,
 ) -> Page[Any]:
     """List the sessions that the actor may see as :class:`ListedSession`, newest first."""
-    require(actor, "session.read")
-    size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
+    size, after = page_size(limit), read_cursor(cursor, row_number)
+    rows = tx.sessions.list(
+        limit=size + 1, state=state, study=study, after_id=after, **visible_to(actor)
+    )
+    known = tx.overview.attendance([each.id for each in rows[:size]])
 
-    def work(tx: Tx) -> Page[Any]:
-        rows = tx.sessions.list(
-            limit=size + 1, state=state, study=study, after_id=after, **visible_to(actor)
-        )
-        known = tx.overview.attendance([each.id for each in rows[:size]])
-        items = tuple(
-            ListedSession(_session_entry(each, known[each.id], now), known[each.id])
-            for each in rows[:size]
-        )
-        return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
+    def listed(each: Session) -> ListedSession:
+        return ListedSession(_session_entry(each, known[each.id], tx.now), known[each.id])
 
-    return co.store.read("session.list", work)
+    return page_of(rows, size, "id", listed)
 
 
-def list_completed(co: Coordinator, actor: Actor, limit: int = 50) -> dict[str, str]:
+@reads("session.read", "session.completed")
+def list_completed(tx: Tx, actor: Actor, limit: int = 50) -> dict[str, str]:
     """Return the newest completed sessions that the actor may see: the title by the name.
 
     Nothing but the title is read of a definition, which is not verified: this names sessions.
     """
-    require(actor, "session.read")
     size, state = page_size(limit), SessionState.COMPLETED
-    found = co.store.read(
-        "session.completed",
-        lambda tx: tx.sessions.list(limit=size, state=state, **visible_to(actor)),
-    )
+    found = tx.sessions.list(limit=size, state=state, **visible_to(actor))
     return {each.name: _title(each) for each in found}
 
 
@@ -263,28 +257,24 @@ def _title(session: Session) -> str:
     return ""
 
 
-def get_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+@reads("session.read", "session.get")
+def get_session(tx: Tx, actor: Actor, name: str) -> SessionInfo:
     """Return a session; Refusal ``not-found`` if the actor may not see it."""
-    require(actor, "session.read")
-    now = co.clock.now()
-
-    def work(tx: Tx) -> SessionInfo:
-        session, _ = session_for(tx, actor, name)
-        return _info_for(tx, actor, session, now)
-
-    return co.store.read("session.get", work)
+    session, _ = session_for(tx, actor, name)
+    return _info_for(tx, actor, session)
 
 
-def _info_for(tx: Tx, actor: Actor, session: Session, now: datetime) -> SessionInfo:
-    info = _session_info(tx, session, now)
+def _info_for(tx: Tx, actor: Actor, session: Session) -> SessionInfo:
+    info = _session_info(tx, session)
     if actor.role is Role.SITE:
         return info
     why = unsuitable(session, tx.participations.list(session.id))
     return info.model_copy(update={"cannot_start": why})
 
 
+@writes("session.manage", "session.change")
 def patch_session(
-    co: Coordinator,
+    uow: UnitOfWork,
     actor: Actor,
     name: str,
     body: SessionPatch,
@@ -294,30 +284,23 @@ def patch_session(
 
     ``check`` gets the session before the change and may raise Refusal.
     """
-    require(actor, "session.manage")
     if body.deadline is not None and body.deadline.tzinfo is None:
         error = FieldError(
             pointer="/deadline", rule="timezone", message="give the time with its offset from UTC"
         )
         raise Refusal("invalid", "For example 2026-03-01T12:00:00Z.", [error])
-
-    def work(uow: UnitOfWork) -> SessionInfo:
-        session, _ = session_for(uow.tx, actor, name, lock=True)
-        if check is not None:
-            check(_info_for(uow.tx, actor, session, uow.now))
-        if body.invite:
-            _invite(co.limits, uow, actor, session, body.invite)
-        if body.deadline is not None:
-            _move_deadline(uow, actor, session, body.deadline)
-        changed = uow.tx.sessions.get_by_id(session.id) or session
-        return _info_for(uow.tx, actor, changed, uow.now)
-
-    return commit(co, "session.change", work)
+    session, _ = session_for(uow.tx, actor, name, lock=True)
+    if check is not None:
+        check(_info_for(uow.tx, actor, session))
+    if body.invite:
+        _invite(uow, actor, session, body.invite)
+    if body.deadline is not None:
+        _move_deadline(uow, actor, session, body.deadline)
+    changed = uow.tx.sessions.get_by_id(session.id) or session
+    return _info_for(uow.tx, actor, changed)
 
 
-def _invite(
-    limits: Limits, uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]
-) -> None:
+def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
     tx = uow.tx
     require_registered(tx, sites, "/invite")
     new = [site for site in dict.fromkeys(sites) if tx.participations.get(session.id, site) is None]
@@ -339,7 +322,8 @@ def _invite(
             )
         gone = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
         there = [each for each in tx.participations.list(session.id) if each.state not in gone]
-        _check_workload(limits, plan_or_refuse(session), len(there) + len(new), "/invite")
+        n_sites = len(there) + len(new)
+        _check_workload(uow.co.limits, plan_or_refuse(session), n_sites, "/invite")
     for site in new:
         tx.participations.add(_invitation(session, site, uow.now))
         uow.audit(actor, "site.invited", session.name, site=site)
@@ -375,7 +359,7 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
         tx = uow.tx
         session, _ = session_for(tx, actor, name, lock=True)
         if session.started_at is not None:
-            return _session_info(tx, session, uow.now)
+            return _session_info(tx, session)
         if session.state is not SessionState.RECRUITING:
             raise Refusal("wrong-state", "The session has ended. Create another one.")
         present = len(joined(tx.participations.list(session.id)))
@@ -385,92 +369,71 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
                 f"{present} of the {needed_to_start(session)} sites that the session needs have "
                 "joined. Wait for the others, or invite more.",
             )
-        return _session_info(tx, begin(uow, session, actor, start), uow.now)
+        return _session_info(tx, begin(uow, session, actor, start))
 
     return with_start(co, "session.start", work)
 
 
-def retry_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+@writes("session.retry", "session.retry")
+def retry_session(uow: UnitOfWork, actor: Actor, name: str) -> SessionInfo:
     """Have a held session aggregate its round again (operators). Idempotent."""
-    require(actor, "session.retry")
-
-    def work(uow: UnitOfWork) -> SessionInfo:
-        tx = uow.tx
-        session, _ = session_for(tx, actor, name, lock=True)
-        if session.state is SessionState.HELD:
-            session = resume_session(uow, session, actor)
-        elif session.state is not SessionState.RUNNING:
-            raise Refusal("wrong-state", "The session is not held.")
-        return _session_info(tx, session, uow.now)
-
-    return commit(co, "session.retry", work)
+    session, _ = session_for(uow.tx, actor, name, lock=True)
+    if session.state is SessionState.HELD:
+        session = resume_session(uow, session, actor)
+    elif session.state is not SessionState.RUNNING:
+        raise Refusal("wrong-state", "The session is not held.")
+    return _session_info(uow.tx, session)
 
 
-def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionEntry:
+@writes("session.manage", "session.cancel")
+def cancel_session(uow: UnitOfWork, actor: Actor, name: str) -> SessionEntry:
     """Cancel a session that has not ended. Idempotent."""
-    require(actor, "session.manage")
-
-    def work(uow: UnitOfWork) -> SessionEntry:
-        tx = uow.tx
-        session, _ = session_for(tx, actor, name, lock=True)
-        if session.state in (SessionState.COMPLETED, SessionState.FAILED):
-            raise Refusal("wrong-state", "The session has ended already.")
-        if session.state is not SessionState.CANCELLED:
-            session = end_session(
-                uow, session, SessionState.CANCELLED, reason="cancelled", actor=actor
-            )
-        return _entry_of(tx, session, uow.now)
-
-    return commit(co, "session.cancel", work)
+    session, _ = session_for(uow.tx, actor, name, lock=True)
+    if session.state in (SessionState.COMPLETED, SessionState.FAILED):
+        raise Refusal("wrong-state", "The session has ended already.")
+    if session.state is not SessionState.CANCELLED:
+        session = end_session(uow, session, SessionState.CANCELLED, reason="cancelled", actor=actor)
+    return _entry_of(uow.tx, session)
 
 
-def delete_session(co: Coordinator, actor: Actor, name: str) -> None:
+@writes("session.manage", "session.delete")
+def delete_session(uow: UnitOfWork, actor: Actor, name: str) -> None:
     """Delete a session that no site ever joined (its analyst, operators). Idempotent.
 
     The audit trail keeps what happened, and the name can be used again.
     """
-    require(actor, "session.manage")
-
-    def work(uow: UnitOfWork) -> None:
-        tx = uow.tx
-        try:
-            session, _ = session_for(tx, actor, name, lock=True)
-        except Refusal:
-            if is_slug(name) and deleted_before(tx, actor, DELETED, name):
-                return
-            raise
-        came = [each.site for each in tx.participations.list(session.id) if each.joined_at]
-        if came:
-            raise Refusal(
-                "wrong-state",
-                f"{len(came)} of its sites joined the session, so it stays. Cancel it instead, and "
-                "choose another name for the next one.",
-            )
-        tx.sessions.delete(session.id)
-        tx.notifications.forget(session.name)
-        uow.audit(
-            actor,
-            DELETED,
-            session.name,
-            definition=session.definition_sha256,
-            version=session.version + 1,
+    tx = uow.tx
+    try:
+        session, _ = session_for(tx, actor, name, lock=True)
+    except Refusal:
+        if is_slug(name) and deleted_before(tx, actor, DELETED, name):
+            return
+        raise
+    came = [each.site for each in tx.participations.list(session.id) if each.joined_at]
+    if came:
+        raise Refusal(
+            "wrong-state",
+            f"{len(came)} of its sites joined the session, so it stays. Cancel it instead, and "
+            "choose another name for the next one.",
         )
-
-    commit(co, "session.delete", work)
+    tx.sessions.delete(session.id)
+    tx.notifications.forget(session.name)
+    sha256, version = session.definition_sha256, session.version + 1
+    uow.audit(actor, DELETED, session.name, definition=sha256, version=version)
 
 
 def _invitation(session: Session, site: str, now: datetime) -> Participation:
     return Participation(session.id, site, ParticipationState.INVITED, invited_at=now)
 
 
-def _session_info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
+def _session_info(tx: Tx, session: Session) -> SessionInfo:
     """Return one session as shown; raises as `definition_of` if its definition is unreadable."""
     definition_of(session)
-    return SessionInfo(**dict(_entry_of(tx, session, now)))
+    return SessionInfo(**dict(_entry_of(tx, session)))
 
 
-def _entry_of(tx: Tx, session: Session, now: datetime) -> SessionEntry:
-    return _session_entry(session, tx.overview.attendance([session.id])[session.id], now)
+def _entry_of(tx: Tx, session: Session) -> SessionEntry:
+    return _session_entry(session, tx.overview.attendance([session.id])[session.id], tx.now)
 
 
 def _session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
@@ -480,27 +443,20 @@ def _session_entry(session: Session, known: Attendance, now: datetime) -> Sessio
     definition: Definition | None = None
     with contextlib.suppress(DataDamaged, DefinitionError):
         definition = definition_of(session)
-    return SessionEntry(
-        name=session.name,
-        state=session.state.value,
+    return show(
+        SessionEntry,
+        session,
         created_by=session.created_by.partition(":")[2],
-        created_at=session.created_at,
-        started_at=session.started_at,
-        ended_at=session.ended_at,
-        stopped_because=session.stopped_because,
-        failure=session.failure,
+        cannot_start=None,
         round=current.number if current is not None else None,
-        study=session.study,
         definition=definition,
-        definition_sha256=session.definition_sha256,
         sites=tuple(
-            SitePresence(
+            show(
+                SitePresence,
+                each,
                 name=each.site,
-                state=each.state.value,
                 answered=each.answered if each.asked else None,
                 late=past and not each.answered if each.asked else None,
-                refused_task=each.refused_task,
-                points_short=each.points_short,
             )
             for each in known.sites
         ),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fedclust.wire.models import Page, SiteTableInfo, TableAcceptance
 from fedclust.wire.models import Participation as JoinRequest
-from fedclust_service.domain.access import Actor, Role, absent, require, sees_tables
+from fedclust_service.domain.access import Actor, Role, absent, sees_tables
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
+from fedclust_service.orchestration.paging import name_in_list, page_of, page_size, read_cursor
 from fedclust_service.orchestration.principals import principal_named
-from fedclust_service.orchestration.unit_of_work import Detail, UnitOfWork, commit
+from fedclust_service.orchestration.shown import show
+from fedclust_service.orchestration.unit_of_work import Detail, UnitOfWork, reads, writes
 from fedclust_service.store import Tx
 
 _WHERE = "on another machine, in another state directory or in a newer backup"
@@ -107,58 +107,48 @@ def _audit_refusal(
 # --- what was accepted ----------------------------------------------------------------------------
 
 
+@reads("table.read", "site_table.list")
 def list_tables(
-    co: Coordinator, actor: Actor, site: str, limit: int = 50, cursor: str | None = None
+    tx: Tx, actor: Actor, site: str, limit: int = 50, cursor: str | None = None
 ) -> Page[SiteTableInfo]:
     """List what was accepted last of each table of a site, by ids (operators, the site itself)."""
-    require(actor, "table.read")
     if not sees_tables(actor, site):
         raise absent("site")
-    size = page_size(limit)
-    after = read_cursor(cursor, name_in_list)
-
-    def work(tx: Tx) -> Page[SiteTableInfo]:
-        principal_named(tx, Role.SITE, site)
-        rows = tx.site_tables.list(site, size + 1, after)
-        items = tuple(_info(each) for each in rows[:size])
-        return Page(items=items, next=rows[size - 1].table_id if len(rows) > size else None)
-
-    return co.store.read("site_table.list", work)
+    size, after = page_size(limit), read_cursor(cursor, name_in_list)
+    principal_named(tx, Role.SITE, site)
+    rows = tx.site_tables.list(site, size + 1, after)
+    return page_of(rows, size, "table_id", _info)
 
 
+@writes("table.accept", "site_table.accept")
 def accept_table(
-    co: Coordinator, actor: Actor, site: str, table_id: str, body: TableAcceptance
+    uow: UnitOfWork, actor: Actor, site: str, table_id: str, body: TableAcceptance
 ) -> SiteTableInfo:
     """Accept a chain of a site's table, in place of what was accepted before (operators).
 
     Idempotent. A table that the site has not used is accepted too: the state of the site may be
     lost.
     """
-    require(actor, "table.accept")
-
-    def work(uow: UnitOfWork) -> SiteTableInfo:
-        known = uow.tx.site_tables
-        principal = principal_named(uow.tx, Role.SITE, site)
-        known.lock(site)
-        before = known.get(site, table_id)
-        if before is not None and (before.number, before.head) == (body.number, body.head):
-            return _info(before)
-        after = SiteTable(site, table_id, body.number, body.head, uow.now)
-        known.put(after)
-        uow.audit(
-            actor,
-            "site.table_accepted",
-            principal.key,
-            table=table_id,
-            number=body.number,
-            head=body.head,
-            number_before=None if before is None else before.number,
-            head_before=None if before is None else before.head,
-        )
-        return _info(after)
-
-    return commit(co, "site_table.accept", work)
+    known = uow.tx.site_tables
+    principal = principal_named(uow.tx, Role.SITE, site)
+    known.lock(site)
+    before = known.get(site, table_id)
+    if before is not None and (before.number, before.head) == (body.number, body.head):
+        return _info(before)
+    after = SiteTable(site, table_id, body.number, body.head, uow.now)
+    known.put(after)
+    uow.audit(
+        actor,
+        "site.table_accepted",
+        principal.key,
+        table=table_id,
+        number=body.number,
+        head=body.head,
+        number_before=None if before is None else before.number,
+        head_before=None if before is None else before.head,
+    )
+    return _info(after)
 
 
 def _info(table: SiteTable) -> SiteTableInfo:
-    return SiteTableInfo.model_validate(table, from_attributes=True)
+    return show(SiteTableInfo, table)

@@ -21,7 +21,7 @@ from fedclust_service.orchestration.access_queries import (
 )
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
-from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit, reads, writes
 from fedclust_service.store import DataDamaged, Tx
 
 log = structlog.get_logger(__name__)
@@ -90,61 +90,52 @@ def _name_taken() -> Refusal:
     )
 
 
+@reads("study.read", "study.list")
 def list_studies(
-    co: Coordinator, actor: Actor, limit: int = 50, cursor: str | None = None
+    tx: Tx, actor: Actor, limit: int = 50, cursor: str | None = None
 ) -> Page[StudyInfo]:
     """List the studies that the actor may see, newest first, without damaged ones."""
-    require(actor, "study.read")
-    size = page_size(limit)
-    after = read_cursor(cursor, row_number)
-
-    def work(tx: Tx) -> Page[StudyInfo]:
-        rows = tx.studies.list(limit=size + 1, after_id=after, **visible_to(actor))
-        shown = rows[:size]
-        counts = _session_counts(tx, actor, [each.name for each in shown])
-        items = []
-        for each in shown:
-            try:
-                items.append(_shown(actor, each, counts[each.name]))
-            except DataDamaged:
-                log.error("study_unreadable", study=each.name)
-        return Page(items=tuple(items), next=str(shown[-1].id) if len(rows) > size else None)
-
-    return co.store.read("study.list", work)
-
-
-def get_study(co: Coordinator, actor: Actor, name: str) -> StudyInfo:
-    """Return a study; Refusal ``not-found`` if the actor may not see it."""
-    require(actor, "study.read")
-    return co.store.read("study.get", lambda tx: _info(tx, actor, study_for(tx, actor, name)))
-
-
-def delete_study(co: Coordinator, actor: Actor, name: str) -> None:
-    """Delete a study that has no session (its analyst, operators). Idempotent."""
-    require(actor, "study.manage")
-
-    def work(uow: UnitOfWork) -> None:
-        tx = uow.tx
+    size, after = page_size(limit), read_cursor(cursor, row_number)
+    rows = tx.studies.list(limit=size + 1, after_id=after, **visible_to(actor))
+    shown = rows[:size]
+    counts = _session_counts(tx, actor, [each.name for each in shown])
+    items = []
+    for each in shown:
         try:
-            study = study_for(tx, actor, name, lock=True)
-        except Refusal:
-            if is_slug(name) and deleted_before(tx, actor, _DELETED, _subject(name)):
-                return
-            raise
-        n_sessions = tx.studies.session_counts([study.name])[study.name]
-        if n_sessions:
-            newest = tx.sessions.list(limit=_MOST_NAMED, study=study.name)
-            more = n_sessions - len(newest)
-            named = ", ".join(each.name for each in newest) + (f" and {more} more" if more else "")
-            raise Refusal(
-                "wrong-state",
-                f"The study has sessions: {named}. It can be deleted once it has none; a session "
-                "can be deleted if no site ever joined it.",
-            )
-        tx.studies.delete(study.id)
-        uow.audit(actor, _DELETED, _subject(name), definition=study.definition_sha256)
+            items.append(_shown(actor, each, counts[each.name]))
+        except DataDamaged:
+            log.error("study_unreadable", study=each.name)
+    return Page(items=tuple(items), next=str(shown[-1].id) if len(rows) > size else None)
 
-    commit(co, "study.delete", work)
+
+@reads("study.read", "study.get")
+def get_study(tx: Tx, actor: Actor, name: str) -> StudyInfo:
+    """Return a study; Refusal ``not-found`` if the actor may not see it."""
+    return _info(tx, actor, study_for(tx, actor, name))
+
+
+@writes("study.manage", "study.delete")
+def delete_study(uow: UnitOfWork, actor: Actor, name: str) -> None:
+    """Delete a study that has no session (its analyst, operators). Idempotent."""
+    tx = uow.tx
+    try:
+        study = study_for(tx, actor, name, lock=True)
+    except Refusal:
+        if is_slug(name) and deleted_before(tx, actor, _DELETED, _subject(name)):
+            return
+        raise
+    n_sessions = tx.studies.session_counts([study.name])[study.name]
+    if n_sessions:
+        newest = tx.sessions.list(limit=_MOST_NAMED, study=study.name)
+        more = n_sessions - len(newest)
+        named = ", ".join(each.name for each in newest) + (f" and {more} more" if more else "")
+        raise Refusal(
+            "wrong-state",
+            f"The study has sessions: {named}. It can be deleted once it has none; a session "
+            "can be deleted if no site ever joined it.",
+        )
+    tx.studies.delete(study.id)
+    uow.audit(actor, _DELETED, _subject(name), definition=study.definition_sha256)
 
 
 # --- the sessions of a study ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
 from fedclust_service.domain.round import FailureReason, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration import notifications
-from fedclust_service.orchestration.core import CoordinatorCore, survived
+from fedclust_service.orchestration.core import CoordinatorCore, set_apart, survived
 from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.round_lifecycle import (
     changes_anything,
@@ -29,7 +29,7 @@ from fedclust_service.orchestration.round_lifecycle import (
     update_round,
 )
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
-from fedclust_service.store import DataDamaged, DueRound, StoreError, Tx, Unwritable
+from fedclust_service.store import DataDamaged, DueRound, Tx, Unwritable
 
 log = structlog.get_logger(__name__)
 
@@ -100,12 +100,8 @@ def sweep(co: CoordinatorCore, waiting: Waiting | None = None) -> None:
     for each in late:
         if each in waiting and now < waiting[each]:
             continue
-        try:
+        with set_apart("sweeper", each.id):
             _update_if_due(co, each, waiting)
-        except Exception as error:  # a session that cannot be judged must not block the others
-            if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
-                raise
-            log.error("sweeper_error", round_id=each.id, error=type(error).__name__, exc_info=error)
     _scrub(co)
 
 

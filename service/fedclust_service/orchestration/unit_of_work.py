@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import datetime
-from typing import TypeAlias, TypeVar
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import structlog
 
-from fedclust_service.domain.access import Actor
-from fedclust_service.domain.notification import Outgoing
+from fedclust_service.domain.access import Actor, require
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.store import Tx
 
 log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 Detail: TypeAlias = str | int | float | bool | None
 
+#: What an actor asks for, as a function of a transaction and as one of the coordinator.
+Work: TypeAlias = Callable[Concatenate[S, Actor, P], T]
+UseCase: TypeAlias = Callable[Concatenate[CoordinatorCore, Actor, P], T]
 #: The actor of what the driver and the sweeper do.
 COORDINATOR = "coordinator"
 
@@ -31,7 +36,7 @@ class UnitOfWork:
     def __init__(self, co: CoordinatorCore, tx: Tx) -> None:
         self.tx = tx
         self.now: datetime = tx.now
-        self._co = co
+        self.co = co
         self._entries: list[tuple[str, str, str, dict[str, Detail]]] = []
         self._aggregation_due = False
 
@@ -48,11 +53,6 @@ class UnitOfWork:
         self.tx.audit.append(who, action, subject, details, self.now)
         self._entries.append((action, who, subject, details))
 
-    @property
-    def outgoing(self) -> Outgoing:
-        """Which notifications are sent, and to whom."""
-        return self._co.outgoing
-
     def wake_driver(self) -> None:
         """Wake the driver after the commit."""
         self._aggregation_due = True
@@ -61,11 +61,11 @@ class UnitOfWork:
         """Write the log lines and wake the threads. Call this after the commit."""
         for action, who, subject, details in self._entries:
             log.info(action, actor=who, subject=subject, **details)
-            self._co.observer.happened(action)
+            self.co.observer.happened(action)
         if self._entries:
-            self._co.sealing_due.set()
+            self.co.sealing_due.set()
         if self._aggregation_due:
-            self._co.aggregation_due.set()
+            self.co.aggregation_due.set()
 
 
 def commit(co: CoordinatorCore, name: str, work: Callable[[UnitOfWork], T]) -> T:
@@ -81,3 +81,28 @@ def commit(co: CoordinatorCore, name: str, work: Callable[[UnitOfWork], T]) -> T
     if uow is not None:
         uow.committed()
     return value
+
+
+def reads(right: str, name: str) -> Callable[[Work[Tx, P, T]], UseCase[P, T]]:
+    """Make a use case of a function that reads in a transaction called ``name``.
+
+    The use case takes the coordinator in place of the transaction. It first checks that the actor
+    has the right: one of :data:`access.PERMISSIONS`.
+    """
+    return lambda work: _use_case(work, right, lambda co, bound: co.store.read(name, bound))
+
+
+def writes(right: str, name: str) -> Callable[[Work[UnitOfWork, P, T]], UseCase[P, T]]:
+    """Make a use case of a function that writes, as :func:`reads` does; it may run twice."""
+    return lambda work: _use_case(work, right, lambda co, bound: commit(co, name, bound))
+
+
+def _use_case(
+    work: Work[S, P, T], right: str, run: Callable[[CoordinatorCore, Callable[[S], T]], T]
+) -> UseCase[P, T]:
+    @functools.wraps(work)
+    def use_case(co: CoordinatorCore, actor: Actor, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        require(actor, right)
+        return run(co, lambda on: work(on, actor, *args, **kwargs))
+
+    return use_case

@@ -10,9 +10,9 @@ import structlog
 
 from fedclust import engine
 from fedclust.definition import DefinitionError
-from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.core import CoordinatorCore, set_apart
 from fedclust_service.orchestration.definitions import plan_for
-from fedclust_service.store import DataDamaged, StoreError, Tx, WaitingRound
+from fedclust_service.store import DataDamaged, Tx, WaitingRound
 
 log = structlog.get_logger(__name__)
 #: Reading so many bytes holds up this process for a second, whatever is computed from them.
@@ -44,14 +44,8 @@ class WaitingRounds:
         waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.waiting(now))
         known = {}
         for each in waiting:
-            try:
+            with set_apart("driver", each.id):
                 known[each.id] = self._known.get(each.id) or (now, self._seconds(each))
-            except StoreError:
-                raise
-            except Exception as error:  # a round that cannot be read must not block the others
-                log.error(
-                    "driver_error", round_id=each.id, error=type(error).__name__, exc_info=error
-                )
         self._known = known
         ordered = sorted(
             (each for each in waiting if each.id in known),

@@ -23,7 +23,8 @@ class Health:
 
     def __init__(self) -> None:
         self._damaged = False
-        self._failed_write: StoreFault | None = None
+        #: Why the last write failed; None if it succeeded.
+        self.failed_write: StoreFault | None = None
         self._check: FileCheck | None = None
 
     @property
@@ -34,19 +35,14 @@ class Health:
             found.append(StoreFault.DAMAGED)
         elif self._check is not None and self._check.alive:
             found.append(StoreFault.UNCHECKED)
-        if self._failed_write is not None:
-            found.append(self._failed_write)
+        if self.failed_write is not None:
+            found.append(self.failed_write)
         return tuple(found)
-
-    @property
-    def failed_write(self) -> StoreFault | None:
-        """Why the last write failed; None if it succeeded."""
-        return self._failed_write
 
     def write_ended(self, fault: StoreFault | None = None) -> None:
         """Note that a write succeeded, or why it failed."""
         if fault is not StoreFault.DAMAGED:
-            self._failed_write = fault
+            self.failed_write = fault
 
     def damage(self, found: str) -> None:
         """Note permanently that the database is damaged; ``found`` contains no value of a row."""

@@ -74,18 +74,10 @@ class Listener(BackgroundThread):
         self._sealed = sealed
         self._waited_for = waited_for
         self._reread_s = reread_s
-        self._connected = False
-        self._missed = 0
-
-    @property
-    def connected(self) -> bool:
-        """Whether the listening connection works."""
-        return self._connected
-
-    @property
-    def missed(self) -> int:
-        """How many changes were found by reading again, before or without a notification."""
-        return self._missed
+        #: Whether the listening connection works.
+        self.connected = False
+        #: How many changes were found by reading again, before or without a notification.
+        self.missed = 0
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_S
@@ -95,7 +87,7 @@ class Listener(BackgroundThread):
                     try:
                         for channel in (_SESSIONS, _HEAD):
                             connection.exec_driver_sql(f"LISTEN {channel}")
-                        self._connected, pause = True, _FIRST_PAUSE_S
+                        self.connected, pause = True, _FIRST_PAUSE_S
                         self._listen(connection)
                     except BaseException:
                         connection.invalidate()
@@ -103,11 +95,11 @@ class Listener(BackgroundThread):
             except Exception as error:  # reconnect, whatever the driver raises
                 if not self._stopping.is_set():
                     log.warning("listener_disconnected", error=type(error).__name__)
-                self._connected = False
+                self.connected = False
                 self._read_again()
                 self._stopping.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-        self._connected = False
+        self.connected = False
 
     def _listen(self, connection: Connection) -> None:
         driver: Any = connection.connection.driver_connection
@@ -139,5 +131,5 @@ class Listener(BackgroundThread):
             # A session that is gone was deleted, which raised its version.
             version = versions.get(session, seen + 1)
             if version > seen:
-                self._missed += 1
+                self.missed += 1
                 self._changed(session, version)

@@ -6,7 +6,7 @@ stored anyway, so the sites send nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +27,7 @@ from fedclust_service.domain.notification import FAILING_FOR, DeliveryState
 from fedclust_service.domain.overview import (
     Attendance,
     Attention,
+    AttentionKind,
     Presence,
     RoundOverview,
     Standing,
@@ -179,6 +180,10 @@ class OverviewQueries(Repository):
         def run(query: Executable) -> Sequence[Any]:
             return self._all(query).all()
 
+        def items(kind: AttentionKind, query: Executable) -> Iterator[Attention]:
+            for subject, at, why in run(query):
+                yield Attention.to(kind, subject, at, detail=why)
+
         overdue = run(late.order_by(r.c.deadline).limit(limit))
         awaited = self._awaited([row.id for row in overdue])
         without = run(refused.limit(limit))
@@ -202,26 +207,14 @@ class OverviewQueries(Repository):
                 Attention.to("table-refused", row.actor, row.at, detail=_table_refusal(row))
                 for row in run(_refused_tables(failed_since).limit(limit))
             ),
-            *(
-                Attention.to("session-held", row.name, row.held_at, detail=row.failure)
-                for row in run(held.order_by(s.c.held_at).limit(limit))
-            ),
-            *(
-                Attention.to("session-failed", row.name, row.ended_at, detail=row.failure)
-                for row in run(failed.limit(limit))
-            ),
+            *items("session-held", held.order_by(s.c.held_at).limit(limit)),
+            *items("session-failed", failed.limit(limit)),
             *(
                 Attention.to("token-expiring", f"{row.role}:{row.name}", row.ends)
                 for row in run(_last_tokens(now, expiring_by).limit(limit))
             ),
-            *(
-                Attention.to("notifications-waiting", row.channel, row.since, detail=row.why)
-                for row in run(_failing_channels(now - FAILING_FOR))
-            ),
-            *(
-                Attention.to("notification-failed", row.recipient, row.ended_at, detail=row.failure)
-                for row in run(_failed_notifications(failed_since).limit(limit))
-            ),
+            *items("notifications-waiting", _failing_channels(now - FAILING_FOR)),
+            *items("notification-failed", _failed_notifications(failed_since).limit(limit)),
         ]
 
     def _awaited(self, round_ids: Sequence[int]) -> dict[int, list[str]]:

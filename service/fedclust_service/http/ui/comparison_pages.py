@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
-from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -13,6 +12,7 @@ from fedclust.errors import UsageError
 from fedclust.result.comparison import comparison_sections
 from fedclust.result.markup import Section
 from fedclust.wire.models import SessionInfo
+from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.result_pages import (
     ShownResult,
@@ -85,13 +85,13 @@ def _sides(page: PageRequest, infos: Sequence[SessionInfo]) -> list[Side]:
 
 def _address(shown: Sequence[ShownResult], place: int, k: int) -> str:
     """Return the address of this comparison with another K at one side."""
-    fields: dict[str, object] = {}
+    fields: dict[str, str] = {}
     for i, (side, each) in enumerate(zip(_SIDES, shown, strict=True)):
         fields[side] = each.session.name
         number = k if i == place else each.k
         if number is not None and number != each.whole.n_clusters:
-            fields[f"{side}_k"] = number
-    return f"/ui/compare?{urlencode(fields)}"
+            fields[f"{side}_k"] = str(number)
+    return address("/ui/compare", **fields)
 
 
 def _compared(sides: Sequence[Side]) -> tuple[tuple[Section, ...], str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import cast
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import problems
 from fedclust_service.http.request_context import context_of
 from fedclust_service.http.sign_in_cookie import cookie_of, delete_cookie
+from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.rendering import HTML, POLICY, render
 
 _SIGN_IN = "/ui/sign-in"
@@ -72,5 +73,5 @@ def _to_sign_in(request: Request, refusal: Refusal) -> Response:
         if sent:  # a form from elsewhere comes without it, and must not sign anybody out
             delete_cookie(request, response)
         return response
-    said = f"?{urlencode({'next': path})}" if own and path != "/ui/" else ""
-    return RedirectResponse(f"{_SIGN_IN}{said}", 303)
+    wanted = path if own and path != "/ui/" else None
+    return RedirectResponse(address(_SIGN_IN, next=wanted), 303)

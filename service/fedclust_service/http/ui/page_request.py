@@ -10,7 +10,6 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
-from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -22,6 +21,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.dependencies import Service, service_of
 from fedclust_service.http.request_context import context_of
 from fedclust_service.http.sign_in_cookie import cookie_of
+from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -79,8 +79,7 @@ class PageRequest:
 
     def redirect(self, path: str, notice: str | None = None) -> Response:
         """Return a redirect after a post; ``notice`` is a key of the template ``notices.html``."""
-        query = "" if notice is None else f"?{urlencode({'notice': notice})}"
-        return RedirectResponse(f"{path}{query}", 303)
+        return RedirectResponse(address(path, notice=notice), 303)
 
 
 Show: TypeAlias = Callable[[PageRequest], Response]

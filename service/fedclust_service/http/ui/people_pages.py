@@ -19,7 +19,7 @@ from fedclust.wire.models import (
     TokenCreate,
     TokenInfo,
 )
-from fedclust_service.domain.access import SLUG, Role, absent, require, sees_tokens
+from fedclust_service.domain.access import SLUG, Role, absent, require, sees_account_details
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.filled_form import FilledForm, checked
@@ -117,7 +117,7 @@ def _list(role: Role, page: PageRequest) -> Response:
         part=part or "",
         older=more,
         first=address(_path(role), name=part) if cursor else None,
-        whole=sees_tokens(page.actor),
+        whole=sees_account_details(page.actor),
     )
 
 
@@ -168,7 +168,7 @@ def _shown(
     page: PageRequest, person: Person, *, status: int = 200, **forms: FilledForm
 ) -> Response:
     """Return the page; ``forms`` are those that were filled in: form, days or chain."""
-    whole, tables = sees_tokens(page.actor), None
+    whole, tables = sees_account_details(page.actor), None
     if whole and person.role is Role.SITE:
         cursor = page.query("tables")
         tables = site_tables.list_tables(page.co, page.actor, person.info.name, cursor=cursor)

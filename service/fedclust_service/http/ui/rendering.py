@@ -52,6 +52,18 @@ def render(
     return Response(content, status, {**_HEADERS, **(headers or {})}, media_type=HTML)
 
 
+def attachment(
+    content: bytes | str, media: str, name: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a file for a reader to save under a name."""
+    sent = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Cache-Control": "no-store",
+        "Vary": "Cookie",
+    }
+    return Response(content, headers={**sent, **(headers or {})}, media_type=media)
+
+
 def time_element(value: datetime | None) -> Markup:
     """Return a time in UTC, which the script changes to the reader's zone; a dash for None."""
     if value is None:

@@ -29,7 +29,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import CSV
 from fedclust_service.http.ui.page_request import PageRequest, get
-from fedclust_service.http.ui.rendering import HTML
+from fedclust_service.http.ui.rendering import HTML, attachment
 from fedclust_service.orchestration import results, sessions
 
 _SVG, _PNG = "image/svg+xml", "image/png"
@@ -246,7 +246,8 @@ def _file(page: PageRequest) -> Response:
         content = WRITE_UP[file](result).encode()
     else:
         content = report_bytes(result, file)
-    return _attachment(content, media, f"{stem}{ending}")
+    headers = {"Content-Security-Policy": _REPORT_POLICY} if media == HTML else {}
+    return attachment(content, media, f"{stem}{ending}", headers)
 
 
 def _crate(result: SessionResult, licence: str | None) -> bytes:
@@ -269,7 +270,7 @@ def _license(page: PageRequest) -> str | None:
 
 def _definition(page: PageRequest) -> Response:
     session = sessions.get_session(page.co, page.actor, page.param("session"))
-    return _attachment(canonical(session.definition), JSON, f"{session.name}-definition.json")
+    return attachment(canonical(session.definition), JSON, f"{session.name}-definition.json")
 
 
 def _figure(page: PageRequest) -> Response:
@@ -279,7 +280,7 @@ def _figure(page: PageRequest) -> Response:
     if found is None or ending not in ("svg", "png"):
         raise Refusal("not-found", "This result has no such figure. Its page lists those it has.")
     if ending == "svg":
-        return _attachment(f"{found.titled_svg}\n".encode(), _SVG, f"{stem}-{name}.svg")
+        return attachment(f"{found.titled_svg}\n".encode(), _SVG, f"{stem}-{name}.svg")
     try:
         content = found.png()
     except UsageError as error:
@@ -292,7 +293,7 @@ def _figure(page: PageRequest) -> Response:
             why=str(error),
             query="" if page.query("k") is None else f"?k={number_of_clusters(page, 'k')}",
         )
-    return _attachment(content, _PNG, f"{stem}-{name}.png")
+    return attachment(content, _PNG, f"{stem}-{name}.png")
 
 
 def _downloaded(page: PageRequest) -> tuple[SessionResult, str]:
@@ -305,17 +306,6 @@ def _downloaded(page: PageRequest) -> tuple[SessionResult, str]:
     stem = session.name if k is None else f"{session.name}-k{k}"
     site = page.actor.name if page.actor.role is Role.SITE else ""
     return read_result(received, session.definition, site), stem
-
-
-def _attachment(content: bytes, media: str, name: str) -> Response:
-    headers = {
-        "Content-Disposition": f'attachment; filename="{name}"',
-        "Cache-Control": "no-store",
-        "Vary": "Cookie",
-    }
-    if media == HTML:
-        headers["Content-Security-Policy"] = _REPORT_POLICY
-    return Response(content, headers=headers, media_type=media)
 
 
 ROUTES = (

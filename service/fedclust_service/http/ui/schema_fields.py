@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +84,7 @@ def model_help(model: type[BaseModel], *, code: str = "") -> dict[str, str]:
 
 def attribute_help(doc: str, *, code: str = "") -> dict[str, str]:
     """Return the text about each attribute in a docstring in numpy's format."""
-    parts = _SECTION.split("\n".join(line.rstrip() for line in _dedent(doc)))
+    parts = _SECTION.split(inspect.cleandoc(doc))
     found: dict[str, str] = {}
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
         if title not in ("Attributes", "Parameters"):
@@ -93,13 +94,6 @@ def attribute_help(doc: str, *, code: str = "") -> dict[str, str]:
             for name in names.split(", "):
                 found[name] = " ".join(plain.split())
     return {name: text for name, text in found.items() if text}
-
-
-def _dedent(doc: str) -> list[str]:
-    lines = doc.expandtabs().splitlines()
-    indents = [len(line) - len(line.lstrip()) for line in lines[1:] if line.strip()]
-    cut = min(indents, default=0)
-    return [*(line.strip() for line in lines[:1]), *(line[cut:] for line in lines[1:])]
 
 
 def schema_field(

@@ -25,6 +25,7 @@ from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
 from fedclust_service.http.ui.form_field import SHOWN
 from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_form import GUESSED_PERSONS, SessionForm
 from fedclust_service.http.ui.session_form_sources import (
     after_button,
@@ -141,8 +142,7 @@ def as_file(form: SessionForm) -> Response:
     name = form.body.get("name")
     safe = isinstance(name, str) and name.replace("-", "").isalnum() and name.isascii()
     file = name if safe and len(str(name)) < 64 else "definition"
-    headers = {"Content-Disposition": f'attachment; filename="{file}.json"'}
-    return Response(form.json + "\n", headers=headers, media_type=JSON)
+    return attachment(form.json + "\n", JSON, f"{file}.json")
 
 
 def _request(body: bytes) -> SessionCreate:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -15,8 +14,11 @@ from fedclust.result.wording import value_text
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.feature import clustered
 from fedclust.wire.models import SessionEntry
+from fedclust.wire.submissions import JSON
 from fedclust_service.domain.session import SessionState
+from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
+from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_view import closed_because, listed, load_view
 from fedclust_service.orchestration import sessions
 from fedclust_service.orchestration.events import newest_number
@@ -55,17 +57,14 @@ def _list(page: PageRequest) -> Response:
     found = sessions.list_with_rounds(page.co, page.actor, cursor=cursor, state=state, study=study)
     now = page.co.clock.now()
     kept = {"state": state.value if state else "", "study": study or ""}
-    filters = {name: value for name, value in kept.items() if value}
-    further = f"{_LIST}?{urlencode({**filters, 'cursor': found.next})}" if found.next else None
-    first = f"{_LIST}?{urlencode(filters)}".rstrip("?") if cursor else None
     return page.render(
         "sessions.html",
         lines=[_line(page.actor.name, each, now) for each in found.items],
         states=[each.value for each in SessionState],
         filters=kept,
-        filtered=bool(filters),
-        further=further,
-        first=first,
+        filtered=any(kept.values()),
+        further=found.next and address(_LIST, **kept, cursor=found.next),
+        first=address(_LIST, **kept) if cursor else None,
     )
 
 
@@ -121,11 +120,7 @@ def _live(page: PageRequest) -> Response:
 def _definition(page: PageRequest) -> Response:
     """Return the bytes whose hash sites consent to."""
     info = sessions.get_session(page.co, page.actor, page.param("session"))
-    headers = {
-        "Content-Disposition": f'attachment; filename="{info.name}.json"',
-        "Cache-Control": "no-store",
-    }
-    return Response(canonical(info.definition), 200, headers, "application/json")
+    return attachment(canonical(info.definition), JSON, f"{info.name}.json")
 
 
 ROUTES = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -14,6 +13,7 @@ from fedclust.schema.feature import Feature, Outcome, outcomes_of
 from fedclust.study import StudyInfo
 from fedclust_service.domain.access import Role, require
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.orchestration import sessions, studies
 
@@ -25,11 +25,10 @@ _MOST_SESSIONS = 100
 def _list(page: PageRequest) -> Response:
     cursor = page.query("cursor")
     found = studies.list_studies(page.co, page.actor, cursor=cursor)
-    older = f"/ui{_PATH}?{urlencode({'cursor': found.next})}" if found.next else None
     return page.render(
         "studies.html",
         studies=found.items,
-        older=older,
+        older=found.next and address(f"/ui{_PATH}", cursor=found.next),
         first=f"/ui{_PATH}" if cursor else None,
         may_create=page.actor.role is not Role.SITE,
     )

@@ -41,15 +41,11 @@ class Sealer(BackgroundThread):
         super().__init__("fedclust-sealer")
         self._co = co
         self._heard = threading.Event()
-        self._head: Head | None = None
+        #: The last sealed entry that this process knows; None before the first look.
+        self.head: Head | None = None
         # When the last entry to seal was found.
         self._found_at = -math.inf
         self.streams = Notifier()
-
-    @property
-    def head(self) -> Head | None:
-        """The last sealed entry that this process knows; None before the first look."""
-        return self._head
 
     def start(self) -> None:
         """Void the lease of a dead process, if it is certain that it is dead; start the thread."""
@@ -59,7 +55,7 @@ class Sealer(BackgroundThread):
 
     def head_changed(self, number: int) -> None:
         """Read the trail now if some process sealed a head that is newer. Any thread."""
-        if self._head is None or number > self._head.number:
+        if self.head is None or number > self.head.number:
             self._heard.set()
             self._co.sealing_due.set()
 
@@ -93,7 +89,7 @@ class Sealer(BackgroundThread):
         return tx.chain.seal(self._co.holder, now, until, _BATCH)
 
     def _announce(self, head: Head, batch: SealedBatch | None = None) -> None:
-        known, self._head = self._head, head
+        known, self.head = self.head, head
         # Streams that began before the first look wait for numbers from 0 on.
         after = 0 if known is None else known.number
         if head.number <= after:

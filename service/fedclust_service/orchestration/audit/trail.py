@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedclust.schema.model import Model
 from fedclust.wire.models import AuditHead
-from fedclust_service.domain.access import Actor, AuditEntry, absent, require
+from fedclust_service.domain.access import Actor, AuditEntry, absent
 from fedclust_service.domain.audit_chain import (
     Head,
     Verdict,
@@ -14,17 +14,24 @@ from fedclust_service.domain.audit_chain import (
 )
 from fedclust_service.orchestration.attention import VERIFIED, last_about_database
 from fedclust_service.orchestration.core import CoordinatorCore
-from fedclust_service.orchestration.unit_of_work import COORDINATOR, Detail, commit
+from fedclust_service.orchestration.unit_of_work import (
+    COORDINATOR,
+    Detail,
+    UnitOfWork,
+    commit,
+    reads,
+    writes,
+)
 from fedclust_service.store import Store, Tx
 
 #: A step takes about 0.2 s.
 MOST_VERIFIED = 20_000
 
 
-def head_at(co: CoordinatorCore, actor: Actor, number: int) -> AuditHead:
+@reads("audit.head", "audit.head")
+def head_at(tx: Tx, _: Actor, number: int) -> AuditHead:
     """Return the hash of a sealed entry; Refusal ``not-found`` if there is no such entry."""
-    require(actor, "audit.head")
-    found = co.store.read("audit.head", lambda tx: tx.chain.hash_of(number))
+    found = tx.chain.hash_of(number)
     if found is None:
         raise absent("sealed audit entry")
     return AuditHead(number=number, hash=found)
@@ -59,9 +66,10 @@ class VerificationStep(Model):
     holds_noted: bool | None
 
 
+@reads("admin.read", "audit.verify_step")
 def verify_audit(
-    co: CoordinatorCore,
-    actor: Actor,
+    tx: Tx,
+    _: Actor,
     after: Head | None = None,
     noted: str | Head | None = None,
     most: int = MOST_VERIFIED,
@@ -71,43 +79,38 @@ def verify_audit(
     The steps together find what :func:`verify_trail` finds, up to the first step with a fault.
     ``noted`` is a head that somebody noted elsewhere and that the chain must hold.
     """
-    require(actor, "admin.read")
-
-    def work(tx: Tx) -> VerificationStep:
-        run, came, held = Verification(after or Head()), 0, None
-        for entry in tx.chain.sealed(run.head.number, most):
-            run.follow(entry)
-            came += 1
-        recorded, ended = tx.chain.recorded(), came < most
-        if ended:
-            held = None if noted is None else is_start(noted) or tx.chain.holds(noted)
-            run.end(recorded, holds_noted=held is not False)
-        # A tampered head may hold anything.
-        last = recorded.number if recorded and isinstance(recorded.number, int) else 0
-        return VerificationStep(
-            head=str(run.head),
-            entries=run.head.number,
-            sealed=max(last, run.head.number),
-            unsealed=tx.chain.waiting(),
-            done=ended or bool(run.faults),
-            faults=run.faults,
-            holds_noted=held,
-        )
-
-    return co.store.read("audit.verify_step", work)
+    run, came, held = Verification(after or Head()), 0, None
+    for entry in tx.chain.sealed(run.head.number, most):
+        run.follow(entry)
+        came += 1
+    recorded, ended = tx.chain.recorded(), came < most
+    if ended:
+        held = None if noted is None else is_start(noted) or tx.chain.holds(noted)
+        run.end(recorded, holds_noted=held is not False)
+    # A tampered head may hold anything.
+    last = recorded.number if recorded and isinstance(recorded.number, int) else 0
+    return VerificationStep(
+        head=str(run.head),
+        entries=run.head.number,
+        sealed=max(last, run.head.number),
+        unsealed=tx.chain.waiting(),
+        done=ended or bool(run.faults),
+        faults=run.faults,
+        holds_noted=held,
+    )
 
 
-def record_verification(co: CoordinatorCore, actor: Actor, last: VerificationStep) -> None:
+@writes("admin.read", "audit.verified")
+def record_verification(uow: UnitOfWork, actor: Actor, last: VerificationStep) -> None:
     """Record the outcome of a verification whose last step this was (operators)."""
-    require(actor, "admin.read")
     found = {"entries": last.entries, "faults": len(last.faults)}
-    commit(co, "audit.verified", lambda uow: uow.audit(actor, VERIFIED, "database", **found))
+    uow.audit(actor, VERIFIED, "database", **found)
 
 
-def last_verification(co: CoordinatorCore, actor: Actor) -> AuditEntry | None:
+@reads("admin.read", "audit.verified")
+def last_verification(tx: Tx, _: Actor) -> AuditEntry | None:
     """Return the entry about the last verification (operators)."""
-    require(actor, "admin.read")
-    return co.store.read("audit.verified", lambda tx: last_about_database(tx, VERIFIED))
+    return last_about_database(tx, VERIFIED)
 
 
 def record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> None:
