@@ -40,6 +40,11 @@ class Refusal(Exception):
         return problem(self.slug, self.detail, self.errors, **self.extra)
 
 
+def wrong_field(pointer: str, rule: str, message: str, detail: str) -> Refusal:
+    """Return the refusal of one field of a body, or of one parameter."""
+    return Refusal("invalid", detail, [FieldError(pointer=pointer, rule=rule, message=message)])
+
+
 def broken_rule(violation: RuleViolation, detail: str, at: str = "") -> Refusal:
     """Return the refusal of contents that break a rule; ``at`` is their pointer in the body."""
     broken = FieldError(

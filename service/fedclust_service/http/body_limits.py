@@ -14,8 +14,7 @@ from typing import Any, Final
 import jiter
 
 from fedclust.schema.field_names import pointer
-from fedclust.wire.problems import FieldError
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, wrong_field
 
 #: Limits for JSON: values where arrays are expected, values elsewhere, and texts, lists and objects
 #: together. The first one admits as many numbers of 17 digits as fit into 32 MiB.
@@ -60,14 +59,10 @@ def check_repeated_keys(body: bytes) -> None:
             return
         # Without the key, which the sender chose: only the line and column after it.
         place = " ".join(text.rsplit(" ", 4)[1:])
-        fault = FieldError(
-            # Finding the pointer takes another parse, which is too slow for a large body.
-            pointer=pointer(_first_repeated(body)) if len(body) <= _SMALL else "",
-            rule="repeated-key",
-            message=f"one object has this key twice ({place}): keep one of them",
-        )
-        detail = "Send each key of an object once."
-        raise Refusal("invalid", detail, [fault]) from None
+        # Finding the pointer takes another parse, which is too slow for a large body.
+        at = pointer(_first_repeated(body)) if len(body) <= _SMALL else ""
+        why = f"one object has this key twice ({place}): keep one of them"
+        raise wrong_field(at, "repeated-key", why, "Send each key of an object once.") from None
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from fedclust.wire.models import Page
-from fedclust.wire.problems import FieldError
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import wrong_field
 from fedclust_service.orchestration.access_queries import MAX_ROW_NUMBER, is_slug
 
 R = TypeVar("R")
@@ -27,8 +26,8 @@ def read_cursor(cursor: str | None, read: Callable[[str], T]) -> T | None:
     try:
         return read(cursor)
     except ValueError:
-        error = FieldError(pointer="/cursor", rule="cursor", message="not a cursor of this list")
-        raise Refusal("invalid", "Begin the list again without a cursor.", [error]) from None
+        why, detail = "not a cursor of this list", "Begin the list again without a cursor."
+        raise wrong_field("/cursor", "cursor", why, detail) from None
 
 
 def page_of(rows: Sequence[R], size: int, key: str, show: Callable[[R], T]) -> Page[Any]:

@@ -14,7 +14,7 @@ from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, absent, require
-from fedclust_service.domain.refusal import Refusal, broken_rule
+from fedclust_service.domain.refusal import Refusal, broken_rule, wrong_field
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import (
     PARTICIPATION_TRANSITIONS,
@@ -193,10 +193,9 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
 
 def _check_heads(body: JoinRequest) -> None:
     if (body.table_id is None) is not (body.heads is None):
-        fault = FieldError(
-            pointer="/heads", rule="heads", message="goes together with table_id: both or none"
-        )
-        raise Refusal("invalid", "Send the heads of the table's changes with its id.", [fault])
+        why = "goes together with table_id: both or none"
+        detail = "Send the heads of the table's changes with its id."
+        raise wrong_field("/heads", "heads", why, detail)
 
 
 def _check_versions(session: Session, body: JoinRequest) -> None:

@@ -7,7 +7,6 @@ import json
 from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.models import AuditHead, Provenance, ProvenanceEntry, ResultDocument
-from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import (
     Actor,
     reads_result,
@@ -15,7 +14,7 @@ from fedclust_service.domain.access import (
     sees_answer_details,
     visible_result,
 )
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.access_queries import session_for
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -51,8 +50,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         try:
             shown = shown.at(k)
         except ValueError as error:
-            wrong = FieldError(pointer="/k", rule="sweep", message=str(error))
-            raise Refusal("invalid", "Ask for another number of clusters.", [wrong]) from None
+            raise other_k(str(error)) from None
 
     def record(uow: UnitOfWork) -> None:
         uow.audit(actor, "result.read", found.name)
@@ -65,6 +63,11 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         result=codec.to_tree(shown),
         provenance=provenance,
     )
+
+
+def other_k(message: str) -> Refusal:
+    """Return the refusal of a number of clusters that the result does not have."""
+    return wrong_field("/k", "sweep", message, "Ask for another number of clusters.")
 
 
 def _not_ready(session: Session) -> Refusal:

@@ -30,10 +30,9 @@ from fedclust.wire.models import (
     SessionPatch,
     SitePresence,
 )
-from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, AuditSearch, Role, require
 from fedclust_service.domain.overview import Attendance
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.domain.study import Study
@@ -139,10 +138,9 @@ def _require_joinable(tx: Tx, definition: Definition, now: datetime) -> None:
     """Raise Refusal ``invalid`` if a site is not registered, or no site could join in time."""
     require_registered(tx, definition.sites, "/sites")
     if definition.expires is not None and definition.expires <= now:
-        past = FieldError(
-            pointer="/expires", rule="expires", message="this time has passed: give a later one"
-        )
-        raise Refusal("invalid", "With this expiry no site could join the session.", [past])
+        past = "this time has passed: give a later one"
+        detail = "With this expiry no site could join the session."
+        raise wrong_field("/expires", "expires", past, detail)
 
 
 def _definition(
@@ -176,12 +174,9 @@ def _check_workload(limits: Limits, plan: Plan, n_sites: int, pointer: str | Non
     try:
         engine.check_workload(plan, n_sites, limits.aggregation_timeout_s)
     except RuleViolation as violation:
-        error = FieldError(
-            pointer=pointer or f"/config{violation.pointer}",
-            rule=violation.rule,
-            message=violation.message,
-        )
-        raise Refusal("invalid", "Its closing round would take too long.", [error]) from None
+        at, why = pointer or f"/config{violation.pointer}", violation.message
+        detail = "Its closing round would take too long."
+        raise wrong_field(at, violation.rule, why, detail) from None
 
 
 def _first_version(tx: Tx, name: str) -> int:
@@ -285,10 +280,8 @@ def patch_session(
     ``check`` gets the session before the change and may raise Refusal.
     """
     if body.deadline is not None and body.deadline.tzinfo is None:
-        error = FieldError(
-            pointer="/deadline", rule="timezone", message="give the time with its offset from UTC"
-        )
-        raise Refusal("invalid", "For example 2026-03-01T12:00:00Z.", [error])
+        missing = "give the time with its offset from UTC"
+        raise wrong_field("/deadline", "timezone", missing, "For example 2026-03-01T12:00:00Z.")
     session, _ = session_for(uow.tx, actor, name, lock=True)
     if check is not None:
         check(_info_for(uow.tx, actor, session))

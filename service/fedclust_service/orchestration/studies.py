@@ -11,7 +11,7 @@ from fedclust.wire import codec
 from fedclust.wire.models import Page, SessionCreate
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, Role, require, sees_whole_study
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.domain.study import Study
 from fedclust_service.orchestration.access_queries import (
     deleted_before,
@@ -154,12 +154,9 @@ def completed(
     try:
         study = co.store.read("study.of_session", lambda tx: study_for(tx, actor, name))
     except Refusal:
-        error = FieldError(
-            pointer="/study",
-            rule="study",
-            message="there is no study of this name that this token may see",
-        )
-        raise Refusal("invalid", "Create the study first, or correct its name.", [error]) from None
+        why = "there is no study of this name that this token may see"
+        detail = "Create the study first, or correct its name."
+        raise wrong_field("/study", "study", why, detail) from None
     try:
         return study, complete(_definition_of(study), body)
     except DefinitionError as error:

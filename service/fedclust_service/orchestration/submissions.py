@@ -12,7 +12,6 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.wire import codec
 from fedclust.wire.models import Receipt
-from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import (
     SubmissionError,
     payload_bytes,
@@ -20,7 +19,7 @@ from fedclust.wire.submissions import (
     read_submission_head,
 )
 from fedclust_service.domain.access import Actor, require
-from fedclust_service.domain.refusal import Refusal, broken_rule
+from fedclust_service.domain.refusal import Refusal, broken_rule, wrong_field
 from fedclust_service.domain.round import Addressee, Round, RoundState, TaskStatus
 from fedclust_service.domain.session import Participation, Session, SessionState
 from fedclust_service.domain.submission import Submission
@@ -265,10 +264,8 @@ def _other_phase(plan: Plan, name: str) -> Refusal:
     try:
         engine.phase(plan, name)
     except KeyError:
-        error = FieldError(
-            pointer="/phase", rule="unknown-phase", message="the method has no such phase"
-        )
-        return Refusal("invalid", "Send the phase that the task names.", [error])
+        why, detail = "the method has no such phase", "Send the phase that the task names."
+        return wrong_field("/phase", "unknown-phase", why, detail)
     return Refusal(
         "task-mismatch", "This round has another phase. Read the task again and answer it."
     )

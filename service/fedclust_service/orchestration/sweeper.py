@@ -166,9 +166,7 @@ def look_after_notifications(co: CoordinatorCore) -> None:
         for token, owner in co.store.read("sweep.tokens", lambda tx: tx.tokens.expiring(now, by)):
             commit(co, "sweep.token", functools.partial(_warn, token, owner))
     before = now - KEPT_FOR
-    if co.clock.settled and co.store.read(
-        "sweep.notifications", lambda tx: tx.notifications.to_remove(before)
-    ):
+    if co.clock.settled:
         co.store.run_tx("sweep.notifications", lambda tx: tx.notifications.remove(before))
 
 
@@ -177,8 +175,7 @@ def remove_sign_ins(co: CoordinatorCore) -> None:
     if co.clock.fault is ClockFault.DATABASE or not co.clock.settled:
         return
     before = co.clock.now() - sign_in.KEPT_FOR
-    if co.store.read("sweep.sign_ins", lambda tx: tx.sign_ins.to_remove(before)):
-        co.store.run_tx("sweep.sign_ins", lambda tx: tx.sign_ins.remove(before))
+    co.store.run_tx("sweep.sign_ins", lambda tx: tx.sign_ins.remove(before))
 
 
 def _warn(token: Token, owner: Principal, uow: UnitOfWork) -> None:

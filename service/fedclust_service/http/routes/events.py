@@ -14,8 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from fedclust.wire.models import AuditHead
-from fedclust.wire.problems import FieldError
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
@@ -141,8 +140,8 @@ def read_number(last_event_id: str | None) -> int:
     if not last_event_id:
         return 0
     if not _NUMBER.fullmatch(last_event_id):
-        error = FieldError(pointer="/Last-Event-ID", rule="number", message="not an event's id")
-        raise Refusal("invalid", "Send the id of an event, or no Last-Event-ID.", [error])
+        detail = "Send the id of an event, or no Last-Event-ID."
+        raise wrong_field("/Last-Event-ID", "number", "not an event's id", detail)
     return int(last_event_id)
 
 

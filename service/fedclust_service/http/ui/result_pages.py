@@ -23,10 +23,9 @@ from fedclust.result.tables import centroid_table, report_bytes
 from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument, SessionInfo
-from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import JSON
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.http.bodies import CSV
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import HTML, attachment
@@ -63,7 +62,7 @@ class ShownResult:
         try:
             return self.read.at(self.k)
         except UsageError as error:
-            raise _other_k(str(error)) from None
+            raise results.other_k(str(error)) from None
 
     @property
     def query(self) -> str:
@@ -119,13 +118,8 @@ def number_of_clusters(page: PageRequest, name: str) -> int | None:
     if not given:
         return None
     if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= _MOST_CLUSTERS):
-        raise _other_k(f"a number from 1 to {_MOST_CLUSTERS:,}")
+        raise results.other_k(f"a number from 1 to {_MOST_CLUSTERS:,}")
     return int(given[:9])
-
-
-def _other_k(message: str) -> Refusal:
-    wrong = FieldError(pointer="/k", rule="sweep", message=message)
-    return Refusal("invalid", "Ask for another number of clusters.", [wrong])
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -263,8 +257,8 @@ def _license(page: PageRequest) -> str | None:
     try:
         check_license(given)
     except UsageError as error:
-        wrong = FieldError(pointer="/license", rule="license", message=str(error))
-        raise Refusal("invalid", "Give another licence, or none.", [wrong]) from None
+        detail = "Give another licence, or none."
+        raise wrong_field("/license", "license", str(error), detail) from None
     return given
 
 
