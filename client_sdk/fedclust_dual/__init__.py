@@ -22,7 +22,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import label
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.description import counted, local_starts
 from fedclust.methods.common.local_kmeans import local_kmeans
@@ -205,7 +204,6 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     check_task=messages.check_task,
     check=messages.check,
     local_step=local_step,
-    label=label,
     state=server.State,
     start=server.start,
     aggregate=server.aggregate,

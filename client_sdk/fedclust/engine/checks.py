@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 
 from fedclust.engine import preparation
-from fedclust.engine.plan import Plan, is_exact, max_rounds
+from fedclust.engine.plan import Plan, max_rounds
 from fedclust.engine.stage import Asked
 from fedclust.engine.stages import all_phases, possible_phases, stage_of
 from fedclust.numeric.array_types import BoolArray, FloatArray
@@ -148,14 +148,5 @@ def site_config(
     plan: Plan, space: Space | None, p: int, size_band: str | None, mask: BoolArray | None
 ) -> RunConfig:
     every = np.ones(len(plan.columns), dtype=np.bool_)
-    return RunConfig(
-        options=plan.options,
-        features=plan.features,
-        policy=plan.policy,
-        roster=(),
-        p=1 if is_exact(plan) else max(p, plan.policy.min_group_size),
-        size_band=size_band,
-        space=space or Space.identity(len(plan.columns)),
-        mask=every if mask is None else mask,
-        outcomes=plan.outcomes,
-    )
+    mask = every if mask is None else mask
+    return plan.config(p, space, roster=(), size_band=size_band, mask=mask)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fedclust.engine.model_selection import choose
-from fedclust.engine.plan import Plan, is_exact
+from fedclust.engine.plan import Plan
 from fedclust.engine.stage import Closed, EngineState, Round
 from fedclust.engine.stages import STAGES
 from fedclust.numeric.array_types import BoolArray
@@ -19,7 +19,6 @@ from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next
 
 Masks: TypeAlias = Mapping[str, BoolArray]
@@ -128,15 +127,11 @@ def _run_config(
     silent: Collection[str] = (),
 ) -> RunConfig:
     every = np.ones(len(plan.columns), dtype=np.bool_)
-    return RunConfig(
-        options=plan.options,
-        features=plan.features,
-        policy=plan.policy,
+    return plan.config(
+        plan.policy.min_group_size,
+        state.space,
         roster=tuple(sorted(roster)),
-        p=1 if is_exact(plan) else plan.policy.min_group_size,
-        space=state.space or Space.identity(len(plan.columns)),
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
-        outcomes=plan.outcomes,
         silent=frozenset(silent),
     )
 

@@ -30,10 +30,10 @@ import numpy as np
 from fedclust.engine.resolution import resolution_warning
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
+from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.task_checks import check_centroids
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import BoolMatrix, BoolVector, FloatMatrix, FloatVector, IntVector
-from fedclust.numeric.davies_bouldin import davies_bouldin
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
@@ -123,80 +123,76 @@ class Evaluation(Model):
     left_out: int = 0
 
 
-#: What a site discloses of one K.
+def _line(field: str, shape: str, meaning: str, identifies: str) -> Disclosure:
+    field, shape = f"parts.evaluation.{field}", f"{shape}, for each K"
+    return disclosure(field, shape, meaning, identifies)
+
+
+_SUMS, _ALL = "Sums over whole groups.", "Describes all your groups together."
+#: What a site discloses of one K, as lines of the closing round.
 DISCLOSES = (
-    Disclosure(
-        field="counts",
-        shape="K numbers",
-        meaning="How many of your persons are in each final cluster.",
-        identifies="Sums over whole groups.",
+    _line("counts", "K numbers", "How many of your persons are in each final cluster.", _SUMS),
+    _line(
+        "points",
+        "K numbers",
+        "How many of your groups are in each final cluster.",
+        "Counts of whole groups.",
     ),
-    Disclosure(
-        field="points",
-        shape="K numbers",
-        meaning="How many of your groups are in each final cluster.",
-        identifies="Counts of whole groups.",
+    _line(
+        "costs",
+        "K numbers",
+        "How far the groups' records lie from their centroid, squared and added up.",
+        _SUMS,
     ),
-    Disclosure(
-        field="costs",
-        shape="K numbers",
-        meaning="How far the groups' records lie from their centroid, squared and added up.",
-        identifies="Sums over whole groups.",
+    _line(
+        "distances",
+        "K numbers",
+        "How far the groups' records lie from their centroid, added up.",
+        _SUMS,
     ),
-    Disclosure(
-        field="distances",
-        shape="K numbers",
-        meaning="How far the groups' records lie from their centroid, added up.",
-        identifies="Sums over whole groups.",
+    _line(
+        "silhouettes",
+        "K numbers",
+        "How much closer the groups' records lie to their own centroid than to the next one, "
+        "between -1 and 1 a person, added up.",
+        _SUMS,
     ),
-    Disclosure(
-        field="silhouettes",
-        shape="K numbers",
-        meaning=(
-            "How much closer the groups' records lie to their own centroid than to the next "
-            "one, between -1 and 1 a person, added up."
-        ),
-        identifies="Sums over whole groups.",
+    _line(
+        "means",
+        "K x d numbers",
+        "The mean of each column over these records, scaled.",
+        "Means over whole groups.",
     ),
-    Disclosure(
-        field="means",
-        shape="K x d numbers",
-        meaning="The mean of each column over these records, scaled.",
-        identifies="Means over whole groups.",
+    _line(
+        "m2",
+        "K x d numbers",
+        "How widely these records are spread: squared deviations, added up.",
+        _SUMS,
     ),
-    Disclosure(
-        field="m2",
-        shape="K x d numbers",
-        meaning="How widely these records are spread: squared deviations, added up.",
-        identifies="Sums over whole groups.",
+    _line(
+        "within",
+        "d numbers",
+        "The variance of each column within the groups, estimated from the records alone: half "
+        "the squared difference between each group's record and that of the nearest other group.",
+        "A sum over all your groups.",
     ),
-    Disclosure(
-        field="within",
-        shape="d numbers",
-        meaning=(
-            "The variance of each column within the groups, estimated from the records alone: "
-            "half the squared difference between each group's record and that of the nearest "
-            "other group."
-        ),
-        identifies="A sum over all your groups.",
+    _line(
+        "constant",
+        "d times yes or no",
+        "Whether all your groups' records hold one value of a column.",
+        _ALL,
     ),
-    Disclosure(
-        field="constant",
-        shape="d times yes or no",
-        meaning="Whether all your groups' records hold one value of a column.",
-        identifies="Describes all your groups together.",
+    _line(
+        "typical",
+        "d times yes or no",
+        "Whether the records of half your persons or more hold one value of a column.",
+        _ALL,
     ),
-    Disclosure(
-        field="typical",
-        shape="d times yes or no",
-        meaning="Whether the records of half your persons or more hold one value of a column.",
-        identifies="Describes all your groups together.",
-    ),
-    Disclosure(
-        field="left_out",
-        shape="one number",
-        meaning="How many of your persons are in groups that lack a value and are left out.",
-        identifies="A sum over whole groups.",
+    _line(
+        "left_out",
+        "one number",
+        "How many of your persons are in groups that lack a value and are left out.",
+        "A sum over whole groups.",
     ),
 )
 
@@ -464,7 +460,7 @@ def aggregate(
             inertia=float(costs.sum()),
             share_within=within / (squares + within) if within > 0.0 else 0.0,
             simplified_silhouette=float(silhouettes.sum() / n) if judged else None,
-            davies_bouldin=davies_bouldin(apart, counts, distances) if judged else None,
+            davies_bouldin=_davies_bouldin(apart, counts, distances) if judged else None,
             n_rows=n,
             n_left_out=sum(each.left_out for each in sent.values()),
         )
@@ -589,6 +585,29 @@ def _centroid_distances(
     rows = zip(centroids, known, strict=True)
     squares = [masked_squared_distances(row[None], own, centroids, known)[0] for row, own in rows]
     return np.asarray(np.sqrt(np.stack(squares)))
+
+
+def _davies_bouldin(apart: FloatArray, counts: IntArray, distances: FloatArray) -> float | None:
+    """Return the index over the clusters that hold persons; None with fewer than two of them.
+
+    Parameters
+    ----------
+    apart : (K, K) float64
+        Distances between centroids; infinite where two share no feature.
+    counts : (K,) int64
+        Persons.
+    distances : (K,) float64
+        Sums of the persons' distances from their centroid.
+    """
+    filled = counts > 0
+    if filled.sum() < 2:
+        return None
+    spread = distances[filled] / counts[filled]
+    apart = apart[filled][:, filled]
+    # Clusters that share no feature, or that do not differ in those, are not compared.
+    np.fill_diagonal(apart, np.inf)
+    apart[apart == 0] = np.inf
+    return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())
 
 
 def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterProfile | None:

@@ -30,7 +30,7 @@ from fedclust.engine.record_cells import (
 )
 from fedclust.engine.reference import compare_with_cloud
 from fedclust.engine.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
-from fedclust.engine.sweep import config_at, has_enough, several_of
+from fedclust.engine.sweep import has_enough, split_parts
 from fedclust.methods.common.finalize import complete_result, sort_clusters
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
@@ -118,15 +118,7 @@ PHASE = Phase(
     task=EvidenceTask,
     payload=EvidencePayload,
     discloses=(
-        *(
-            line.model_copy(
-                update={
-                    "field": f"parts.evaluation.{line.field}",
-                    "shape": f"{line.shape}, for each K",
-                }
-            )
-            for line in evaluation.DISCLOSES
-        ),
+        *evaluation.DISCLOSES,
         disclosure(
             "parts.flow",
             "K x K numbers, for each K of several",
@@ -201,18 +193,6 @@ def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
 def cluster_counts(result: Result) -> IntArray:
     """Return every K of a sweep, ascending; empty for another result."""
     return np.array([entry.n_clusters for entry in result.sweep or ()], dtype=np.int64)
-
-
-def split_parts(n_clusters: IntArray, n_parts: int, config: RunConfig) -> Iterator[RunConfig]:
-    """Yield the config of each part of a task; RuleViolation where these are not the session's."""
-    ks = n_clusters.tolist()
-    several = isinstance(config.options.n_clusters, tuple)
-    known = set(ks) <= set(several_of(config)) if several else not ks
-    if ks != sorted(set(ks)) or not known or n_parts != (len(ks) if several else 1) or not n_parts:
-        raise RuleViolation(
-            "task", "a task is about the session's numbers of clusters", "/parameters/n_clusters"
-        )
-    yield from (config_at(config, k) for k in ks) if several else (config,)
 
 
 # --- The stage ------------------------------------------------------------------------------------
@@ -338,7 +318,7 @@ class EvidenceStage(Stage):
 def _parts(asked: Asked) -> Iterator[tuple[RunConfig, EvaluationTask]]:
     """Yield each part of a task with its config."""
     common = narrow(asked.task.common, EvidenceTask)
-    configs = split_parts(common.n_clusters, len(common.parts), asked.config)
+    configs = split_parts(common.n_clusters.tolist(), len(common.parts), asked.config)
     return zip(configs, common.parts, strict=True)
 
 

@@ -19,7 +19,6 @@ from fedclust.engine import evaluation
 from fedclust.engine.evidence import (
     clusterings,
     is_measured,
-    split_parts,
     with_clusterings,
     with_history,
 )
@@ -27,6 +26,8 @@ from fedclust.engine.model_selection import sole_choice
 from fedclust.engine.outcome_statistics import summarise
 from fedclust.engine.plan import Plan, is_exact
 from fedclust.engine.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
+from fedclust.engine.sweep import split_parts
+from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
@@ -36,7 +37,7 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Disclosure, Phase, SiteTask, Task, narrow, payloads_of
+from fedclust.schema.task import Phase, SiteTask, Task, narrow, payloads_of
 
 NAME = "outcomes"
 #: How far noise may take a count: no honest site draws more.
@@ -109,13 +110,12 @@ PHASE = Phase(
     payload=OutcomesPayload,
     site_part=OutcomesSitePart,
     discloses=(
-        Disclosure(
-            field="cells",
-            shape="(K + 1) x J numbers for each outcome",
-            meaning="How many of your persons are in each final cluster and cell, computed from "
-            "your rows, each number with random noise.",
-            identifies="The noise limits what anybody can learn of one person, whatever else they "
-            "know.",
+        disclosure(
+            "cells",
+            "(K + 1) x J numbers for each outcome",
+            "How many of your persons are in each final cluster and cell, computed from your rows, "
+            "each number with random noise.",
+            "The noise limits what anybody can learn of one person, whatever else they know.",
         ),
     ),
     once=True,
@@ -176,7 +176,7 @@ class OutcomesStage(Stage):
             check_shape(model.mask, (n_clusters, d), "/parameters/model/mask")
         if isinstance(wanted, int) and model.n_clusters != wanted:
             raise RuleViolation("task", "outcomes are counted at another K", "/parameters")
-        ks = np.array([] if model.n_clusters is None else [model.n_clusters], dtype=np.int64)
+        ks = () if model.n_clusters is None else (model.n_clusters,)
         for own in split_parts(ks, 1, config):
             evaluation.check_task(evaluation.task(model), own, prototypes=asked.prototypes)
         for name, vector in vars(task.space).items():

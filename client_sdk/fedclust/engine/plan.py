@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
 
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.
@@ -56,6 +57,18 @@ class Plan:
     def columns(self) -> tuple[Column, ...]:
         """What the features become."""
         return columns_of(self.features)
+
+    def config(self, p: int, space: Space | None, **known: Any) -> RunConfig:
+        """Return what a step may know, with ``p`` or the session's own if that is larger."""
+        return RunConfig(
+            options=self.options,
+            features=self.features,
+            policy=self.policy,
+            outcomes=self.outcomes,
+            p=1 if is_exact(self) else max(p, self.policy.min_group_size),
+            space=space or Space.identity(len(self.columns)),
+            **known,
+        )
 
 
 def max_rounds(plan: Plan) -> int:

@@ -27,6 +27,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatVector, IntVector
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
@@ -48,7 +49,7 @@ from fedclust.schema.scaling import (
 )
 from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, Disclosure, Phase, Task, narrow, payloads_of
+from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of
 
 NAME = "prepare"
 #: From how many times the median site's distance on a site stands apart; it takes as many sites.
@@ -90,38 +91,32 @@ PHASE = Phase(
     task=PreparationTask,
     payload=SiteMoments,
     discloses=(
-        Disclosure(
-            field="n",
-            shape="one number",
-            meaning="How many of your persons take part.",
-            identifies="The size of your cohort; no person.",
+        disclosure(
+            "n",
+            "one number",
+            "How many of your persons take part.",
+            "The size of your cohort; no person.",
         ),
-        Disclosure(
-            field="observed",
-            shape="d numbers",
-            meaning="For each column, how many of these persons are in groups that release it.",
-            identifies="How complete your records are; no person.",
+        disclosure(
+            "observed",
+            "d numbers",
+            "For each column, how many of these persons are in groups that release it.",
+            "How complete your records are; no person.",
         ),
-        Disclosure(
-            field="mean",
-            shape="d numbers",
-            meaning=(
-                "For each column, the mean over the groups' records, in its own unit. A column is "
-                "a feature, after its transform, or a level of one: its share."
-            ),
-            identifies=(
-                "Describes all your persons together. Every site learns the mean over all sites. "
-                "If your site alone has a feature, that is your own mean."
-            ),
+        disclosure(
+            "mean",
+            "d numbers",
+            "For each column, the mean over the groups' records, in its own unit. A column is a "
+            "feature, after its transform, or a level of one: its share.",
+            "Describes all your persons together. Every site learns the mean over all sites. If "
+            "your site alone has a feature, that is your own mean.",
         ),
-        Disclosure(
-            field="m2",
-            shape="d numbers",
-            meaning=(
-                "For each column, the sum of squared deviations from that mean, completed by the "
-                "variance within groups."
-            ),
-            identifies="How widely all your persons together are spread; as for the means.",
+        disclosure(
+            "m2",
+            "d numbers",
+            "For each column, the sum of squared deviations from that mean, completed by the "
+            "variance within groups.",
+            "How widely all your persons together are spread; as for the means.",
         ),
     ),
 )

@@ -21,7 +21,6 @@ from fedclust.engine.evidence import (
     cluster_counts,
     clusterings,
     is_measured,
-    split_parts,
     with_clusterings,
     with_history,
 )
@@ -34,7 +33,7 @@ from fedclust.engine.stability import (
     summarise,
 )
 from fedclust.engine.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
-from fedclust.engine.sweep import has_enough
+from fedclust.engine.sweep import has_enough, split_parts
 from fedclust.engine.transfer import add_left_out, left_out_models
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import disclosure
@@ -264,7 +263,7 @@ def _configured(
     common: ResamplingTask, config: RunConfig
 ) -> Iterator[tuple[RunConfig, ResampledModels]]:
     """Yield each part of a task with its config."""
-    configs = split_parts(common.n_clusters, len(common.parts), config)
+    configs = split_parts(common.n_clusters.tolist(), len(common.parts), config)
     return zip(configs, common.parts, strict=True)
 
 

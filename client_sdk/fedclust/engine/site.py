@@ -13,7 +13,12 @@ from fedclust.engine.plan import Plan
 from fedclust.engine.site_points import complete_points, scaled_points
 from fedclust.engine.stage import Asked, SiteSide
 from fedclust.engine.stages import stage_of
-from fedclust.methods.common.assign import probabilities_of_rows
+from fedclust.engine.sweep import memory_of
+from fedclust.methods.common.assign import (
+    label_by_centroid,
+    label_by_probability,
+    probabilities_of_rows,
+)
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.random import site_rng
@@ -108,7 +113,7 @@ def _assigner(method: AnyMethod, memory: Memory) -> Assign | None:
 
     def assign(result: Result, X: FloatArray) -> IntArray:
         try:
-            found = probabilities(result, X, memory)
+            found = probabilities(result, X, memory_of(result, memory))
         except RuleViolation as broken:  # what describes the clusters came with the task
             raise RuleViolation("task", broken.message, f"/parameters{broken.pointer}") from None
         return tolerant_argmax(found).astype(np.int64)
@@ -180,7 +185,12 @@ def label(
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
             rows = keep_columns(result, rows, mask)
-        return method.label(result, rows, memory)
+        memory = memory_of(result, memory)
+        if method.label is not None:
+            return method.label(result, rows, memory)
+        if method.probabilities is not None:
+            return label_by_probability(method.probabilities, result, rows, memory)
+        return label_by_centroid(result, rows)
 
 
 def probabilities(
@@ -205,6 +215,7 @@ def probabilities(
     if plan.method.probabilities is None:
         return None
     with one_thread():
+        memory = memory_of(result, memory)
         return probabilities_of_rows(plan.method.probabilities, result, X, memory)
 
 

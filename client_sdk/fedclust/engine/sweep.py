@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, create_model
 
 from fedclust.engine.model_selection import start_agreement
 from fedclust.methods.common.kmeans_rounds import Cells
-from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Memory, Model, Tree
@@ -40,7 +39,6 @@ from fedclust.schema.task import (
     with_payload,
 )
 
-_Found = TypeVar("_Found")
 _OWN = "sweep"
 
 
@@ -141,20 +139,33 @@ def join_tasks(tasks: Mapping[int, Task]) -> Task:
     return replace(first, common=common)
 
 
+def split_parts(ks: Sequence[int], n_parts: int, config: RunConfig) -> Iterator[RunConfig]:
+    """Yield the config of each part of a task; RuleViolation where these are not the session's.
+
+    ``ks`` are the parts' numbers of clusters in a sweep; elsewhere there is one part, and no K.
+    """
+    several = isinstance(config.options.n_clusters, tuple)
+    known = set(ks) <= set(several_of(config)) if several else not ks
+    if (
+        list(ks) != sorted(set(ks))
+        or not known
+        or n_parts != (len(ks) if several else 1)
+        or not n_parts
+    ):
+        raise RuleViolation(
+            "task", "a task is about the session's numbers of clusters", "/parameters/n_clusters"
+        )
+    yield from (config_at(config, k) for k in ks) if several else (config,)
+
+
 def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
     """Return the task of each K with its config; of one K the task itself."""
     if not isinstance(config.options.n_clusters, tuple):
         return [(task, config)]
-    common, asked = narrow(task.common, SweepTask), several_of(config)
-    known = common.n_clusters and set(common.n_clusters) <= set(asked)
-    ordered = common.n_clusters == tuple(sorted(set(common.n_clusters)))
-    if not known or not ordered or len(common.parts) != len(common.n_clusters):
-        raise RuleViolation(
-            "task", "a sweep's task is about its numbers of clusters", "/parameters/n_clusters"
-        )
+    common = narrow(task.common, SweepTask)
+    configs = split_parts(common.n_clusters, len(common.parts), config)
     return [
-        (replace(task, common=one), config_at(config, k))
-        for k, one in zip(common.n_clusters, common.parts, strict=True)
+        (replace(task, common=one), own) for own, one in zip(configs, common.parts, strict=True)
     ]
 
 
@@ -310,25 +321,13 @@ def swept(method: AnyMethod) -> AnyMethod:
         check=check,
         aggregate=aggregate,
         finish=finish,
-        label=_with_own_memory(method.label),
-        probabilities=method.probabilities and _with_own_memory(method.probabilities),
     )
 
 
-def _with_own_memory(
-    step: Callable[[Result, FloatArray, Memory | None], _Found],
-) -> Callable[[Result, FloatArray, Memory | None], _Found]:
-    """Return a step of a result's number of clusters that gets what that K remembers."""
-
-    def wrapped(result: Result, X: FloatArray, memory: Memory | None) -> _Found:
-        return step(result, X, None if memory is None else _memory_of(result, memory))
-
-    return wrapped
-
-
-def _memory_of(result: Result, memory: Memory) -> Memory:
+def memory_of(result: Result, memory: Memory | None) -> Memory | None:
     """Return what the method itself would remember of a result's number of clusters."""
-    return {**memory, **memory.get(_OWN, {}).get(str(result.n_clusters), {})}
+    own = (memory or {}).get(_OWN, {}).get(str(result.n_clusters), {})
+    return None if memory is None else {**memory, **own}
 
 
 # --- at a site ------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ import numpy as np
 from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import label
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.description import counted, local_starts
@@ -630,7 +629,6 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     check_task=check_task,
     check=check,
     local_step=local_step,
-    label=label,
     state=State,
     start=start,
     aggregate=aggregate,

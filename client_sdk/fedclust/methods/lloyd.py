@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from fedclust.methods.common.assign import label
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.description import local_starts
 from fedclust.methods.common.finalize import raw_result
@@ -177,7 +176,6 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     check_config=check_given_centroids,
     check=check,
     local_step=local_step,
-    label=label,
     state=State,
     start=start,
     aggregate=aggregate,

@@ -76,19 +76,19 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Deterministic; contributions come sorted by site name.
     finish : (state, config) -> Result
         The best clustering so far: what a session that used up its rounds ends with.
-    label : (result, rows in own units (n, d), memory or None) -> (n,) int64
+    label : (result, rows in own units (n, d), memory or None) -> (n,) int64, or None
         -1 where a row cannot be labelled. The memory is that of the site that labels.
         ``result.mapping`` holds at most that site's own, if the rows are all rows of the session at
-        that site, in order; for other rows it is empty. If the method has no ``probabilities``, a
-        row belongs to the cluster of the nearest centroid, or of the nearest prototype if the
-        result has any.
+        that site, in order; for other rows it is empty. None: a row belongs to the most probable
+        cluster if the method has ``probabilities``, and otherwise to the cluster of the nearest
+        centroid, or of the nearest prototype if the result has any.
     probabilities : (result, rows (n, d), memory or None) -> (n, K) float64, or None
         How probable each cluster is, of complete rows in the scaled space, from the result's
         ``centroids``, ``soft`` and space. A method that has it has soft clusters: the closing
-        evaluation assigns each point to the most probable cluster, and ``label`` has to use
-        :func:`~fedclust.methods.common.assign.label_by_probability`. The centroids of its raw
-        result are distinct and sorted (``numeric.canonical.tolerant_lexsort``), since ``soft``
-        keeps its order. Raises :class:`RuleViolation` for a ``soft`` that it cannot have written.
+        evaluation assigns each point to the most probable cluster, so it has no ``label``. The
+        centroids of its raw result are distinct and sorted
+        (``numeric.canonical.tolerant_lexsort``), since ``soft`` keeps its order. Raises
+        :class:`RuleViolation` for a ``soft`` that it cannot have written.
     check_config : (config) -> None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
     check_roster : (config) -> None
@@ -127,9 +127,9 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Next[StateT, TaskT] | Done,
     ]
     finish: Callable[[StateT, RunConfig[OptionsT]], Result]
-    label: Label
     references: tuple[str, ...] = ()
     describe: Callable[[OptionsT], str] | None = None
+    label: Label | None = None
     probabilities: Probabilities | None = None
     check_config: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_roster: Callable[[RunConfig[OptionsT]], None] = _allow_config

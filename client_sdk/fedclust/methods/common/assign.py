@@ -105,12 +105,6 @@ def label_by_centroid(result: Result, X: FloatArray) -> IntArray:
     return labels
 
 
-def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
-    """Label rows as :func:`label_by_centroid` does; ``memory`` is not used."""
-    del memory
-    return label_by_centroid(result, X)
-
-
 def probabilities_of_rows(
     probabilities: Probabilities, result: Result, X: FloatArray, memory: Memory | None
 ) -> FloatArray:

@@ -167,20 +167,9 @@ def connected_components(masks: BoolArray) -> IntArray:
 
     Two sites are neighbours if their ``masks`` (n, d) share a feature (section 3.3).
     """
-    parts = np.full(len(masks), -1, dtype=np.int64)
-    number = 0
-    for first in range(len(masks)):
-        if parts[first] >= 0:
-            continue
-        inside = np.zeros(len(masks), dtype=np.bool_)
-        inside[first] = True
-        known = masks[first]
-        while True:
-            reached = inside | (masks & known).any(axis=1)
-            if np.array_equal(reached, inside):
-                break
-            inside = reached
-            known = masks[inside].any(axis=0)
-        parts[inside] = number
-        number += 1
-    return parts
+    # Imported here: it takes a while.
+    from scipy.sparse.csgraph import connected_components as components
+
+    shared = masks.astype(np.float64)
+    _, parts = components(shared @ shared.T)
+    return np.asarray(parts, dtype=np.int64)

@@ -20,7 +20,6 @@ from typing import Literal
 import numpy as np
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import label_by_probability
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.description import local_starts
 from fedclust.methods.common.finalize import merge_equal_centroids, no_centroids, raw_result
@@ -50,7 +49,7 @@ from fedclust.methods.mixture.messages import (
     check_classes,
     check_task,
 )
-from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import nearest_centroid
@@ -154,11 +153,6 @@ def probabilities(result: Result, X: FloatArray, memory: Memory | None) -> Float
     if own is not None and 0 <= order.min() <= order.max() < len(own):
         proportions = own[order]
     return posterior(log_densities(X, classes, kinds, result.space), proportions)[0]
-
-
-def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
-    """Label rows in own units (n, d) by the most probable class; ties go to the first."""
-    return label_by_probability(probabilities, result, X, memory)
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
@@ -404,7 +398,6 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     check_task=check_task,
     check=check,
     local_step=local_step,
-    label=label,
     probabilities=probabilities,
     state=State,
     start=start,

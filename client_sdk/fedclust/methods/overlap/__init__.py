@@ -22,7 +22,6 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common.assign import label
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.description import counted, local_starts
 from fedclust.methods.common.finalize import no_centroids, raw_result
@@ -433,7 +432,6 @@ METHOD: Method[Config, State, AnyTask, Cells] = Method(
     check_task=check_task,
     check=check,
     local_step=local_step,
-    label=label,
     state=State,
     start=start,
     aggregate=aggregate,
