@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,13 +153,11 @@ def run_with_kills(
             for site in sites.values():
                 site.start()
             killer.run()
-            for site in sites.values():
-                code = site.wait()
-                if code == UNREACHED:
-                    # It waits 30 s on first contact, and requests may be kept back for longer.
-                    site.start()
-                    code = site.wait()
-                assert code == 0, f"{site.name} ended with {code}: {site.log.read_text()[-2000:]}"
+            with ThreadPoolExecutor(len(sites)) as pool:
+                # At once: a site that waits for another one does not end before it.
+                codes = dict(zip(sites, pool.map(_end, sites.values()), strict=True))
+            for name, code in codes.items():
+                assert code == 0, f"{name} ended with {code}: {sites[name].log.read_text()[-2000:]}"
         finally:
             for site in sites.values():
                 site.kill()
@@ -176,6 +175,15 @@ def run_with_kills(
     report.requests = len(tap.exchanges)
     report.seconds = time.monotonic() - began
     return report
+
+
+def _end(site: Command) -> int:
+    """Return what a site ends with."""
+    if (code := site.wait()) == UNREACHED:
+        # It waits 30 s on first contact, and requests may be kept back for longer.
+        site.start()
+        code = site.wait()
+    return code
 
 
 class _Killer:

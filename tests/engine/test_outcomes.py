@@ -361,9 +361,3 @@ def test_a_wrong_outcome_is_refused_with_what_to_change(outcome: dict[str, Any],
 def test_outcomes_need_a_number_of_clusters(more: dict[str, Any], says: str) -> None:
     with pytest.raises(DefinitionError, match=says):
         plan(**more)
-
-
-def test_a_feature_may_be_an_outcome_too() -> None:
-    both = plan({"name": "x", "role": "outcome", "kind": "ordered", "edges": [0, 1]})
-    assert [feature.name for feature in both.features] == ["x", "y"]
-    assert [outcome.name for outcome in both.outcomes] == ["x"]

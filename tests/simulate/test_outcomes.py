@@ -167,9 +167,6 @@ def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
     assert [table is None for table in tables(found)["riga"]] == [True, False, True]
     assert set(found.outcomes_.results[0].tables) == set(SITES)
     assert set(found.outcomes_.results[1].tables) == {*SITES, "riga"}
-    without = riga[["x", "y"]]
-    found = run("overlap", {**SITES, "riga": without}, policy=policy)
-    assert set(tables(found)) == set(SITES)
 
 
 def test_an_estimator_takes_an_array_with_the_columns_of_outcomes_last() -> None:
