@@ -159,10 +159,8 @@ def test_a_group_that_lacks_a_column_is_in_no_cluster_where_rows_are_dropped() -
 
 
 def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
-    riga = hospital(9)
-    policy = {"missing": "mask"}
-    sites = {**SITES, "riga": riga.drop(columns="died")}
-    found = run("overlap", sites, policy=policy)
+    sites = {**SITES, "riga": hospital(9).drop(columns="died")}
+    found = run("overlap", sites, policy={"missing": "mask"})
     # The time needs its event.
     assert [table is None for table in tables(found)["riga"]] == [True, False, True]
     assert set(found.outcomes_.results[0].tables) == set(SITES)

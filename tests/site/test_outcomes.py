@@ -443,6 +443,10 @@ def test_a_cluster_that_the_model_does_not_have_is_no_cluster() -> None:
     mask = found._has(own.features)
     clusters, _ = label_persons(plan, model, _blocks(plan), own.memory, "me", mask)
     assert set(clusters.tolist()) == {0, -1, 2}
+    # Nor has who is in a group that does not take part a cluster, however complete the own row.
+    out = [dataclasses.replace(each, takes_part=each.takes_part & False) for each in _blocks(plan)]
+    clusters, _ = label_persons(plan, found.result, out, own.memory, "me", mask)
+    assert set(clusters.tolist()) == {-1}
 
 
 def _blocks(plan: Any) -> Any:
