@@ -304,7 +304,7 @@ def compare(study: Study, sites: Sites, policy: Any, models: int, more: bool = F
 def clusters(study: Study, splits: int, models: int) -> Iterator[dict[str, Any]]:
     """Compare clusters, centres, sizes, and the share with the first yes/no outcome, by split."""
     cases = [(layout, False) for layout in layouts(study, 0)]
-    if study.said["MORE_FEATURES"]:
+    if study.said.get("MORE_FEATURES"):
         cases.append((cases[0][0], True))
     for layout, more in cases:
         for name, policy in PROTECTIONS.items():

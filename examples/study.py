@@ -39,7 +39,7 @@ class Study:
 
     def features(self, *, more: bool = False) -> list[dict[str, Any]]:
         """Return the clustered columns as a definition declares them, with ``more`` all of them."""
-        text = self.said["FEATURES"] + ";" + (self.said["MORE_FEATURES"] if more else "")
+        text = self.said["FEATURES"] + ";" + (self.said.get("MORE_FEATURES", "") if more else "")
         found = []
         for each in filter(str.strip, text.split(";")):
             name, lower, upper, *unit = each.split()

@@ -150,7 +150,8 @@ def approve(session: str, url: str, at: Path) -> str:
     do(at, url, "check", session, "--data", "cohort.csv", *reading, *secure)
     do(at, url, "data", "add", "cohort", "--data", "cohort.csv", *reading)
     page = ("--data", "@cohort", "--out", "review.html", "--json")
-    review = json.loads(do(at, url, "review", session, *page, *secure))
+    # The last line: warnings come before it.
+    review = json.loads(do(at, url, "review", session, *page, *secure).splitlines()[-1])
     by = ("--name", f"steward of {at.name}", "--code", review["code"][:12])
     do(at, url, "approve", session, *by, *secure)
     return f"{at.name}: checked, mapped, registered, approved with the code {review['code'][:12]}"
