@@ -108,6 +108,11 @@ def show_table(
         show(err, none)
 
 
+def show_records(rows: Sequence[Mapping[str, object]]) -> None:
+    """Print rows that name their columns, all the same ones."""
+    show_table(rows[0] if rows else (), [row.values() for row in rows])
+
+
 def show_list(
     found: Sequence[T],
     as_json: bool,

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from fedclust.cli.console import (
     print_json,
     show_facts,
-    show_table,
+    show_records,
 )
 from fedclust.client import Client
 from fedclust.result.session_terms import feature_text
@@ -90,8 +90,7 @@ def show_session(
     )
     _show_sites(info, known.get(info.name))
     if rounds:
-        headings = ["round", "phase", "state", "answered", "opened", "closed because"]
-        show_table(headings, map(_round_row, rounds))
+        show_records(list(map(_round_row, rounds)))
 
 
 def overdue_text(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> str | None:
@@ -111,56 +110,45 @@ def overdue_text(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> str | None
     )
 
 
-def _round_row(info: RoundInfo) -> list[object]:
+def _round_row(info: RoundInfo) -> dict[str, object]:
     answered = sum(site.answered for site in info.sites)
-    return [
-        info.number,
-        info.phase,
-        info.state + (" (overdue)" if info.overdue else ""),
-        f"{answered} of {len(info.sites)}",
-        f"{info.opened_at:%Y-%m-%d %H:%M:%S}",
-        info.close_reason,
-    ]
+    return {
+        "round": info.number,
+        "phase": info.phase,
+        "state": info.state + (" (overdue)" if info.overdue else ""),
+        "answered": f"{answered} of {len(info.sites)}",
+        "opened": f"{info.opened_at:%Y-%m-%d %H:%M:%S}",
+        "closed because": info.close_reason,
+    }
 
 
 def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
+    common = {
+        site.name: {
+            "site": site.name,
+            "takes part": standing(site),
+            "answered": _yes_or_no(site.answered),
+        }
+        for site in info.sites
+    }
     if overview is None:
-        show_table(
-            ["site", "takes part", "answered", "late"],
-            [
-                (site.name, standing(site), _yes_or_no(site.answered), _yes_or_no(site.late))
-                for site in info.sites
-            ],
-        )
+        show_records([{**common[s.name], "late": _yes_or_no(s.late)} for s in info.sites])
         return
-    now, shown = datetime.now(UTC), {site.name: site for site in info.sites}
-    show_table(
+    now = datetime.now(UTC)
+    show_records(
         [
-            "site",
-            "takes part",
-            "answered",
-            "late since",
-            "last seen",
-            "sdk",
-            "refused",
-            "in",
-            "out",
-        ],
-        [
-            (
-                each.name,
-                standing(shown[each.name]),
-                _yes_or_no(shown[each.name].answered),
-                ago(each.late_since, now),
-                f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
-                each.sdk_version,
-                each.refusals or None,
-                decimal(each.bytes_in),
-                decimal(each.bytes_out),
-            )
+            {
+                **common[each.name],
+                "late since": ago(each.late_since, now),
+                "last seen": f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
+                "sdk": each.sdk_version,
+                "refused": each.refusals or None,
+                "in": decimal(each.bytes_in),
+                "out": decimal(each.bytes_out),
+            }
             for each in sorted(overview.sites, key=lambda site: site.late_since is None)
-            if each.name in shown  # others were invited between the two requests
-        ],
+            if each.name in common  # others were invited between the two requests
+        ]
     )
 
 
