@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fedclust import SessionResult, engine, simulate
 from fedclust.definition import plan_of
 from fedclust.engine import resampling
-from fedclust.engine.checks import site_config
 from fedclust.engine.column_differences import differing_columns
 from fedclust.engine.stage import Asked
 from fedclust.engine.transfer import left_out_models
@@ -232,7 +231,7 @@ def test_a_site_refuses_models_that_the_definition_does_not_provide_for(
 ) -> None:
     entry = next(each for each in found.trace_ if each.phase == "resampling")
     plan = plan_of(found.definition)
-    asked = Asked(plan, entry.task, site_config(plan, entry.task.space, 5, None, None))
+    asked = Asked(plan, entry.task, plan.config(5, entry.task.space))
     stage = resampling.ResamplingStage()
     stage.check_task(asked)
     (model,) = entry.task.site.parts

@@ -14,7 +14,6 @@ from fedclust.engine.stages import all_phases, possible_phases, stage_of
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.model import Memory, Model, Tree
-from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
@@ -29,20 +28,21 @@ MAX_COUNT = 10**11
 # --- A task: a site answers what was consented to -------------------------------------------------
 
 
-def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
+def refuse_unconsented(asked: Asked, memory: Memory) -> Memory:
     """Refuse a task that the definition does not provide for; remember how far the session is.
 
     A phase that comes once comes before all that are listed after it, and the method's rounds are
     no more than the definition allows. The rule of every violation is one of ``TASK_RULES``.
     """
     try:
-        return _checked(plan, task, config, memory)
+        return _checked(asked, memory)
     except RuleViolation as broken:
         rule = broken_task_rule(broken) or "task"
         raise RuleViolation(rule, broken.message, broken.pointer) from None
 
 
-def _checked(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
+def _checked(asked: Asked, memory: Memory) -> Memory:
+    plan, task = asked.plan, asked.task
     _refuse_not_finite(task)
     before = memory.get("progress", {"phase": -1, "rounds": 0})
     if task.phase not in {each.name for each in possible_phases(plan)}:
@@ -59,7 +59,7 @@ def _checked(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> M
     if rounds > max_rounds(plan):
         message = f"the definition allows {max_rounds(plan)} rounds of the method"
         raise RuleViolation("task-rounds", message, "/phase")
-    stage_of(plan.method, task.phase).check_task(Asked(plan, task, config))
+    stage_of(plan.method, task.phase).check_task(asked)
     space = _refuse_other_space(plan, task.space, before.get("space"))
     progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
     return {**memory, "progress": progress}
@@ -116,13 +116,18 @@ def check(
     mask: BoolArray | None = None,
 ) -> None:
     """Check an answer against its task, at either end; RuleViolation. None always passes."""
+    config = plan.config(p, task.space, mask, size_band=size_band)
+    check_answer(Asked(plan, task, config), payload)
+
+
+def check_answer(asked: Asked, payload: Model | None) -> None:
+    """Check an answer as :func:`check` does."""
     if payload is None:
         return
     _check_countable(payload)
-    config = site_config(plan, task.space, p, size_band, mask)
     # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
     with np.errstate(over="ignore", invalid="ignore"):
-        stage_of(plan.method, task.phase).check(Asked(plan, task, config), payload)
+        stage_of(asked.plan.method, asked.task.phase).check(asked, payload)
 
 
 def _check_countable(payload: Model, at: str = "") -> None:
@@ -142,11 +147,3 @@ def _check_countable(payload: Model, at: str = "") -> None:
             whole, value = True, int(value.max())
         if whole and value > MAX_COUNT:
             raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)
-
-
-def site_config(
-    plan: Plan, space: Space | None, p: int, size_band: str | None, mask: BoolArray | None
-) -> RunConfig:
-    every = np.ones(len(plan.columns), dtype=np.bool_)
-    mask = every if mask is None else mask
-    return plan.config(p, space, roster=(), size_band=size_band, mask=mask)

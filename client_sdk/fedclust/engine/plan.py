@@ -58,15 +58,28 @@ class Plan:
         """What the features become."""
         return columns_of(self.features)
 
-    def config(self, p: int, space: Space | None, **known: Any) -> RunConfig:
-        """Return what a step may know, with ``p`` or the session's own if that is larger."""
+    def config(
+        self,
+        p: int,
+        space: Space | None,
+        mask: BoolArray | None = None,
+        roster: tuple[str, ...] = (),
+        **known: Any,
+    ) -> RunConfig:
+        """Return what a step may know, with ``p`` or the session's own if that is larger.
+
+        ``mask`` (d,) is by default all columns.
+        """
+        every = np.ones(len(self.columns), dtype=np.bool_)
         return RunConfig(
             options=self.options,
             features=self.features,
             policy=self.policy,
+            roster=roster,
             outcomes=self.outcomes,
             p=1 if is_exact(self) else max(p, self.policy.min_group_size),
-            space=space or Space.identity(len(self.columns)),
+            space=space or Space.identity(len(every)),
+            mask=every if mask is None else mask,
             **known,
         )
 

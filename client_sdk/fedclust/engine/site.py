@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from pydantic import ValidationError
 
 from fedclust.engine import outcomes, preparation
-from fedclust.engine.checks import check, refuse_unconsented, site_config
+from fedclust.engine.checks import check_answer, refuse_unconsented
 from fedclust.engine.plan import Plan
 from fedclust.engine.site_points import complete_points, scaled_points
 from fedclust.engine.stage import Asked, SiteSide
@@ -83,12 +81,18 @@ def local_step(
         The rows, the task or the answer break a rule; names column and count, never a value.
     """
     with one_thread():
-        config = site_config(plan, task.space, p, size_band, mask)
-        config = replace(config, assign=_assigner(plan.method, memory))
+        config = plan.config(
+            p,
+            task.space,
+            mask,
+            size_band=size_band,
+            first=round_number == 1 + preparation.needed(plan.policy),
+            assign=_assigner(plan.method, memory),
+        )
+        asked = Asked(plan, task, config)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                first = round_number == 1 + preparation.needed(plan.policy)
-                memory = refuse_unconsented(plan, task, replace(config, first=first), memory)
+                memory = refuse_unconsented(asked, memory)
                 kept = complete_points(points, config)
                 if not len(kept.X):
                     return None, memory
@@ -97,11 +101,11 @@ def local_step(
                 rng = site_rng(plan.seed, site, round_number)
                 stage = stage_of(plan.method, task.phase)
                 own = SiteSide(site, kept, rng, memory, count)
-                payload, memory = stage.local_step(Asked(plan, task, config), own)
+                payload, memory = stage.local_step(asked, own)
         except ValidationError as error:
             raise _payload_fault(plan.method, task.phase, error) from None
         if stage.checked_at_site:
-            check(plan, task, payload, p=p, size_band=size_band, mask=mask)
+            check_answer(asked, payload)
         return payload, memory
 
 

@@ -167,9 +167,13 @@ def connected_components(masks: BoolArray) -> IntArray:
 
     Two sites are neighbours if their ``masks`` (n, d) share a feature (section 3.3).
     """
-    # Imported here: it takes a while.
+    # Imported here: they take a while.
+    from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components as components
 
-    shared = masks.astype(np.float64)
-    _, parts = components(shared @ shared.T)
-    return np.asarray(parts, dtype=np.int64)
+    n, d = masks.shape
+    # A graph of sites and features: an edge for each feature that a site has.
+    sites, features = np.nonzero(masks)
+    edges = coo_array((np.ones(len(sites)), (sites, n + features)), shape=(n + d, n + d))
+    _, parts = components(edges, directed=False)
+    return np.asarray(parts[:n], dtype=np.int64)
