@@ -149,13 +149,11 @@ class Part(Generic[T]):
 def split(row: Sequence[Any], *parts: Part[Any]) -> list[Any]:
     """Return what the parts of a joined row make, in their selected order.
 
-    None for a part of which there is no row: all its columns are null.
+    None for a part of which there is no row: its first column, a part of a key, is null.
     """
     found: list[Any] = []
-    start = 0
+    values = iter(row)
     for part in parts:
-        values = row[start : start + len(part.names)]
-        there = any(value is not None for value in values)
-        found.append(part.make(**dict(zip(part.names, values, strict=True))) if there else None)
-        start += len(part.names)
+        columns = dict(zip(part.names, values, strict=False))
+        found.append(None if columns[part.names[0]] is None else part.make(**columns))
     return found
