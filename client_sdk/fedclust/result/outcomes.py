@@ -202,9 +202,9 @@ def _range_text(found: OutcomeResult) -> str:
     """Return the least and the greatest share of the last cell, or the survival at the end."""
     lines = [[x for x in cluster_lines(found, own) if x.is_share][-1] for own in found.clusters]
     values = {k: x.estimate.value for k, x in enumerate(lines) if x.estimate is not None}
-    told = [(value, k) for k, value in values.items() if value is not None]
+    known = [(value, k) for k, value in values.items() if value is not None]
     explained = ", the share without the event after this time" * (found.kind == "time")
-    ends = [f"{lines[k].text} in cluster {k}" for _, k in (min(told), max(told))] if told else []
+    ends = [f"{lines[k].text} in cluster {k}" for _, k in (min(known), max(known))] if known else []
     said = f"from {' to '.join(ends)}" if ends else CANNOT_TELL
     return f"{titled(found)}, {lines[0].what}{explained}: {said}."
 
