@@ -318,8 +318,7 @@ class EvidenceStage(Stage):
 def _parts(asked: Asked) -> Iterator[tuple[RunConfig, EvaluationTask]]:
     """Yield each part of a task with its config."""
     common = narrow(asked.task.common, EvidenceTask)
-    configs = split_parts(common.n_clusters.tolist(), len(common.parts), asked.config)
-    return zip(configs, common.parts, strict=True)
+    return split_parts(common.n_clusters.tolist(), common.parts, asked.config)
 
 
 # --- At a site ------------------------------------------------------------------------------------

@@ -177,8 +177,8 @@ class OutcomesStage(Stage):
         if isinstance(wanted, int) and model.n_clusters != wanted:
             raise RuleViolation("task", "outcomes are counted at another K", "/parameters")
         ks = () if model.n_clusters is None else (model.n_clusters,)
-        for own in split_parts(ks, 1, config):
-            evaluation.check_task(evaluation.task(model), own, prototypes=asked.prototypes)
+        for own, part in split_parts(ks, (evaluation.task(model),), config):
+            evaluation.check_task(part, own, prototypes=asked.prototypes)
         for name, vector in vars(task.space).items():
             # None equals None alone.
             if not np.array_equal(getattr(model, name), vector):

@@ -7,7 +7,7 @@ pair of labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -210,7 +210,8 @@ class ResamplingStage(Stage):
     def check_task(self, asked: Asked) -> None:
         common = narrow(asked.task.common, ResamplingTask)
         n_models = asked.config.options.resampled_models
-        for i, (config, part) in enumerate(_configured(common, asked.config)):
+        parts = split_parts(common.n_clusters.tolist(), common.parts, asked.config)
+        for i, (config, part) in enumerate(parts):
             evaluation.check_task(part.clusters, config, prototypes=asked.prototypes)
             shape = part.clusters.centroids.shape
             if part.models.shape != (n_models, *shape):
@@ -220,14 +221,14 @@ class ResamplingStage(Stage):
 
     def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
         common, points = narrow(asked.task.common, ResamplingTask), own.points
-        parts: list[ResamplingTables | None] = []
-        configured = _configured(common, asked.config)
-        for (config, part), without in zip(configured, _left_out(asked.task), strict=True):
+        found: list[ResamplingTables | None] = []
+        parts = split_parts(common.n_clusters.tolist(), common.parts, asked.config)
+        for (config, part), without in zip(parts, _left_out(asked.task), strict=True):
             labels = evaluation.label_points(part.clusters, points, config)
-            parts.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
-        if all(part is None for part in parts):
+            found.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
+        if all(part is None for part in found):
             return None, own.memory
-        return ResamplingPayload(parts=tuple(parts)), own.memory
+        return ResamplingPayload(parts=tuple(found)), own.memory
 
     def check(self, asked: Asked, payload: Model) -> None:
         common, sent = narrow(asked.task.common, ResamplingTask), narrow(payload, ResamplingPayload)
@@ -257,14 +258,6 @@ class ResamplingStage(Stage):
 
     def give_up(self, closing: Round) -> Closed:
         return Closed(closing.state.with_result(closing.state.found, _NOT_COMPARED))
-
-
-def _configured(
-    common: ResamplingTask, config: RunConfig
-) -> Iterator[tuple[RunConfig, ResampledModels]]:
-    """Yield each part of a task with its config."""
-    configs = split_parts(common.n_clusters.tolist(), len(common.parts), config)
-    return zip(configs, common.parts, strict=True)
 
 
 def _parts_about(

@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, create_model
@@ -39,6 +39,7 @@ from fedclust.schema.task import (
     with_payload,
 )
 
+_Part = TypeVar("_Part")
 _OWN = "sweep"
 
 
@@ -139,23 +140,22 @@ def join_tasks(tasks: Mapping[int, Task]) -> Task:
     return replace(first, common=common)
 
 
-def split_parts(ks: Sequence[int], n_parts: int, config: RunConfig) -> Iterator[RunConfig]:
-    """Yield the config of each part of a task; RuleViolation where these are not the session's.
+def split_parts(
+    ks: Sequence[int], parts: Sequence[_Part], config: RunConfig
+) -> Iterator[tuple[RunConfig, _Part]]:
+    """Yield each part of a task with its config; RuleViolation where these are not the session's.
 
     ``ks`` are the parts' numbers of clusters in a sweep; elsewhere there is one part, and no K.
     """
     several = isinstance(config.options.n_clusters, tuple)
     known = set(ks) <= set(several_of(config)) if several else not ks
-    if (
-        list(ks) != sorted(set(ks))
-        or not known
-        or n_parts != (len(ks) if several else 1)
-        or not n_parts
-    ):
+    wanted = len(ks) if several else 1
+    if list(ks) != sorted(set(ks)) or not known or not parts or len(parts) != wanted:
         raise RuleViolation(
             "task", "a task is about the session's numbers of clusters", "/parameters/n_clusters"
         )
-    yield from (config_at(config, k) for k in ks) if several else (config,)
+    configs = [config_at(config, k) for k in ks] if several else [config]
+    yield from zip(configs, parts, strict=True)
 
 
 def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
@@ -163,10 +163,8 @@ def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunCon
     if not isinstance(config.options.n_clusters, tuple):
         return [(task, config)]
     common = narrow(task.common, SweepTask)
-    configs = split_parts(common.n_clusters, len(common.parts), config)
-    return [
-        (replace(task, common=one), own) for own, one in zip(configs, common.parts, strict=True)
-    ]
+    parts = split_parts(common.n_clusters, common.parts, config)
+    return [(replace(task, common=part), own) for own, part in parts]
 
 
 def check_parts(
