@@ -155,10 +155,8 @@ def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
         return Choice(entries[0].n_clusters, "one-cloud", (), text)
     clear, remarks = _coarse_enough(clear)
     apart = [entry for entry in clear if _close_clusters(entry) == []]
-    if apart:
-        best, reason = apart[-1], "apart"
-    else:
-        best, reason = clear[int(tolerant_argmin([-_step(entries, e) for e in clear]))], "step"
+    gains = [-_step(entries, entry) for entry in clear]
+    best = apart[-1] if apart else clear[int(tolerant_argmin(gains))]
     by_silhouette = _ranked(_coarse_enough(entries)[0])[:1]
     tied = tuple(e.n_clusters for e in by_silhouette if e.n_clusters != best.n_clusters)
     says = [*cloud_sentences(best.result), *_largest_gain(entries, best)]
@@ -170,7 +168,7 @@ def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
         but = f", but is no clearer than one cloud ({p_text(p)})" if unclear and p else ""
         says.append(f"{line}{but}: look at both.")
     says += [*remarks, *_others_say(best, entries)]
-    return Choice(best.n_clusters, "apart" if reason == "apart" else "step", tied, " ".join(says))
+    return Choice(best.n_clusters, "apart" if apart else "step", tied, " ".join(says))
 
 
 def cloud_sentences(result: Result) -> list[str]:

@@ -59,12 +59,7 @@ class Plan:
         return columns_of(self.features)
 
     def config(
-        self,
-        p: int,
-        space: Space | None,
-        mask: BoolArray | None = None,
-        roster: tuple[str, ...] = (),
-        **known: Any,
+        self, p: int, space: Space | None, mask: BoolArray | None = None, **known: Any
     ) -> RunConfig:
         """Return what a step may know, with ``p`` or the session's own if that is larger.
 
@@ -75,12 +70,11 @@ class Plan:
             options=self.options,
             features=self.features,
             policy=self.policy,
-            roster=roster,
             outcomes=self.outcomes,
             p=1 if is_exact(self) else max(p, self.policy.min_group_size),
             space=space or Space.identity(len(every)),
             mask=every if mask is None else mask,
-            **known,
+            **{"roster": (), **known},
         )
 
 
