@@ -547,7 +547,7 @@ def _small_warnings(sent: Sequence[Evaluation], config: RunConfig) -> Iterator[s
     spread = np.sum([each.costs for each in sent], axis=0) / np.maximum(persons, 1)
     equal = (persons <= _FEW * persons.sum()) & (np.sum([each.points for each in sent], axis=0) > 1)
     equal &= spread < _EQUAL * np.sort(spread[persons > 0])[:2][-1]
-    # Persons who are alike in yes/no features alone are no surprise.
+    # That yes/no features alone are equal is no surprise.
     equal &= (~binary_columns(config.columns)).sum() > 1
     for where, found in (("site", alone & ~equal), ("point", equal)):
         if found.any():
