@@ -163,7 +163,7 @@ LACKING: dict[str, Cloud] = {
     f"{kind}, {how}, {share:.0%}": lacking(CLOUDS[kind], how, share)
     for kind in ("Gaussian, r = 0.3, d = 6", "lognormal, r = .5")
     for how in ("anywhere", "sick", "panel", "sick panel")
-    for share in (0.1, 0.3)
+    for share in (0.03, 0.1, 0.3)
 }
 
 

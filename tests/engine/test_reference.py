@@ -190,6 +190,25 @@ def test_as_many_persons_lack_values_in_the_cloud_and_the_same_ones_lack_several
     assert found.p > 0.05
 
 
+def test_who_lacks_a_value_is_drawn_at_random_where_few_do() -> None:
+    """Two draws of a handful of persons gave correlations as absurd as -1.9."""
+    rows = correlated(400, 0.5, seed=3)
+
+    def correlations(lacking: np.ndarray) -> np.ndarray:
+        some = rows.copy()
+        some[lacking, 3] = np.nan
+        sites = cells(some)
+        cloud = reference._OneCloud(sites, [len(site.counts) for site in sites], 5)
+        cloud.fit(1)
+        return cloud._root @ cloud._root.T
+
+    rarely = correlations(rows[:, 0] > np.quantile(rows[:, 0], 0.98))
+    assert rarely[4, :4] == pytest.approx(np.zeros(4), abs=1e-9)
+    assert rarely[:4, :4] == pytest.approx(np.full((4, 4), 0.5) + np.eye(4) / 2, abs=0.2)
+    often = correlations(rows[:, 0] > np.quantile(rows[:, 0], 0.7))
+    assert often[4, 0] > 0.5
+
+
 def test_constant_columns_change_nothing(clustered: list[RecordCells]) -> None:
     def padded(x: np.ndarray) -> np.ndarray:
         return np.column_stack([x, np.full(len(x), 4.2)])

@@ -53,6 +53,9 @@ _BINS = 40
 _LEAST_EIGENVALUE = 1e-6
 #: A value of few that some persons have is drawn for at least this share of them.
 _LEAST_SHARE = 1e-4
+#: A column that a smaller share of persons lacks is lacking at random in the cloud: with whom that
+#: is correlated cannot be estimated from a few groups.
+_RARELY = 0.1
 #: From this p on there are no clusters to judge one by one.
 LEVEL = 0.05
 #: Share of persons whose cluster here must be the session's own.
@@ -269,6 +272,7 @@ class _OneCloud:
         self.cells = _Cells(np.where(self._use_middles, middles, means), known, weights)
         share = np.average(known, axis=0, weights=weights)
         self._lacking = np.flatnonzero(share < 1.0)
+        self._rarely_lacking = d + np.flatnonzero(1.0 - share[self._lacking] < _RARELY)
         yes = np.array([0.0, 1.0])
         self._few |= {d + i: _Few(yes, share[[j]]) for i, j in enumerate(self._lacking)}
         self._mean = np.average(means, axis=0, weights=weights)
@@ -326,6 +330,7 @@ class _OneCloud:
         # Nobody knows the values of those who lack them.
         own = np.arange(len(sd) - len(self._lacking), len(sd))
         R[self._lacking, own] = R[own, self._lacking] = 0.0
+        R[self._rarely_lacking] = R[:, self._rarely_lacking] = 0.0
         np.fill_diagonal(R, 1.0)
         values, vectors = np.linalg.eigh(R)
         # The symmetric root: the signs of eigenvectors differ between processors.
