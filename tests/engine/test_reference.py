@@ -209,6 +209,17 @@ def test_who_lacks_a_value_is_drawn_at_random_where_few_do() -> None:
     assert often[4, 0] > 0.5
 
 
+def test_a_column_that_no_drawn_person_has_keeps_its_shape(clustered: list[RecordCells]) -> None:
+    cloud = reference._OneCloud(clustered, [len(site.counts) for site in clustered], 5)
+    known = cloud.cells.known.copy()
+    known[:, 0] = 0.0
+    drawn = reference._Draw(replace(cloud.cells, known=known), np.zeros_like(cloud._covariance), {})
+    cloud.draw = lambda _: drawn
+    with np.errstate(all="raise"):
+        cloud.fit(1)
+    assert cloud._shapes[0].std() == pytest.approx(1.0)
+
+
 def test_constant_columns_change_nothing(clustered: list[RecordCells]) -> None:
     def padded(x: np.ndarray) -> np.ndarray:
         return np.column_stack([x, np.full(len(x), 4.2)])

@@ -218,7 +218,7 @@ class Trial:
             counted = codec.decode(result.result)["extra"]["votes"]
             assert np.array_equal(counted.reshape(ROUNDS, -1), expected), after
         elif state is not None:
-            counted = codec.decode(state.state)["method"]["votes"]
+            counted = codec.decode(state)["method"]["votes"]
             assert np.array_equal(counted.reshape(ROUNDS, -1), expected), after
         self.check_views(row, found, parts)
         self.check_end(row, result)

@@ -304,9 +304,11 @@ class _OneCloud:
     def _shape(self, j: int, cells: _Cells) -> FloatArray:
         """Return quantiles of a column of cells, with one peak, about its mean."""
         known = cells.known[:, j]
+        if not known.any():
+            return np.zeros(_QUANTILES)
         used = known >= min(0.5, known.max())
         # Imputed records are at the mean.
-        values = (cells.X[used, j] - self._mean[j]) / np.maximum(known[used], _LEAST_SHARE)
+        values = (cells.X[used, j] - self._mean[j]) / known[used]
         return _one_peak_quantiles(values, (cells.weights * known)[used])
 
     def _settle(self, lost: FloatArray) -> None:
