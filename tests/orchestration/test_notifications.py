@@ -32,8 +32,12 @@ from fedclust_service.orchestration import principals, sessions
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.participation import exclude
 from fedclust_service.orchestration.rounds import close_round
-from fedclust_service.orchestration.sweeper import look_after_notifications, sweep
-from fedclust_service.store import Store
+from fedclust_service.orchestration.sweeper import (
+    look_after_notifications,
+    remove_sign_ins,
+    sweep,
+)
+from fedclust_service.store import Store, StoreFault
 from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
@@ -392,6 +396,18 @@ def test_without_a_channel_nothing_is_written(direct: DirectApi, clock: ManualCl
     look_after_notifications(direct.co)
     assert counts(direct) == {}
     assert direct.co.senders == ()
+
+
+def test_tidying_that_finds_nothing_does_not_end_a_full_disk(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    for _ in range(3):
+        direct.co.clock.check()
+        clock.advance(HOUR)
+    direct.store._health.write_ended(StoreFault.DISK_FULL)
+    look_after_notifications(direct.co)
+    remove_sign_ins(direct.co)
+    assert StoreFault.DISK_FULL in direct.store.faults
 
 
 def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(

@@ -15,6 +15,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.outcomes import (
     CANNOT_TELL,
+    _range_text,
     cluster_lines,
     estimate_text,
     outcome_sentences,
@@ -92,10 +93,18 @@ def test_a_cluster_has_the_same_lines_as_every_other() -> None:
     assert len(cluster_lines(found, without)) == len(cluster_lines(found, second))
     in_words = [line.text for line in cluster_lines(found, second) if line.what == "median"]
     assert in_words == [f"{estimate_text(second.median)}, within the cell 7 to 14"]
-    for many, cell in ((0.6, STAY.cells[0]), (0.1, STAY.cells[-2])):
-        told = [Estimate(value=each) for each in (many, 0.1, 0.1, 0.3)]
+    # An open cell is named if it holds the median for sure.
+    first_cell, last_cell = STAY.cells[0], STAY.cells[-2]
+    for most, least, said in (
+        (0, 0.51, f"within the cell {first_cell}"),
+        (0, 0.49, "–"),
+        (-1, 0.51, f"within the cell {last_cell}"),
+        (-1, 0.49, "–"),
+    ):
+        told = [Estimate(value=0.1, lower=0.0, upper=0.2)] * 4
+        told[most] = Estimate(value=0.6, lower=least, upper=0.7)
         lines = cluster_lines(found, without.model_copy(update={"shares": tuple(told)}))
-        assert f"within the cell {cell}" in [line.text for line in lines]
+        assert [line.text for line in lines if line.what == "median"] == [said]
     survival = outcome_result(RELAPSE, 1)
     named = [line.what for line in cluster_lines(survival, survival.clusters[0])]
     assert named == ["S(6)", "S(12)", "S(24)", "S(36)", "restricted mean"]
@@ -221,6 +230,18 @@ def test_the_summary_says_from_which_to_which_cluster_an_outcome_goes(facts: Fac
         assert f"from {shares[least][-1].text} in cluster" in line
         assert f"to {shares[greatest][-1].text} in cluster" in line
     assert outcome_summary(facts.result.model_copy(update={"outcomes": None})) == []
+
+
+def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
+    found = outcome_result(DECLARED[0], 3)
+    unknown = [own.model_copy(update={"shares": (UNKNOWN,) * 2}) for own in found.clusters[1:]]
+    one = found.model_copy(update={"clusters": (found.clusters[0], *unknown)})
+    text = cluster_lines(found, found.clusters[0])[-1].text
+    assert _range_text(one).endswith(
+        f": {text} in cluster 0 alone; this table cannot tell 2 of 3 clusters."
+    )
+    none = found.model_copy(update={"clusters": tuple(unknown)})
+    assert _range_text(none).endswith(f": {CANNOT_TELL}.")
 
 
 def test_the_profile_table_has_a_row_for_each_outcome(facts: Facts) -> None:

@@ -63,7 +63,7 @@ def show_result(shown: Facts) -> None:
 
 
 def script_facts(result: Result) -> dict[str, object]:
-    """Return what ``--json`` says of a result; null is what it does not have."""
+    """Return what ``--json`` says of a result: null, or an empty list, is what it does not have."""
     return {
         "clusters": len(result.centroids),
         "rounds": result.n_rounds,

@@ -59,8 +59,9 @@ from fedclust.schema.task import (
 _SLACK = 1e-9
 #: Columns or clusters that a warning names.
 _MOST_NAMED = 10
-#: At most this share of the persons are a small cluster, and less than this share of the mean
-#: squared distance from the centroid in any other is a point. Where steps are wide, several are.
+#: A cluster of at most this share of the persons is small. It is a point if its mean squared
+#: distance from the centroid is below this share of that of every other cluster. Where records are
+#: rounded to wide steps, several clusters may be points.
 _FEW, _EQUAL = 0.05, 0.01
 
 
@@ -538,12 +539,13 @@ def _number_warnings(
 
 
 def _small_warnings(sent: Sequence[Evaluation], config: RunConfig) -> Iterator[str]:
-    """Warn of small clusters that may be wrong values: all at one of several sites, or equal."""
-    if len(sent) < 2:
+    """Warn of small clusters that may be wrong values: at one of several sites, or at a point."""
+    if not sent:
         return
     counts = np.stack([each.counts for each in sent])
     persons = counts.sum(axis=0)
     alone = ((counts > 0).sum(axis=0) == 1) & (persons < 4 * config.policy.min_group_size)
+    alone &= len(sent) > 1
     spread = np.sum([each.costs for each in sent], axis=0) / np.maximum(persons, 1)
     equal = (persons <= _FEW * persons.sum()) & (np.sum([each.points for each in sent], axis=0) > 1)
     equal &= spread < _EQUAL * np.sort(spread[persons > 0])[:2][-1]

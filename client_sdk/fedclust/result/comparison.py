@@ -283,7 +283,7 @@ def _by_site(first: Facts, second: Facts, matched: Sequence[tuple[int, int]]) ->
 
 
 def comparison_sections(first: Facts, second: Facts) -> tuple[Section, ...]:
-    """Return the parts of a page that compares two results, as :func:`fedclust.result.sections`.
+    """Return the parts of a page that compares two results, as `result.page.sections` does.
 
     Raises
     ------

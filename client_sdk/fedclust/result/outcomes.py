@@ -160,11 +160,11 @@ def cluster_lines(found: OutcomeResult, own: OutcomeInCluster) -> tuple[Line, ..
 
 
 def _cell_of_median(found: OutcomeResult, own: OutcomeInCluster) -> str:
-    """Return the cell that holds the median; empty where nobody has a value."""
+    """Return the cell that holds the median; empty where it may be another one."""
     if own.median is not None and own.median.value is not None:
         return found.cells[bisect.bisect(found.edges or (), own.median.value)]
-    first, last = (own.shares[place].value or 0.0 for place in (0, -1))
-    return "" if first == last else found.cells[0 if first > last else -2]
+    sure = [place for place in (0, -1) if (own.shares[place].lower or 0.0) > 0.5]
+    return found.cells[0 if sure == [0] else -2] if sure else ""
 
 
 def cluster_table(found: OutcomeResult) -> tuple[list[str], list[list[object]]]:
@@ -191,7 +191,7 @@ def outcome_summary(result: Result) -> list[str]:
     for one in every:
         if one.outcomes is not None:
             lines = [_range_text(each) for each in one.outcomes.results if each.clusters]
-            described = ", as a description and not as groups" * (n_apart(one) == 0)
+            described = ", a description: no cluster stands apart" * (n_apart(one) == 0)
             k = one.outcomes.n_clusters
             head = f"Outcomes of the clusters{described} (K = {k}, 95 % intervals):"
             return [head, *lines] if lines else []
@@ -204,8 +204,11 @@ def _range_text(found: OutcomeResult) -> str:
     values = {k: x.estimate.value for k, x in enumerate(lines) if x.estimate is not None}
     known = [(value, k) for k, value in values.items() if value is not None]
     explained = ", the share without the event after this time" * (found.kind == "time")
-    ends = [f"{lines[k].text} in cluster {k}" for _, k in (min(known), max(known))] if known else []
-    said = f"from {' to '.join(ends)}" if ends else CANNOT_TELL
+    ends = dict.fromkeys([min(known), max(known)] if known else [])
+    said = " to ".join(f"{lines[k].text} in cluster {k}" for _, k in ends)
+    said = CANNOT_TELL if not said else f"from {said}" if len(ends) > 1 else f"{said} alone"
+    if 0 < len(known) < len(lines):
+        said += f"; this table cannot tell {len(lines) - len(known)} of {len(lines)} clusters"
     return f"{titled(found)}, {lines[0].what}{explained}: {said}."
 
 

@@ -166,7 +166,10 @@ def look_after_notifications(co: CoordinatorCore) -> None:
         for token, owner in co.store.read("sweep.tokens", lambda tx: tx.tokens.expiring(now, by)):
             commit(co, "sweep.token", functools.partial(_warn, token, owner))
     before = now - KEPT_FOR
-    if co.clock.settled:
+    # A write that has nothing to do would pass for a sign that a full disk can be written again.
+    if co.clock.settled and co.store.read(
+        "sweep.notifications", lambda tx: tx.notifications.to_remove(before)
+    ):
         co.store.run_tx("sweep.notifications", lambda tx: tx.notifications.remove(before))
 
 
@@ -175,7 +178,8 @@ def remove_sign_ins(co: CoordinatorCore) -> None:
     if co.clock.fault is ClockFault.DATABASE or not co.clock.settled:
         return
     before = co.clock.now() - sign_in.KEPT_FOR
-    co.store.run_tx("sweep.sign_ins", lambda tx: tx.sign_ins.remove(before))
+    if co.store.read("sweep.sign_ins", lambda tx: tx.sign_ins.to_remove(before)):
+        co.store.run_tx("sweep.sign_ins", lambda tx: tx.sign_ins.remove(before))
 
 
 def _warn(token: Token, owner: Principal, uow: UnitOfWork) -> None:

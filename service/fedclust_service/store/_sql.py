@@ -149,7 +149,7 @@ class Part(Generic[T]):
 def split(row: Sequence[Any], *parts: Part[Any]) -> list[Any]:
     """Return what the parts of a joined row make, in their selected order.
 
-    None for a part of which there is no row: its first column, a part of a key, is null.
+    None for a part without a row: its first column, which is never null in a row, is null.
     """
     found: list[Any] = []
     values = iter(row)

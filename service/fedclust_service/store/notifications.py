@@ -90,6 +90,11 @@ class Notifications(Repository):
         """Remove a taken row that nobody needs any more."""
         self._all(delete(tables.notifications).where(*_taken_by(notification_id, token)))
 
+    def to_remove(self, ended_before: datetime) -> bool:
+        """Whether there are rows for `remove`."""
+        query = select(_N.id).where(_N.ended_at < ended_before).limit(1)
+        return self._all(query).first() is not None
+
     def remove(self, ended_before: datetime) -> None:
         """Remove rows that ended before a time."""
         self._all(delete(tables.notifications).where(_N.ended_at < ended_before))

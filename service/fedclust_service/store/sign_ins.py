@@ -77,6 +77,11 @@ class SignIns(Repository):
         """End the sign-ins of all principals; return how many had not ended by then."""
         return self._end(_S.ends_at > at, at)
 
+    def to_remove(self, ended_before: datetime) -> bool:
+        """Whether there are rows for `remove`."""
+        query = select(_S.id).where(_S.ends_at < ended_before).limit(1)
+        return self._all(query).first() is not None
+
     def remove(self, ended_before: datetime) -> None:
         """Remove sign-ins whose latest end was before a time."""
         self._all(delete(tables.sign_ins).where(_S.ends_at < ended_before))
