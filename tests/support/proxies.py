@@ -169,7 +169,12 @@ def served(transport: httpx.BaseTransport) -> Iterator[str]:
         wbufsize = -1
 
         def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length)
+            if len(body) < length:
+                # The client was killed while it sent: this is no request yet.
+                self.close_connection = True
+                return
             request = httpx.Request(
                 self.command, f"{url}{self.path}", headers=dict(self.headers), content=body
             )
