@@ -66,14 +66,16 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/method_figures.py
 	$(BIN)/python docs/result_figures.py
 
-# The site that a coordinator serves at /help. Any warning of Sphinx or dead link is an error.
+# The site that a coordinator serves at /help, where wheels and images find it too. Any warning of
+# Sphinx or dead link is an error.
 # All pages are written anew: each has the menu, and Sphinx would leave pages that were removed.
+HELP := service/fedclust_service/http/help
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet
 docs-site: $(DEV_STAMP)
 	$(BIN)/python docs/method_figures.py
-	rm -rf build/help
-	$(SPHINX) --doctree-dir build/doctrees --builder html docs build/help
-	$(BIN)/python docs/check_site.py build/help
+	rm -rf $(HELP)
+	$(SPHINX) --doctree-dir build/doctrees --builder html docs $(HELP)
+	$(BIN)/python docs/check_site.py $(HELP)
 
 docs-pdf: $(DEV_STAMP)
 	$(SPHINX) --doctree-dir build/doctrees-pdf --builder singlehtml --tag print \
@@ -105,12 +107,13 @@ bench: $(DEV_STAMP)
 	done
 
 dist: $(DEV_STAMP)
-	rm -rf dist build/help build/doctrees
+	rm -rf dist build/doctrees
 	$(MAKE) docs-site
 	$(BIN)/python deploy/bundle.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(HELP) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache
 
 # --- the virtual environment ----------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """How fast the pages of the documentation open at a coordinator, in Chromium.
 
-It builds the site in `build/help`, starts a coordinator, and opens every page of `/help` five times
+It builds the site, starts a coordinator, and opens every page of `/help` five times
 in one browser, as somebody who reads several pages. The time is that of the load event: the page,
 its pictures, style sheets and scripts are there.
 
@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from _report import write  # noqa: E402
 from support.local_coordinator import local_coordinator  # noqa: E402
 
-SITE = ROOT / "build" / "help"
+SITE = ROOT / "service" / "fedclust_service" / "http" / "help"
 TIMES, REACH_MS, SHOWN = 5, 200, 10
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LOADED = "() => performance.getEntriesByType('navigation')[0].loadEventEnd"
@@ -61,7 +61,7 @@ def measure(browser: Browser, address: str, page: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="pages whose name contains this text")
-    parser.add_argument("--built", action="store_true", help="measure the site in build/help")
+    parser.add_argument("--built", action="store_true", help="measure the site that was built last")
     given = parser.parse_args()
     chromium = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if chromium is None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import uuid
@@ -38,8 +37,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The documentation site as built, and where the package has it for `/help`.
-SITE, PACKED_SITE = ROOT / "build" / "help", ROOT / "service/fedclust_service/http/help"
 #: The distributions of this repository in each bundle, with their extras.
 BUNDLES = {
     "site": ("fedclust",),
@@ -77,12 +74,7 @@ class Wheel:
 
 
 def build(out: Path) -> None:
-    """Build wheels and source distributions, with the documentation site."""
-    shutil.rmtree(PACKED_SITE, ignore_errors=True)
-    if SITE.is_dir():
-        shutil.copytree(SITE, PACKED_SITE)
-    else:
-        print(f"without documentation: there is no {SITE.relative_to(ROOT)}")
+    """Build wheels and source distributions, with the documentation site that was built last."""
     for project in (ROOT, ROOT / "client_sdk" / "fedclust_dual"):
         _run("-m", "build", "--outdir", str(out), str(project))
 

@@ -1,6 +1,6 @@
 """Check a built site: every link leads somewhere, and no page loads anything from elsewhere.
 
-``python docs/check_site.py build/help`` prints what is wrong and exits with 1. Links of text to
+``python docs/check_site.py SITE`` prints what is wrong and exits with 1. Links of text to
 other hosts are allowed: a reader decides to follow them.
 """
 

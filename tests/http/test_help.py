@@ -29,7 +29,7 @@ def visitor(
 ) -> Iterator[httpx.Client]:
     """Return a client of a coordinator with or without a built site."""
     built = request.getfixturevalue("site") if request.param else tmp_path / "absent"
-    monkeypatch.setattr(help_pages, "_PLACES", (tmp_path / "other", built))
+    monkeypatch.setattr(help_pages, "_SITE", built)
     with local_coordinator(tmp_path) as local:
         yield local.http()
 

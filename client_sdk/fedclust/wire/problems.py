@@ -17,7 +17,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "unauthenticated": (401, "A valid token is needed"),
     "forbidden": (403, "This token's role may not do this"),
     "not-addressed": (403, "This round does not address this site"),
-    "not-found": (404, "Nothing here that this token may see"),
+    "not-found": (404, "Not found"),
     "method-not-allowed": (405, "This path does not take that method"),
     "not-acceptable": (406, "No representation that the client accepts"),
     "request-timeout": (408, "The request took too long to arrive"),

@@ -111,6 +111,7 @@ class AuditSearch:
 PERMISSIONS: dict[str, frozenset[Role]] = {
     "admin.read": frozenset({Role.OPERATOR}),
     "metrics.read": frozenset({Role.OPERATOR}),
+    "database.back_up": frozenset({Role.OPERATOR}),
     "principal.create": frozenset({Role.OPERATOR}),
     "principal.change": frozenset({Role.OPERATOR}),
     "site.read": frozenset({Role.OPERATOR, Role.ANALYST}),

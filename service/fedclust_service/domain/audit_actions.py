@@ -68,7 +68,8 @@ AUDIT_ACTIONS: dict[str, str] = {
     "sign_in.created": "Somebody signed in with a browser.",
     "sign_in.ended": "Somebody signed out.",
     "sign_in.all_ended": "All sign-ins of an account were ended, or after a restore all there are.",
-    "database.backed_up": "``fedclust-service backup`` copied the database.",
+    "database.backed_up": "``fedclust-service backup``, or an operator in the browser, copied the "
+    "database.",
     "audit.verified": "Somebody verified the audit trail; ``faults`` counts what was wrong.",
     "database.restored": "``fedclust-service restore`` restored a copy.",
     "clock.accepted": "The coordinator was started with ``--accept-clock``.",

@@ -1,4 +1,4 @@
-"""``/help``: the documentation site, as ``make docs-site`` built it, from the package."""
+"""``/help``: the documentation site, as ``make docs-site`` built it in this package."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from starlette.staticfiles import StaticFiles
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.errors import show_http_error, show_refusal
 
-#: In a checkout, what was built last; in the package, what `make dist` put there.
-_PLACES = (
-    Path(__file__).parents[3] / "build" / "help",
-    Path(__file__).parent / "help",
-)
+_SITE = Path(__file__).parent / "help"
 #: Everything comes from this coordinator; the site's build leaves no script or style in a page.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -28,8 +24,8 @@ _POLICY = (
 )
 _ABSENT = Refusal(
     "not-found",
-    "This coordinator was installed without its documentation. In a checkout of fedclust, "
-    "`make docs-site` builds it, and `make dist` packs it into the wheel. Then restart.",
+    "This coordinator was installed without its documentation. Run `make docs-site` in the clone "
+    "of fedclust, install again, and restart.",
 )
 
 
@@ -44,7 +40,7 @@ class _HelpFiles(StaticFiles):
 
 def site_folder() -> Path | None:
     """Return where the built site is; None if this installation has none."""
-    return next((place for place in _PLACES if (place / "index.html").is_file()), None)
+    return _SITE if (_SITE / "index.html").is_file() else None
 
 
 def routes(folder: Path | None) -> list[BaseRoute]:

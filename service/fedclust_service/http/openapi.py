@@ -32,12 +32,18 @@ Clustering across organisations that may not pool their data. Sites keep their r
 summaries; this coordinator stores each of them, aggregates a round when its sites have answered,
 and hands out the next.
 
-Errors are RFC 9457 problem documents; `type` is stable:
+**Try this first.** Press *Authorize* and paste your token. Then open `GET /v1/whoami` below, press
+*Try it out* and *Execute*: the answer says who you are. `GET /v1/sessions` lists your sessions.
+With curl: `curl -H "Authorization: Bearer $TOKEN" ADDRESS/v1/whoami`.
 
-{problems}
-
+Errors are RFC 9457 problem documents. The schema *Problem*, at the end, lists their types.
 Arrays are nested lists in JSON. In `{binary}` they are maps `dtype`, `shape`, `data` with raw
 little-endian bytes. Lists take `limit` and `cursor` and answer `items` and `next`.
+"""
+_PROBLEMS = """\
+An RFC 9457 problem document. `type` is stable and one of:
+
+{problems}
 """
 _TAGS = {
     "about": "The caller, and what methods compute and disclose.",
@@ -66,7 +72,7 @@ def build_description(app: FastAPI) -> dict[str, Any]:
         title=app.title,
         version=app.version,
         summary="The coordinator's HTTP interface, version 1.",
-        description=_DESCRIPTION.format(problems="\n".join(lines), binary=BINARY),
+        description=_DESCRIPTION.format(binary=BINARY),
         servers=[{"url": "/", "description": "This coordinator."}],
         contact={"name": "The operator of this coordinator"},
         separate_input_output_schemas=False,
@@ -79,6 +85,7 @@ def build_description(app: FastAPI) -> dict[str, Any]:
     derived, names = _schemas()
     parts = document["components"]
     parts["schemas"] = dict(sorted((of_routes | derived).items()))
+    parts["schemas"]["Problem"]["description"] = _PROBLEMS.format(problems="\n".join(lines))
 
     def described(method: AnyMethod) -> list[dict[str, Any]]:
         return [

@@ -18,6 +18,7 @@ from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
 from fedclust_service.domain.overview import Attendance, Attention, Standing
+from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.attention import (
@@ -29,8 +30,9 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_of, page_size, read_cursor, row_number
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.orchestration.shown import show
-from fedclust_service.orchestration.unit_of_work import reads
-from fedclust_service.store import Tx
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit, reads
+from fedclust_service.store import StoreError, Tx
+from fedclust_service.store import backup as copies
 
 
 class AdminSite(Model):
@@ -172,6 +174,26 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
         )
 
     return co.store.read("admin.overview", work)
+
+
+def back_up(co: Coordinator, actor: Actor, url: str, folder: Path) -> Path:
+    """Copy the SQLite database to a new file of ``folder``, and record it (operators).
+
+    The file's name has the time. Refusal ``unavailable`` if the database cannot be copied.
+    """
+    require(actor, "database.back_up")
+    target = folder / f"fedclust-{co.clock.now():%Y-%m-%dT%H%M%SZ}.db"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        made = copies.backup(url, target)
+    except (OSError, StoreError) as error:
+        raise Refusal("unavailable", f"No backup was made: {error}.") from error
+
+    def note(uow: UnitOfWork) -> None:
+        uow.audit(actor, BACKED_UP, "database", backup=made.sha256, bytes=made.size)
+
+    commit(co, "database.back_up", note)
+    return target
 
 
 def _bytes_of(backup: AuditEntry) -> int | None:

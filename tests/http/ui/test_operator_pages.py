@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from html import unescape
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -15,6 +16,7 @@ from fedclust_service.http.ui import audit_pages
 from fedclust_service.http.ui.overview_pages import matters
 from fedclust_service.orchestration.audit.trail import verify_audit
 from fedclust_service.orchestration.sweeper import sweep
+from fedclust_service.store.backup import restore
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.damage import change_stored
@@ -285,6 +287,31 @@ def test_the_overview_says_what_needs_attention_and_where_to_solve_it(
     # The test's coordinator runs no threads.
     assert "A background thread has ended" in shown
     assert "free on the disk" in shown.lower()
+
+
+def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
+    place: Place, operator: Reader, tmp_path: Path
+) -> None:
+    shown = operator.open("/ui/overview")
+    assert "First steps (2 of 5)" in shown  # Sites and an analyst are registered.
+    assert "none yet" in shown
+    for reader in (place.readers["ada"], place.readers["north"]):
+        assert reader.post("/ui/overview/backup").status_code == 403
+    assert operator.post("/ui/overview/backup", csrf="other").status_code == 403
+    assert place.entries("database.backed_up") == []
+    done = operator.post("/ui/overview/backup")
+    assert done.headers["Location"] == "/ui/overview?notice=backed-up"
+    (entry,) = place.entries("database.backed_up")
+    assert entry["actor"] == "operator:operator"
+    assert "First steps (3 of 5)" in operator.open("/ui/overview")
+    (copy,) = (place.local.settings.data_dir / "backups").iterdir()
+    assert copy.stat().st_mode & 0o077 == 0
+    restored = restore(copy, f"sqlite:///{tmp_path / 'fedclust.db'}")
+    assert restored.sha256 == entry["details"]["backup"]
+    # The same second: the copy that is there stays.
+    again = operator.post("/ui/overview/backup")
+    assert again.status_code == 503
+    assert "No backup was made" in again.text
 
 
 def test_every_kind_of_attention_has_a_sentence() -> None:

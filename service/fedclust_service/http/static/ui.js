@@ -72,6 +72,20 @@ function filters(root) {
   }
 }
 
+// Buttons that copy the text of an element of their section.
+function copies(root) {
+  for (const button of root.querySelectorAll("button[data-copy]:not([data-ready])")) {
+    if (navigator.clipboard === undefined) continue; // Browsers have it on secure pages only.
+    button.dataset.ready = "";
+    button.closest(".scripted").hidden = false;
+    const copied = button.closest("section").querySelector(button.dataset.copy);
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(copied.textContent);
+      button.textContent = "Copied";
+    });
+  }
+}
+
 // Of a pasted table only the line with the names stays: rows must not leave the browser.
 function firstLine(event) {
   if (!event.target.matches("textarea[data-first-line]")) return;
@@ -93,6 +107,7 @@ function prepare(root) {
   localTimes(root);
   sortable(root);
   filters(root);
+  copies(root);
 }
 
 function say(text, ...more) {

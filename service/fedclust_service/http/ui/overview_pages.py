@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 from starlette.responses import Response
 
-from fedclust_service.domain.access import require
+from fedclust_service.domain.access import Role, require
 from fedclust_service.domain.notification import Channel
 from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http.readiness import REASONS, faults
 from fedclust_service.http.ui.address import account_path
-from fedclust_service.http.ui.page_request import PageRequest, get
-from fedclust_service.orchestration import admin
+from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.orchestration import admin, principals
 
 _SESSION = "/ui/sessions/{subject}"
 _ACCOUNT = "{account}"
@@ -152,6 +152,18 @@ _WORDS: Mapping[AttentionKind, Matter] = MappingProxyType(
         ),
     }
 )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a coordinator's first days; ``where`` is the page on which it is taken."""
+
+    done: bool
+    what: str
+    to_do: str
+    where: str | None = None
+
+
 _CHANNELS = {Channel.EMAIL.value: "by e-mail", Channel.WEBHOOK.value: "to the webhook"}
 
 
@@ -181,6 +193,51 @@ def _matter(item: Attention) -> Matter:
     return replace(words, what=what, where=where or None, at=at, detail=item.detail)
 
 
+def _first_steps(page: PageRequest, backed_up: bool) -> tuple[Step, ...]:
+    """Return what a new coordinator needs before hospitals depend on it."""
+    settings = page.service.settings
+
+    def registered(role: Role) -> bool:
+        return bool(principals.list_principals(page.co, page.actor, role, limit=1).items)
+
+    return (
+        Step(
+            page.request.url.scheme == "https",
+            "Encrypt connections (TLS)",
+            "You reached this page without TLS. Set --tls-cert and --tls-key, or put a proxy in "
+            "front and name it with --behind-proxy.",
+        ),
+        Step(
+            registered(Role.SITE),
+            "Register the sites",
+            "Each hospital gets an account and a token.",
+            "/ui/register/sites",
+        ),
+        Step(
+            registered(Role.ANALYST),
+            "Register an analyst",
+            "Analysts create sessions and read their results.",
+            "/ui/register/analysts",
+        ),
+        Step(
+            backed_up,
+            "Back up the database",
+            "Press “Back up now” below, and have fedclust-service backup run every day.",
+        ),
+        Step(
+            settings.smtp_host is not None or settings.webhook_url is not None,
+            "Get a message when something is wrong",
+            "Set --smtp-host for e-mail, or --webhook-url.",
+        ),
+    )
+
+
+def _back_up(page: PageRequest) -> Response:
+    settings = page.service.settings
+    admin.back_up(page.co, page.actor, settings.store_url, settings.data_dir / "backups")
+    return page.redirect("/ui/overview", "backed-up")
+
+
 def _overview(page: PageRequest) -> Response:
     require(page.actor, "admin.read")
     found = admin.overview(page.co, page.actor, page.service.settings.data_dir)
@@ -189,8 +246,11 @@ def _overview(page: PageRequest) -> Response:
         "overview.html",
         overview=found,
         concerns=matters(found.attention, reasons),
+        steps=_first_steps(
+            page, found.last_backup_at is not None or found.versions.database == "postgresql"
+        ),
         ready=not reasons,
     )
 
 
-ROUTES = (get("/overview", _overview),)
+ROUTES = (get("/overview", _overview), post("/overview/backup", _back_up))
