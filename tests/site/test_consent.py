@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,11 +109,11 @@ def test_the_text_names_analyst_and_purpose(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    said = " ".join(shown(capsys, request()).split())
+    said = " ".join(shown(capsys, request(), full=True).split())
     assert "4 x 8" in said
     assert "K x d" not in said
     windows = {"algorithm": "overlap_oneshot", "policy": {"missing": "mask"}, "config": {}}
-    assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows)).split())
+    assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows), full=True).split())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,19 @@ def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any
     by_heading = dict(terms.sections())
     assert set(dict(asked.sections())) - set(by_heading) == {"read as", "rounded to"}
     assert by_heading["purpose"] == (asked.definition.purpose,)
-    assert by_heading["leaves"][1].startswith("  ")
+    assert by_heading["fields"][1].startswith("  ")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_steward_signs_one_page_of_350_words(several: bool) -> None:
+    config = {"n_clusters": [2, 3, 4], "stability": 100} if several else {"n_clusters": 4}
+    asked = request(config=config, purpose="Which types of patients do four hospitals share?")
+    page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
+    body = page.split("<body>")[1].split('<h1 class="annex">')[0]
+    assert len(re.sub(r"<[^>]*>", " ", body).split()) <= 350
+    for phase in asked.phases:
+        for line in phase.discloses:
+            assert line.meaning not in body
 
 
 def test_every_letter_that_the_options_know_gets_its_number(
@@ -171,7 +184,7 @@ def test_every_letter_that_the_options_know_gets_its_number(
     )
     method = dataclasses.replace(asked.plan.method, phases=phases)
     plan = dataclasses.replace(asked.plan, method=method)
-    said = " ".join(shown(capsys, dataclasses.replace(asked, plan=plan)).split())
+    said = " ".join(shown(capsys, dataclasses.replace(asked, plan=plan), full=True).split())
     assert "4 x 16" in said
     assert "x B" not in said
 
@@ -239,6 +252,7 @@ def test_the_text_warns_if_there_is_no_protection(capsys: pytest.CaptureFixture[
     said = " ".join(shown(capsys, asked).split())
     assert "The coordinator can compute single records from what you send" in said
     assert "groups of at least" not in said
+    assert "numbers computed from exact rows" in said
 
 
 def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:

@@ -70,7 +70,8 @@ def test_the_page_says_all_that_the_terminal_says_and_the_sites_figures(tmp_path
         "What was sent cannot be recalled",
     ):
         assert text in page.text
-    body = page.text.split("What is asked")[1]
+    body = page.text.split("Annex")[1]
+    assert "What an approval covers" in body
     for option in ("--code", "--name", "--min-group-size"):
         assert option not in body
     assert "two sites" not in body
@@ -106,7 +107,7 @@ def test_settings_stand_at_the_end_and_terms_read_as_sentences(tmp_path: Path) -
     assert "max_rounds: 4" in technical
     assert "tol:" not in before
     assert "max_rounds" not in before
-    covered = before.split("What an approval covers")[1].split("Decision")[0]
+    covered = before.split("What an approval covers")[1].split("This site's own figures")[0]
     assert "Each row counts as a person." in covered
     assert "express consent" not in covered
     assert not re.search(r"\b(yes|no)\b", covered.replace("no longer", ""))

@@ -13,9 +13,11 @@ from itertools import groupby
 
 from fedclust import engine
 from fedclust.definition import plan_of
-from fedclust.engine import Plan
+from fedclust.engine import Plan, evidence, resampling
+from fedclust.engine.plan import sends_cells
+from fedclust.engine.record_cells import N_CELLS
 from fedclust.methods.common.description import counted
-from fedclust.numeric.gower import N_CELLS
+from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import named_values, outcome_details
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
@@ -23,6 +25,19 @@ from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.models import Definition, SessionInfo
 
+#: Headings of what a steward reads before the decision; all others stand in an annex.
+SHORT = (
+    "purpose",
+    "asked by",
+    "terms",
+    "this site",
+    "warning",
+    "leaves",
+    "points",
+    "protection",
+    "remains",
+    "afterwards",
+)
 #: Headings of lines that only experts need, with what they say.
 TECHNICAL = {
     "options": "options of the method",
@@ -38,8 +53,8 @@ COORDINATOR_LEARNS = (
 
 #: What the sums of a round are where centroids hold medians.
 _CODES = (
-    f"The sum of each column over these. A number is {N_CELLS} columns: how many of these lie "
-    f"above each of {N_CELLS} equal parts of its range."
+    f"The sum of each column over these. A number is {N_PARTS} columns: how many of these lie "
+    f"above each of {N_PARTS} equal parts of its range."
 )
 
 #: What a field can identify without protection; what methods say of it is about groups.
@@ -112,9 +127,9 @@ class SessionTerms:
             )
         counted = self.plan.outcomes != ()
         return (
-            f"Everything that leaves{', except counts of outcomes,' * counted} is computed from a "
-            f"table of groups of at least {self.p} similar persons; what leaves shows nothing "
-            "finer, whoever asks, in any number of rounds and sessions. "
+            f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than "
+            f"groups of at least {self.p} similar persons, whoever asks, in any number of rounds "
+            "and sessions. "
             + "Counts of outcomes have random noise, and points limit how many leave. " * counted
             + "Rows, labels and identifiers never leave."
         )
@@ -183,27 +198,20 @@ class SessionTerms:
         if full or policy.dissimilarity != "euclidean":
             yield "distance", dissimilarity_text(policy, definition.features)
         yield from self._warning_lines()
-        for place, phase in enumerate(self.phases):
-            heading = "leaves" if place == 0 else ""
-            yield (
-                heading,
-                f"{phase.name}: {phase.summary}{'' if full else self._fields(phase)}",
-            )
-            for line in phase.discloses if full else ():
-                yield "", f"  {line.field}, {line.shape}: {line.meaning}"
+        for place, line in enumerate(self._leaves_lines()):
+            yield "leaves" if place == 0 else "", line
         if full:
+            yield from self._field_lines()
             yield from self._identifies()
         yield "protection", self.promise
         for place, note in enumerate(self.notes):
             yield "remains" if place == 0 else "", note
         if full:
-            yield (
-                "afterwards",
-                "What was sent cannot be recalled; withdrawing stops what has not been sent.",
-            )
-            who = "The analyst, the coordinator's operators and the session's sites"
-            yield "", f"{who} get the result."
-            yield "", "How long submissions are kept: ask the coordinator's operator."
+            stop = f"fedclust approve {self.session} --withdraw, or fedclust leave"
+            yield "afterwards", f"To stop, run {stop}: nothing more is sent."
+            yield "", "What was sent cannot be recalled and counts."
+            yield "", "The analyst, the coordinator's operators and the sites get the result."
+            yield "", "The operators say how long submissions are kept."
             yield "options", named_values(definition.config)
             yield "policy", named_values(policy.model_dump())
             yield "seed", str(definition.seed)
@@ -236,6 +244,34 @@ class SessionTerms:
         """Yield what is allowed but probably a mistake."""
         yield from ()
 
+    def _leaves_lines(self) -> Iterator[str]:
+        """Yield what leaves, in plain words: at most five lines."""
+        phases = {phase.name for phase in self.phases}
+        if not self.protection_none:
+            yield (
+                f"First the site forms groups of at least {self.p} similar persons, each with one "
+                "record: in each column the middle value, rounded, or the commonest level."
+            )
+        what = "exact rows" if self.protection_none else "these records"
+        yield f"In each round: numbers computed from {what}, such as sums, counts and means."
+        if evidence.NAME in phases:
+            cells = f", and sizes and values of up to {N_CELLS} cells of {what}"
+            more = cells if sends_cells(self.plan) else ""
+            yield f"At the end: sizes of the clusters and how clear they are{more}."
+        if resampling.NAME in phases:
+            yield "Counts of persons together in clusters of resampled data."
+        if self.plan.outcomes:
+            names = ", ".join(each.name for each in self.plan.outcomes)
+            noise = "exactly" if self.protection_none else "each with random noise"
+            yield f"Once: counts of {names} by cluster, {noise}."
+
+    def _field_lines(self) -> Iterator[tuple[str, str]]:
+        """Yield every field that leaves, by phase."""
+        for place, phase in enumerate(self.phases):
+            yield "fields" if place == 0 else "", f"{phase.name}: {phase.summary}"
+            for line in phase.discloses:
+                yield "", f"  {line.field}, {line.shape}: {line.meaning}"
+
     def _identifies(self) -> Iterator[tuple[str, str]]:
         """Yield what the fields can identify, each text once with the fields that it is about."""
         about = (
@@ -253,14 +289,6 @@ class SessionTerms:
         for text, by_phase in fields.items():
             named = (f"{', '.join(names)} ({phase})" for phase, names in by_phase.items())
             yield "", f"  {'; '.join(named)}: {text}"
-
-    def _fields(self, phase: Phase) -> str:
-        """Return the fields of a phase and how many numbers each has."""
-        short = []
-        for line in phase.discloses:
-            shape = re.sub("one number|(?<=.) numbers?", "", line.shape)
-            short.append(f"{line.field.rpartition('.')[2]} {shape}".strip())
-        return f" ({', '.join(short)})"
 
     def _shape(self, shape: str) -> str:
         """Return the shape of a field with the session's numbers for its letters (K, d, ...)."""
@@ -309,6 +337,6 @@ def feature_text(feature: Feature | Outcome) -> str:
 def _shape_numbers(plan: Plan) -> dict[str, str]:
     """Return the session's numbers for the letters in the shapes of fields."""
     columns = plan.columns
-    codes = sum(N_CELLS if column.kind == "numeric" else 1 for column in columns)
+    codes = sum(N_PARTS if column.kind == "numeric" else 1 for column in columns)
     numbers = {"d": str(len(columns)), "D": str(codes)}
     return {**numbers, **plan.options.shape_numbers}

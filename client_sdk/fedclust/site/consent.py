@@ -187,7 +187,14 @@ class ConsentRequest(SessionTerms):
             if figures.distance_sd is None
             else f", half of them within {figures.distance_sd:.2f} sd of their record"
         )
-        yield (f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}.")
+        larger = (
+            f" Groups of fewer than {2 * self.groups_of} cannot be split; missing values make "
+            "them larger."
+        )
+        yield (
+            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}."
+            f"{larger if largest > smallest else ''}"
+        )
         if self.p > self.groups_of:
             yield (
                 f"This session gets records of at least {self.p} persons. Other sessions get "
@@ -199,8 +206,8 @@ class ConsentRequest(SessionTerms):
         said = ""
         if listed:
             more = len(listed) - _MOST_COLUMNS
-            rest = f" and {more} columns more (fedclust check)" if more > 0 else ""
-            said = "Persons in groups of one value, which whoever knows the group knows: "
+            rest = f" and {more} columns more" if more > 0 else ""
+            said = "Persons in groups that share one value, which whoever knows the group knows: "
             said += f"{', '.join(listed[:_MOST_COLUMNS])}{rest}. "
         yield said + "Sensitive and rare traits should be outcomes."
 

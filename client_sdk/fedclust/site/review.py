@@ -11,7 +11,7 @@ from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.durable_files import write_atomically
 from fedclust.errors import writing
 from fedclust.result.markup import html_document, html_table
-from fedclust.result.session_terms import TECHNICAL, feature_text
+from fedclust.result.session_terms import SHORT, TECHNICAL, feature_text
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
 
@@ -30,7 +30,8 @@ margin-top:3rem;break-inside:avoid}
 @media screen and (prefers-color-scheme:dark){:root{color-scheme:dark}
 body{color:#ddd;background:#16181b}th,td{border-color:#3a3d42}thead th{border-color:#666}
 h2{border-color:#444}caption{color:#aaa}.warning{background:#33240f}}
-@media print{.sign{margin-top:4rem}table,code{font-size:inherit}h2{font-size:1rem}}
+@media print{.sign{margin-top:2rem}.annex{break-before:page}
+table,code{font-size:inherit}h2{font-size:1rem}}
 """
 #: Terms of an approval as rows of a table. A value without an entry is shown as it is.
 _TERMS = {
@@ -142,19 +143,21 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
     """Return the consent screen in full, the site's own figures, and lines to sign, as HTML."""
     definition = request.definition
     written = (
-        f"What session {request.session} asks of {request.site}. Written at {now:%Y-%m-%d %H:%M} "
-        "UTC by fedclust at this site; nothing was sent. The end of the page explains its words."
+        f"What session {request.session} asks of {request.site}. Written {now:%Y-%m-%d %H:%M} "
+        "UTC; nothing was sent. The annex lists every field."
     )
     body = "".join(
         [
             f"<h1>{escape(definition.title or request.session)}</h1>",
             f"<p>{escape(written)}</p>",
             _code_line(request),
-            "<h2>What is asked</h2>",
-            _consent_lines(request),
-            _own_figures(request),
-            _covered(request),
+            _consent_lines(request, short=True),
             _decision(request),
+            '<h1 class="annex">Annex</h1>',
+            _covered(request),
+            _own_figures(request, now),
+            "<h2>Everything that is asked</h2>",
+            _consent_lines(request, short=False),
         ]
     )
     body += _words(body) + _technical(request)
@@ -176,12 +179,12 @@ def _code_line(request: ConsentRequest) -> str:
     return f'<p class="code">Approval code <b>{code[:LEAST_DIGITS]}</b>{code[LEAST_DIGITS:]}</p>'
 
 
-def _consent_lines(request: ConsentRequest) -> str:
-    """Return the same lines as the terminal shows, grouped by their headings."""
+def _consent_lines(request: ConsentRequest, *, short: bool) -> str:
+    """Return lines of the consent screen by heading: those in short, or all others."""
     warned = ' class="warning"'
     parts = []
     for heading, lines in request.sections():
-        if heading in TECHNICAL:
+        if heading in TECHNICAL or (heading in SHORT) is not short:
             continue
         shown = "".join(f"<p{_depth(line)}>{escape(line.strip())}</p>" for line in lines)
         mark = warned if heading == "protection" and request.protection_none else ""
@@ -193,7 +196,7 @@ def _depth(line: str) -> str:
     return ' class="deep"' if line.startswith(" ") else ""
 
 
-def _own_figures(request: ConsentRequest) -> str:
+def _own_figures(request: ConsentRequest, now: datetime) -> str:
     counts: list[list[object]] = [
         ["persons who take part", request.persons],
         ["range that joining declares", request.size_band],
@@ -208,7 +211,8 @@ def _own_figures(request: ConsentRequest) -> str:
             counts.append(["half of the persons are nearer to their group's record than", near])
         by_column = _by_column(found)
     table = html_table(
-        "They stay at this site, may change with a new row, and are not part of the code.",
+        f"Of {now:%Y-%m-%d}. They stay at this site, may change with a new row, and are not part "
+        "of the code.",
         ["", ""],
         counts,
         text=(1,),
@@ -254,9 +258,8 @@ def _decision(request: ConsentRequest) -> str:
     lines = "".join(f"<div>{each}</div>" for each in ("name", "role", "date", "signature"))
     return (
         "<h2>Decision</h2><p>☐ approved &nbsp; ☐ not approved</p>"
-        f"<p>An approval is recorded at this site with <code>{escape(command)}</code>, "
-        "which asks for the approval code at the top. The same command takes it back."
-        f'</p><div class="sign">{lines}</div>'
+        f"<p>To record it at this site: <code>{escape(command)}</code>, with the approval code.</p>"
+        f'<div class="sign">{lines}</div>'
     )
 
 

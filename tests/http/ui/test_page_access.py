@@ -80,6 +80,7 @@ EXPECTED: dict[str, PageAccess] = {
     "GET /sign-in": _EVERYBODY,
     "GET /account": _EVERYBODY,
     "GET /overview": _OPERATORS,
+    "POST /overview/backup": _OPERATORS,
     "GET /audit": _OPERATORS,
     "POST /audit/verification": _OPERATORS,
     "GET /compare": _EVERYBODY,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from markupsafe import Markup
 from starlette.responses import Response
 
-from fedclust.result.session_terms import TECHNICAL, SessionTerms, session_terms
+from fedclust.result.session_terms import SHORT, TECHNICAL, SessionTerms, session_terms
 from fedclust.wire.models import Definition, SessionInfo
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
@@ -38,7 +38,8 @@ def _consent(page: PageRequest) -> Response:
         info=info,
         terms=terms,
         own=own,
-        sections=[pair for pair in shown if pair[0] not in TECHNICAL],
+        short=[pair for pair in shown if pair[0] in SHORT],
+        annex=[pair for pair in shown if pair[0] not in {*SHORT, *TECHNICAL}],
         technical=[(TECHNICAL[name], lines) for name, lines in shown if name in TECHNICAL],
         address=_address(page),
     )
