@@ -14,6 +14,7 @@ from fedclust.client import Client
 from fedclust.site.backup import back_up, restore
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
+from fedclust.site.progress import Progress
 from fedclust.site.state import SiteState
 from support.consortium import Consortium
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
@@ -30,6 +31,22 @@ def frame(name: str, *people: range) -> pd.DataFrame:
     numbers = [number for each in people for number in each]
     rows = pd.DataFrame(ROWS[name][numbers], columns=["x0", "x1"])
     return rows.assign(patient=[f"{name}-{number}" for number in numbers])
+
+
+def refused(site: Site, session: str, rows: pd.DataFrame, why: str) -> tuple[str, int, str]:
+    """Return the table, number and head that a refused site is told to have accepted.
+
+    A site that joins would wait for the others for ever: the test fails at its first event.
+    """
+
+    def joined(_: Progress) -> None:
+        pytest.fail("the coordinator accepted the state")
+
+    with pytest.raises(errors.TableChanged, match=why) as found:
+        site.participate(session, rows, person="patient", consent=True, on_progress=joined)
+    asked = ASKED.search(str(found.value))
+    assert asked is not None
+    return asked[1], int(asked[2]), asked[3]
 
 
 def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
@@ -57,18 +74,12 @@ def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
         restored = CohortStore(state).records()
         consortium.create("third", 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
         mine = frame(ME, range(60), range(80, 110))
-        with (
-            Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory) as site,
-            pytest.raises(errors.TableChanged, match="newer state") as refused,
-        ):
-            site.participate("third", mine, person="patient", consent=True)
+        with Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory) as site:
+            table, number, head = refused(site, "third", mine, "newer state")
         with consortium.analyst() as analyst:
             joined = {each.name: each.state for each in analyst.session("third").sites}
         assert joined[ME] == "invited"
 
-        asked = ASKED.search(str(refused.value))
-        assert asked is not None
-        table, number, head = asked[1], int(asked[2]), asked[3]
         with Client(local.base_url, local.operator_token) as operator:
             (before,) = operator.site_tables(ME)
             # Restoring is a change too, and the newcomers are the next one.
@@ -103,15 +114,11 @@ def test_all_state_is_lost_and_the_operator_accepts_a_further_grouping(
             consortium.create(session, 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
         consortium.run("first", rows, states, person="patient")
         state.directory.rename(tmp_path / "lost")
-        site = Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory)
-        with site:
+        with Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory) as site:
             for _ in range(2):
-                with pytest.raises(errors.TableChanged, match="lost without a backup") as refused:
-                    site.participate("second", rows[ME], person="patient", consent=True)
-        asked = ASKED.search(str(refused.value))
-        assert asked is not None
+                told = refused(site, "second", rows[ME], "lost without a backup")
         with Client(local.base_url, local.operator_token) as operator:
-            operator.accept_table(ME, asked[1], int(asked[2]), asked[3])
+            operator.accept_table(ME, *told)
             assert len(list(operator.site_tables(ME))) == 2
         consortium.run("second", rows, states, person="patient")
     events = [line for line in Ledger(state).events() if line["event"].startswith("table ")]
