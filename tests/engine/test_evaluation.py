@@ -358,12 +358,13 @@ def test_a_small_cluster_at_one_point_is_warned_of(width: float, kind: Any, *, w
     config = config_of(
         OPTIONS, features=(Feature(name="x0", kind=kind), Feature(name="x1", kind=kind))
     )
-    outcome = _outcome(sites, np.array([[0.0, 0.0], X[0, 0]]), config)
+    # Not at the point, as a class of `mixture`.
+    centroids = np.array([[0.0, 0.0], X[0, 0] + 0.5])
 
     said = "all at one point: cluster 1 (15 persons)."
-    assert any(said in text for text in outcome.warnings) == (warns and kind == "numeric")
-    alone = _outcome({"a": weighted(np.concatenate(X))}, np.array([[0.0, 0.0], X[0, 0]]), config)
-    assert any(said in text for text in alone.warnings) == (warns and kind == "numeric")
+    for each in (sites, {"a": weighted(np.concatenate(X))}):
+        warned = any(said in text for text in _outcome(each, centroids, config).warnings)
+        assert warned == (warns and kind == "numeric")
 
 
 def test_a_table_tells_nothing_finer_than_its_groups() -> None:

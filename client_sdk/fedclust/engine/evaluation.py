@@ -59,9 +59,9 @@ from fedclust.schema.task import (
 _SLACK = 1e-9
 #: Columns or clusters that a warning names.
 _MOST_NAMED = 10
-#: A cluster of at most this share of the persons is small. It is a point if its mean squared
-#: distance from the centroid is below this share of that of every other cluster. Where records are
-#: rounded to wide steps, several clusters may be points.
+#: A cluster of at most this share of the persons is small. It is a point if the variance of its
+#: records is below this share of that of every other cluster. Where records are rounded to wide
+#: steps, several clusters may be points.
 _FEW, _EQUAL = 0.05, 0.01
 
 
@@ -367,12 +367,8 @@ def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None
     check_sizes(payload.counts, config)
     _refuse(payload.points > payload.counts, "points", "there are more groups than persons")
     _refuse((payload.points > 0) != (payload.counts > 0), "points", "groups have persons")
-    sums = {
-        "costs": payload.costs,
-        "distances": payload.distances,
-        "silhouettes": payload.silhouettes,
-    }
-    for name, values in sums.items():
+    for name in ("costs", "distances", "silhouettes"):
+        values = getattr(payload, name)
         check_shape(values, (n_clusters,), f"/{name}")
         check_empty(payload.counts, values, f"/{name}")
     # Cauchy-Schwarz: a sum of n terms is at most the root of n times the sum of their squares.
@@ -474,7 +470,7 @@ def aggregate(
         warnings=(
             *_resolution_warnings(raw, centroids, list(sent.values()), config),
             *_number_warnings(raw, list(sent.values()), len(contributions), config),
-            *_small_warnings(list(sent.values()), config),
+            *_small_warnings(sent, config),
             *_equal_warning(profile),
         ),
     )
@@ -538,16 +534,19 @@ def _number_warnings(
         )
 
 
-def _small_warnings(sent: Sequence[Evaluation], config: RunConfig) -> Iterator[str]:
+def _small_warnings(sent: dict[str, Evaluation], config: RunConfig) -> Iterator[str]:
     """Warn of small clusters that may be wrong values: at one of several sites, or at a point."""
     if not sent:
         return
-    counts = np.stack([each.counts for each in sent])
+    counts = np.stack([each.counts for each in sent.values()])
     persons = counts.sum(axis=0)
     alone = ((counts > 0).sum(axis=0) == 1) & (persons < 4 * config.policy.min_group_size)
     alone &= len(sent) > 1
-    spread = np.sum([each.costs for each in sent], axis=0) / np.maximum(persons, 1)
-    equal = (persons <= _FEW * persons.sum()) & (np.sum([each.points for each in sent], axis=0) > 1)
+    # Around the records' own mean: artificial persons move the centroids of `mixture`.
+    records = _merge_clusters(sent, config, within=False)
+    spread = (records.m2 / np.maximum(records.n, 1.0)).sum(axis=1)
+    points = np.sum([each.points for each in sent.values()], axis=0)
+    equal = (persons <= _FEW * persons.sum()) & (points > 1)
     equal &= spread < _EQUAL * np.sort(spread[persons > 0])[:2][-1]
     # That yes/no features alone are equal is no surprise.
     equal &= (~binary_columns(config.columns)).sum() > 1
@@ -616,16 +615,10 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
     """Return means and standard deviations of each cluster and of all persons, in own units."""
     if not sent:
         return None
-    n_clusters, d = next(iter(sent.values())).means.shape
-    clusters = no_moments((n_clusters, d))
-    for site, payload in sent.items():
-        has = np.asarray(config.masks.get(site, config.mask))
-        counts = np.where(has, payload.counts[:, None], 0).astype(np.float64)
-        spread = payload.m2 + counts * payload.within
-        clusters = merge_moments(clusters, Moments(counts, payload.means, spread))
-    whole = no_moments((d,))
-    for k in range(n_clusters):
-        whole = merge_moments(whole, Moments(clusters.n[k], clusters.mean[k], clusters.m2[k]))
+    clusters = _merge_clusters(sent, config, within=True)
+    whole = no_moments(clusters.n.shape[1:])
+    for cluster in zip(*clusters, strict=True):
+        whole = merge_moments(whole, Moments(*cluster))
     known = clusters.n > 0
     held = np.array([config.masks.get(site, config.mask) for site in sent]).sum(axis=0)
     equal = np.sum([each.constant for each in sent.values()], axis=0)
@@ -642,6 +635,16 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
             name: (int(n), int(of)) for name, n, of in zip(names, equal, held, strict=True) if n
         },
     )
+
+
+def _merge_clusters(sent: dict[str, Evaluation], config: RunConfig, *, within: bool) -> Moments:
+    """Return the moments (K, d) of each cluster's records, with or without variance in groups."""
+    clusters = no_moments(next(iter(sent.values())).means.shape)
+    for site, payload in sent.items():
+        counts = np.where(config.masks.get(site, config.mask), payload.counts[:, None], 0.0)
+        spread = payload.m2 + counts * payload.within if within else payload.m2
+        clusters = merge_moments(clusters, Moments(counts, payload.means, spread))
+    return clusters
 
 
 def _deviations(moments: Moments, config: RunConfig) -> FloatArray:
