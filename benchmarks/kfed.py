@@ -45,8 +45,8 @@ from _data import (
 )
 from _report import write
 from _runs import Job, Record, Spread, fingerprint, run, spread
+from _separation import separation
 from fedclust import SessionResult, simulate
-from fedclust.local.simulate import measure_separation
 
 warnings.simplefilter("ignore")
 
@@ -387,7 +387,9 @@ def conditions(source: str, setting: float, seed: int) -> Record:
     config = {"n_clusters": k, "evaluate": False}
     result = simulate("kfed", data.sites(), config=config, policy=BARE, seed=seed)
     target = {site: data.y[rows] for site, rows in data.split.items()}
-    found = measure_separation(result, data.sites(), target)
+    space = result.result.space
+    rows = {site: space.to_scaled(own) for site, own in data.sites().items()}
+    found = separation(rows, target)
     return {
         "m0": found.m0,
         "k'": found.k_prime,

@@ -18,6 +18,7 @@ import _data
 import _hospitals
 import _runs
 from _baselines import accuracy, partition_cost
+from _separation import separation
 
 
 def test_every_benchmark_can_be_imported() -> None:
@@ -172,3 +173,29 @@ def test_numbers_of_rows_are_those_of_a_session_without_protection() -> None:
     assert len(told) == 11
     for each in told:
         assert each["printed"] == pytest.approx(each["rows"], rel=1e-9)
+
+
+def test_the_conditions_of_kfeds_theorem_3_1_are_measured_as_by_hand() -> None:
+    # Clusters 0, 1 and 2 about 0, 10 and 40, of 4, 4 and 2 rows; each row 1 from its mean.
+    on_line = {"a": [-1, 1, -1, 9, 11], "b": [1, 39, 41], "c": [9, 11]}
+    labels = {"a": [0, 0, 0, 1, 1], "b": [0, 2, 2], "c": [1, 1]}
+    found = separation(
+        {site: np.array(own, dtype=float)[:, None] for site, own in on_line.items()},
+        {site: np.array(own) for site, own in labels.items()},
+    )
+
+    root = np.sqrt(10)  # ||A - C||: all ten rows are 1 from their means
+    assert found.spread == pytest.approx(root)
+    assert (found.k_prime, found.m0) == (2, 4.0)
+    assert (found.active.tolist(), found.inactive.tolist()) == ([[0, 1], [0, 2]], [[1, 2]])
+    delta = {r: 2 * root / np.sqrt(n) for r, n in ((0, 4), (1, 4), (2, 2))}
+    expected = [10 / (2 * (delta[0] + delta[1])), 40 / (2 * (delta[0] + delta[2]))]
+    np.testing.assert_allclose(found.active_separation, expected)
+    lambdas = [np.sqrt(2) * root / 2, np.sqrt(2) * root / np.sqrt(2)]
+    np.testing.assert_allclose(found.inactive_separation, [30 / (2 * sum(lambdas))])
+
+    near = np.concatenate([np.linspace(-1, 1, 40), np.linspace(99, 101, 40)])[:, None]
+    halves = {"a": np.repeat([0, 1], 40)}
+    assert separation({"a": near}, halves).proximity == 1
+    near[0] = 49.0
+    assert separation({"a": near}, halves).proximity == pytest.approx(1 - 1 / 80)

@@ -43,7 +43,6 @@ from fedclust.live_line import SlowWork
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng
-from fedclust.numeric.separation import Separation, separation
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.result.session_result import KnownSite, SessionResult, TraceEntry
 from fedclust.schema.encoding import columns_of
@@ -181,41 +180,6 @@ def simulate(
         work.say(f"simulate {method}: labelling rows")
         rows = {name: KnownSite(part.table, part.held, part.memory) for name, part in parts.items()}
         return SessionResult(result, definition, trace_=trace).with_rows(rows)
-
-
-def measure_separation(
-    result: SessionResult, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
-) -> Separation:
-    """Measure how well clusters are separated and how few of them each site holds.
-
-    It needs all rows in one place, so only a simulation has it.
-
-    Parameters
-    ----------
-    result : SessionResult
-        What :func:`simulate` returned.
-    sites : mapping of site name to rows
-        As given to :func:`simulate`; they are measured in the scaled space.
-    target : mapping of site name to (n,) int array, optional
-        The true cluster of each row, -1 for none. By default the labels that were found.
-
-    Returns
-    -------
-    Separation
-    """
-    space = result.result.space
-    rows, labels = {}, {}
-    for site, found in result.labels_.items():
-        own = _read_table(sites[site], result.definition, None).X
-        if space.impute is not None:
-            own = np.where(np.isnan(own), space.impute, own)
-        known = np.asarray(found if target is None else target[site], dtype=np.int64)
-        if known.shape != own.shape[:1]:
-            raise ValueError(f"site {site!r}: one label is needed for each row")
-        complete = ~np.isnan(own).any(axis=1)
-        rows[site] = space.to_scaled(own[complete])
-        labels[site] = known[complete]
-    return separation(rows, labels)
 
 
 @dataclass
