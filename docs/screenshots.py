@@ -23,7 +23,7 @@ TARGET, FIGURES = ROOT / "build" / "screenshots", ROOT / "docs" / "figures"
 #: Pictures that the documentation shows, each with its name there and where it begins.
 KEPT = {
     ("operator", "overview"): ("page_overview", "body"),
-    ("ada", "result"): ("page_result", "#clusters"),
+    ("ada", "result"): ("page_result", "body"),
     ("basel", "consent"): ("page_consent", "body"),
 }
 _WIDE, _PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 812}

@@ -117,6 +117,7 @@ def read_result(page: Page, api: ApiCaller) -> None:
     """Open the result and download it; the files hold what the API says."""
     page.get_by_role("link", name="Result", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(TITLE)
+    page.get_by_role("link", name="Downloads", exact=True).click()  # It unfolds the chapter.
     path = f"/v1/sessions/{SESSION}/result"
     document = api.ok("GET", path, "ada")
     saved = json.loads(downloaded(page, "Result as JSON"))
@@ -147,8 +148,8 @@ def read_as_site(page: Page, site: Command) -> None:
         (line["sha256"], line["size"]) for line in sent
     ]
     # Of the clusters' sizes the result says this site's own alone.
-    page.goto(f"/ui/sessions/{SESSION}/result")
-    sizes = page.locator("#sizes").inner_text()
+    page.goto(f"/ui/sessions/{SESSION}/result#clusters")
+    sizes = page.locator("#clusters").inner_text()
     assert "your site" in sizes
     assert not [other for other in SITES if other in sizes]
 

@@ -37,7 +37,7 @@ def test_a_mixture_says_how_well_it_fits(swept: Any) -> None:
     entropy = -np.mean(np.sum(soft * np.log(np.maximum(soft, 1e-300)), axis=1))
     assert fit.entropy_per_person == pytest.approx(entropy, abs=1e-6)
     assert fit.log_likelihood_per_person == fit.log_likelihood / 210
-    section = html_of(swept)["likelihood"]
+    section = html_of(swept)["holds"]
     assert f"<td>{fit.n_parameters}</td><td>{fit.bic:.1f}</td>" in section
     stored = json.loads(json_text(Facts(swept.result, swept.definition)))
     assert stored["likelihood"]["bic"] == fit.bic
@@ -51,7 +51,7 @@ def test_every_number_of_classes_has_its_bic(swept: Any) -> None:
     for k, entry in zip((2, 3), stored, strict=True):
         bic = swept.at(k).result.likelihood.bic
         assert by_k.loc[k, "bic"] == bic == entry["likelihood"]["bic"]
-        assert f"<td>{bic:.1f}</td>" in html_of(swept)["number"]
+        assert f"<td>{bic:.1f}</td>" in html_of(swept)["holds"]
         assert f"<td>{bic:.1f}</td>" in swept._repr_html_()
 
 
@@ -59,7 +59,6 @@ def test_another_method_has_no_likelihood() -> None:
     rows = rows_of_sites()
     result = simulate("lloyd", dict(zip("abc", rows, strict=True)), config={"n_clusters": [2, 3]})
     found = html_of(result)
-    assert "likelihood" not in found
-    assert "BIC" not in found["number"] + result._repr_html_()
+    assert "BIC" not in found["holds"] + result._repr_html_()
     assert "bic" not in result.to_frame("k")
     assert json.loads(json_text(Facts(result.result, result.definition)))["likelihood"] is None

@@ -13,14 +13,15 @@ from fedclust.cli.result_output import show_outcomes
 from fedclust.errors import UsageError
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
+from fedclust.result.first_screen import answer, html_first_screen
 from fedclust.result.outcomes import (
     CANNOT_TELL,
-    _range_text,
     cluster_lines,
     estimate_text,
+    headed,
     outcome_sentences,
-    outcome_summary,
     p_text,
+    range_text,
 )
 from fedclust.result.overview import frame, html_overview, text_overview
 from fedclust.result.page import sections
@@ -125,8 +126,11 @@ def test_the_section_says_what_readers_have_to_know(facts: Facts) -> None:
         "stay [days]",
     ):
         assert words in shown
-    # Every outcome has a forest plot, and the time to event has its curves before its table.
-    assert shown.count("<svg") == len(DECLARED) + 1
+    # Every outcome has a forest plot, the first one on the first screen, and the time to event has
+    # its curves before its table.
+    assert shown.count("<svg") == len(DECLARED)
+    assert "died: odds ratio" not in shown
+    assert "died: odds ratio" in html_first_screen(facts)
     relapse = shown[shown.index("relapse [months]") :]
     assert relapse.index("at risk") < relapse.index("<table")
 
@@ -220,16 +224,16 @@ def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
 def test_the_summary_says_from_which_to_which_cluster_an_outcome_goes(facts: Facts) -> None:
     outcomes = facts.result.outcomes
     assert outcomes is not None
-    head, *lines = outcome_summary(facts.result)
-    assert head == f"Outcomes of the clusters (K = {outcomes.n_clusters}, 95 % intervals):"
-    for found, line in zip(outcomes.results, lines, strict=True):
+    for found in outcomes.results:
+        line = range_text(found)
         shares = [[x for x in cluster_lines(found, own) if x.is_share] for own in found.clusters]
         least, greatest = (-1, 0) if found.kind == "time" else (0, -1)
-        assert line.startswith(found.name)
-        assert f", {shares[0][-1].what}" in line
+        assert line.lower().startswith(headed(found).lower())
         assert f"from {shares[least][-1].text} in cluster" in line
         assert f"to {shares[greatest][-1].text} in cluster" in line
-    assert outcome_summary(facts.result.model_copy(update={"outcomes": None})) == []
+    assert range_text(outcomes.results[0]) in answer(facts)[0]
+    without = replace(facts, result=facts.result.model_copy(update={"outcomes": None}))
+    assert answer(without)[1:] == list(outcome_sentences(without))
 
 
 def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
@@ -237,17 +241,24 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
     unknown = [own.model_copy(update={"shares": (UNKNOWN,) * 2}) for own in found.clusters[1:]]
     one = found.model_copy(update={"clusters": (found.clusters[0], *unknown)})
     text = cluster_lines(found, found.clusters[0])[-1].text
-    assert _range_text(one).endswith(
+    assert range_text(one).endswith(
         f": {text} in cluster 0 alone; this table cannot tell 2 of 3 clusters."
     )
     none = found.model_copy(update={"clusters": tuple(unknown)})
-    assert _range_text(none).endswith(f": {CANNOT_TELL}.")
+    assert range_text(none).endswith(f": {CANNOT_TELL}.")
 
 
-def test_the_profile_table_has_a_row_for_each_outcome(facts: Facts) -> None:
-    profile = next(each.html for each in sections(facts) if each.key == "profile")
-    for words in ("died: yes", "stay: median", "relapse: S(36)", "22.3 % (10.0 to 30.0)"):
-        assert words in profile
+def test_the_card_of_a_cluster_has_one_line_for_each_outcome(facts: Facts) -> None:
+    cards = html_first_screen(facts)
+    assert cards.count('<div class="card">') == len(facts.clusters)
+    for words in (
+        "died: <b>22.3 % (10.0 to 30.0)</b>",
+        "ward, home: <b>",
+        "stay, 14 and more days: <b>",
+        "relapse, without it at 36 months: <b>",
+    ):
+        assert words in cards
+    assert cards.count("stay, ") == len(facts.clusters)
 
 
 def test_figures_say_in_words_what_they_show(facts: Facts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -65,4 +66,4 @@ def test_at_most_forty_columns_are_drawn() -> None:
 def test_a_report_has_the_numbers_of_the_figures() -> None:
     page = html(facts_of(MEANS, NAMES))
     assert "<title>Profile of the clusters" in page
-    assert "<td>-0.50</td><td>+1.00</td>" in page
+    assert re.search(r"<td>[\d.]+ ± 1 \[-0.5\]</td><td>[\d.]+ ± 1 \[\+1.0\]</td>", page)

@@ -204,15 +204,14 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     ] == measures
     assert json.loads(json_text(facts))["all_equal"] == {"cost": [2, 3], "smoker": [1, 4]}
     page = {section.key: section.html for section in sections(facts)}
-    assert page["profile"].count('<td class="text">typical value</td>') == 2
-    assert page["profile"].count('<td class="text">share of groups</td>') == 3
-    assert "with the share of groups that hold it" in page["profile"]
-    assert "the mean or share of the persons can differ" in page["profile"]
+    assert page["clusters"].count('<td class="text">typical value</td>') == 2
+    assert page["clusters"].count('<td class="text">share of groups</td>') == 3
+    assert "the mean or share of the persons can differ" in page["clusters"]
     assert (
-        "All records are equal in cost at 2 of 3 sites, smoker at 1 of 4 sites" in page["profile"]
+        "All records are equal in cost at 2 of 3 sites, smoker at 1 of 4 sites" in page["clusters"]
     )
-    assert "yes/no columns and levels the share of groups" in page["centroids"]
-    assert not re.search("[Mm]eans? of|prevalence", page["profile"] + page["clusters"])
+    assert "yes/no columns and levels the share of groups" in page["clusters"]
+    assert not re.search("[Mm]eans? of|prevalence", page["clusters"])
     show_result(facts)
     assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in capsys.readouterr().out
 
@@ -263,7 +262,7 @@ def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
     assert "@import" not in text
     policy = [a["content"] for tag, a in page.tags if a.get("http-equiv")]
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
-    assert text.count("<table>") >= 6
+    assert text.count("<table>") >= 5
     assert len(text) < 60_000
 
 
@@ -274,11 +273,10 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
     drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
 
-    assert len(drawn) == 4
+    assert len(drawn) == 3
     titles = [image.findtext(f"{space}title") for image in drawn]
     assert titles == [
         "Profile of the clusters",
-        "Sizes of the clusters by site",
         "Mix of the clusters by site",
         "Inertia by round",
     ]
@@ -294,7 +292,7 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
             y, height = float(str(mark.get("y"))), float(str(mark.get("height")))
             assert 0 <= x <= x + width <= wide + 0.1
             assert 0 <= y <= y + height <= high + 0.1
-    lines = drawn[3].findall(f"{space}polyline")
+    lines = drawn[2].findall(f"{space}polyline")
     measured = [entry for entry in result.history_ if entry.inertia is not None]
     assert len(str(lines[0].get("points")).split()) == len(measured)
 
@@ -379,7 +377,7 @@ def test_a_result_with_less_in_it_still_makes_a_page(changes: dict[str, Any]) ->
     Page(html(found))
     assert len(csv_text(found).splitlines()) == 5
     keys = [section.key for section in sections(found)]
-    assert ("profile" in keys) == (result.profile is not None)
+    assert keys == ["participants", "clusters", "holds", "methods", "provenance"]
     if result.profile is None:
         assert found.clusters[1].entries[0].mean == 9.0
         assert "Warning:</b> There was no closing evaluation: sizes, profile and" in html(found)
@@ -444,13 +442,13 @@ def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:
     own = np.array([[3.25, 0.25, 0.0], [88.0, 1.0, 0.5]])
     result = _result(np.log(own + 1), np.ones((2, 3)), centroids_original=own)
     found = {each.key: each for each in sections(Facts(result, _definition(features)))}
-    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["centroids"].html)
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["clusters"].html)
 
     assert cells[-12:-4] == ["crp", "mg/l", "3.25", "88", "smoker", "share", "25 %", "100 %"]
     assert cells[-4:] == ["sex", "share (1 = male)", "0 %", "50 %"]
     # Two centroids lie on one axis: there is no column of zeros.
-    assert "second axis" not in found["centroids"].html
-    assert "prototypes" not in found["centroids"].html
+    assert "second axis" not in found["clusters"].html
+    assert "prototypes" not in found["clusters"].html
     many = result.model_copy(update={"prototypes": np.zeros((7, 3)), "prototype_labels": (0,) * 7})
     assert "Here 7 prototypes" in html(Facts(many, _definition(features)))
 
@@ -465,10 +463,11 @@ def test_quality_says_how_much_lies_within_groups() -> None:
     )
     result = _result([[0.0], [9.0]], np.ones((2, 1)), quality=quality)
     found = {each.key: each for each in sections(Facts(result, _definition([{"name": "u"}])))}
-    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["quality"].html)
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["holds"].html)
 
-    assert cells[1] == "within groups"
-    assert cells[4:10] == ["persons", "12.5", "36 %", "0.5", "0.7", "100"]
+    assert cells[3:8] == ["persons", "12.5", "0.5", "0.7", "100"]
+    assert "records; of persons the silhouette is lower" in found["holds"].html
+    assert "36 % of the persons' own inertia lies within groups" in found["holds"].html
 
 
 def test_a_site_reads_of_its_own_sizes() -> None:
@@ -485,17 +484,17 @@ def test_a_site_reads_of_its_own_sizes() -> None:
     )
     own = _result([[0.0], [9.0]], np.ones((2, 1)), site_sizes={"b": (10, 30)})
     site = Facts(own, _definition([{"name": "u"}]), provenance)
-    words = Page({each.key: each for each in sections(site)}["sizes"].html).words
+    words = Page({each.key: each for each in sections(site)}["clusters"].html).words
 
     assert site.own_site == "b"
-    assert "Persons of each cluster by your site; grey: the other sites." in words
     assert "among your site's persons" in words
-    assert "your site25 %75 %" in words
+    assert "060 (60 %)10 (25 %)" in words
     analyst = replace(site, result=_result([[0.0], [9.0]], np.ones((2, 1))))
     words = Page(html(analyst)).words
     assert analyst.own_site is None
     assert "your site" not in words
-    assert "a60 %40 %" in words
+    assert "060 (60 %)30 (60 %)30 (60 %)" in words
+    assert "all1005050" in words
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3.0, 3.0), (-0.002, 0.013), (1e8, 3e8)])
@@ -510,7 +509,7 @@ def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path)
     result, _, _ = cohort
     page = html(Facts(result.result, result.definition))
     plots = result.plot
-    names = ("profile", "sizes", "mix", "convergence")
+    names = ("profile", "mix", "convergence")
     for draw in (getattr(plots, name) for name in names):
         assert draw()._repr_svg_() in page
         draw().save(tmp_path / "figure.svg")
@@ -678,10 +677,11 @@ def test_a_report_begins_with_why(cohort: Any) -> None:
         "expires": datetime(2030, 1, 1, tzinfo=UTC),
     }
     page = html(Facts(result.result, result.definition.model_copy(update=changed)))
-    opening = page[page.index("<h1>") : page.index("clusters over")]
+    opening = page[page.index("<h1>") : page.index("3 clusters among 300 persons at 3 sites")]
     assert "Smokers &lt;at&gt; three sites" in opening
-    for name in ("purpose", "contact", "approval"):
-        assert str(changed[name]) in opening
-    assert "2030-01-01 00:00 UTC" in opening
+    assert str(changed["purpose"]) in opening
+    provenance = page[page.index("Provenance</h2>") :]
+    for said in (changed["contact"], changed["approval"], "1 Jan 2030, 00:00 UTC"):
+        assert str(said) in provenance
     document = json.loads(json_text(Facts(result.result, result.definition)))
     assert document["definition"]["purpose"] == ""

@@ -38,7 +38,7 @@ def facts_of(found: SessionResult) -> Facts:
 
 
 def section(facts: Facts) -> str:
-    return {each.key: each.html for each in sections(facts)}.get("transfer", "")
+    return {each.key: each.html for each in sections(facts)}["holds"]
 
 
 def test_the_table_names_the_hospital_and_the_column(found: SessionResult) -> None:
@@ -94,5 +94,5 @@ def test_the_same_is_in_json_in_the_methods_section_and_in_a_frame(found: Sessio
 
 def test_without_transfer_there_is_no_section(found: SessionResult) -> None:
     none = replace(found, result=found.result.model_copy(update={"transfer": None}))
-    assert section(facts_of(none)) == ""
+    assert "Would each hospital" not in section(facts_of(none))
     assert transfer_sentences(facts_of(none)) == ()

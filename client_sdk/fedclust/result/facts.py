@@ -188,6 +188,11 @@ class Facts:
         )
 
     @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that answered; of a simulation all."""
+        return self.definition.sites if self.provenance is None else self.provenance.sites
+
+    @property
     def own_site(self) -> str | None:
         """The site that reads this: of several sites, only its sizes are visible."""
         visible = tuple(self.result.site_sizes)

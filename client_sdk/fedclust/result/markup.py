@@ -17,7 +17,7 @@ from fedclust.result.drawing import Figure, short
 
 _STYLE = """
 :root{color-scheme:light}
-body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:2rem auto;
+body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:72rem;margin:2rem auto;
 padding:0 1rem}
 h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid
 #ddd}h3{font-size:1rem;margin-bottom:.3rem}
@@ -30,8 +30,14 @@ figure{margin:1rem 0;overflow-x:auto}figcaption{color:#555;font-size:.88rem;posi
 svg{width:100%;min-width:40rem;max-width:52rem;height:auto}
 .warning{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fff6ef}
 .wide{overflow-x:auto}pre{white-space:pre-wrap;font-size:.8rem}
+.cards,.pair{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr))}
+.pair{grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}.pair svg{min-width:0}
+.card{border:1px solid #ddd;border-radius:.4rem;padding:.6rem .9rem;margin-bottom:.6rem}
+.card h2{display:inline;border:0;font-size:1.05rem}.card p{margin:.3rem 0}.lead{font-size:1.1rem}
+summary{cursor:pointer}.soft{color:#555}section{scroll-margin-top:3rem}
 @media print{body{margin:0;max-width:none;font-size:11px}svg{min-width:0}
-figure,table{break-inside:avoid}details{display:block}h2{break-after:avoid}}
+figure,table{break-inside:avoid}h2{break-after:avoid}.card{border:0;padding:0}
+details::details-content{content-visibility:visible;block-size:auto}}
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -55,11 +61,12 @@ class Section:
     html: str
 
 
-def html_sections(sections: Iterable[Section]) -> str:
-    """Return sections below their headings."""
+def html_chapters(chapters: Iterable[Section]) -> str:
+    """Return sections that a reader unfolds, and that a link to their key or printing unfolds."""
     return "".join(
-        f'<section id="{each.key}"><h2>{escape(each.title)}</h2>{each.html}</section>'
-        for each in sections
+        f'<details class="card"><summary><h2>{escape(each.title)}</h2></summary>'
+        f'<section id="{each.key}">{each.html}</section></details>'
+        for each in chapters
     )
 
 
@@ -90,8 +97,8 @@ def html_document(title: str, body: str, style: str = "") -> str:
 
 
 def html_folded(summary: str, content: str) -> str:
-    """Return HTML that a reader can fold away under a line of text."""
-    return f"<details open><summary>{escape(summary)}</summary>{content}</details>"
+    """Return HTML that a reader unfolds, under a line of text; printed it is unfolded."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def html_records(
@@ -141,6 +148,6 @@ def html_table(
     )
     top = f"<thead><tr>{titles}</tr></thead>" if head else ""
     return (
-        f'<div class="wide"><table><caption>{escape(caption)}</caption>{top}'
+        f'<div class="wide" tabindex="0"><table><caption>{escape(caption)}</caption>{top}'
         f"<tbody>{lines}</tbody></table></div>"
     )

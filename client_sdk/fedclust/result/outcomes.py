@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.markup import html_figure, html_folded, html_table
-from fedclust.result.one_cloud import n_apart
 from fedclust.result.wording import isolated
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import (
@@ -22,7 +21,6 @@ from fedclust.schema.outcomes import (
     OutcomeResult,
     Outcomes,
 )
-from fedclust.schema.result import Result
 
 #: Draws a figure of the outcome of this name.
 Draw: TypeAlias = Callable[[str], Figure]
@@ -185,31 +183,31 @@ def outcome_columns(facts: Facts, cluster: int) -> Iterator[tuple[str, Line, Out
             yield f"{found.name}: {line.what}", line, found
 
 
-def outcome_summary(result: Result) -> list[str]:
-    """Return what the outcomes say in short: of each the least and the greatest share."""
-    every = [result, *(entry.result for entry in result.sweep or ())]
-    for one in every:
-        if one.outcomes is not None:
-            lines = [_range_text(each) for each in one.outcomes.results if each.clusters]
-            described = ", a description: no cluster stands apart" * (n_apart(one) == 0)
-            k = one.outcomes.n_clusters
-            head = f"Outcomes of the clusters{described} (K = {k}, 95 % intervals):"
-            return [head, *lines] if lines else []
-    return []
+def headline(found: OutcomeResult, own: OutcomeInCluster) -> Line:
+    """Return the one number that stands for an outcome: the last share, or S at the end."""
+    return [line for line in cluster_lines(found, own) if line.is_share][-1]
 
 
-def _range_text(found: OutcomeResult) -> str:
+def headed(found: OutcomeResult) -> str:
+    """Return what :func:`headline` is of."""
+    line, unit = headline(found, found.clusters[0]), f" {found.unit}" if found.unit else ""
+    if found.kind == "time":
+        return f"{isolated(found.name)}, without it at {(found.edges or (0,))[-1]:g}{unit}"
+    return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
+
+
+def range_text(found: OutcomeResult) -> str:
     """Return the least and the greatest share of the last cell, or the survival at the end."""
-    lines = [[x for x in cluster_lines(found, own) if x.is_share][-1] for own in found.clusters]
+    lines = [headline(found, own) for own in found.clusters]
     values = {k: x.estimate.value for k, x in enumerate(lines) if x.estimate is not None}
     known = [(value, k) for k, value in values.items() if value is not None]
-    explained = ", the share without the event after this time" * (found.kind == "time")
     ends = dict.fromkeys([min(known), max(known)] if known else [])
     said = " to ".join(f"{lines[k].text} in cluster {k}" for _, k in ends)
     said = CANNOT_TELL if not said else f"from {said}" if len(ends) > 1 else f"{said} alone"
     if 0 < len(known) < len(lines):
         said += f"; this table cannot tell {len(lines) - len(known)} of {len(lines)} clusters"
-    return f"{titled(found)}, {lines[0].what}{explained}: {said}."
+    name = headed(found)
+    return f"{name[0].upper()}{name[1:]}: {said}."
 
 
 def titled(found: OutcomeResult) -> str:
@@ -326,11 +324,12 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
     """Return the section's HTML with its figures; nothing in a session without outcomes."""
     found = facts.result.outcomes
     content = "".join(f"<p>{escape(line)}</p>" for line in outcome_sentences(facts))
-    for each in () if found is None else found.results:
+    for number, each in enumerate(() if found is None else found.results):
         content += f"<h3>{escape(titled(each))}</h3><p>{escape(noise_text(each))}</p>"
         content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
         content += _html_clusters(each)
-        content += html_figure(functools.partial(forest, each.name), _FOREST)
+        if number:  # The first one stands on the first screen.
+            content += html_figure(functools.partial(forest, each.name), _FOREST)
         if each.comparisons:
             content += html_table(_TESTS, COMPARED, comparison_rows(each), text=(1,))
         content += _html_counts(facts, each)

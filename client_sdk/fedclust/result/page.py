@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from html import escape
 
-from fedclust.engine.stability import found_again
-from fedclust.methods.common.description import counted
-from fedclust.result.drawing import short
-from fedclust.result.facts import ClusterColumn, Facts, Mode
+from fedclust.result.drawing import short, signed
+from fedclust.result.facts import ClusterColumn, Facts
 from fedclust.result.figures.map import cluster_places, site_places
 from fedclust.result.figures.plots import Plots
-from fedclust.result.figures.profile import MOST_COLUMNS, differences, mean_of
+from fedclust.result.figures.profile import mean_of
+from fedclust.result.first_screen import counted_persons, html_first_screen
 from fedclust.result.markup import (
     Section,
+    html_chapters,
     html_document,
     html_figure,
     html_folded,
     html_records,
-    html_sections,
     html_table,
     html_warning,
 )
 from fedclust.result.methods_text import bibtex, methods_text
 from fedclust.result.one_cloud import apart_text, verdict
-from fedclust.result.outcomes import html_outcomes, outcome_columns, outcome_summary
+from fedclust.result.outcomes import html_outcomes
 from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.wording import (
     equal_text,
@@ -33,12 +33,12 @@ from fedclust.result.wording import (
     listed,
     named_values,
     percent,
+    time_text,
     without_noise,
 )
 from fedclust.schema.encoding import Column
 from fedclust.schema.result import ClusterProfile
 from fedclust.schema.transfer import SiteTransfer
-from fedclust.wire.models import Definition
 
 _TRANSFER_TITLE = "Would each hospital have found this alone?"
 #: Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988: small, medium, large.
@@ -47,136 +47,108 @@ _PREDICTS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "har
 
 def html(facts: Facts) -> str:
     """Return the page."""
-    title = f"{facts.definition.name}: clusters"
-    heading = f"<h1>{escape(facts.definition.name)}</h1>"
-    return html_document(title, heading + html_sections(sections(facts)))
+    heading = f"<h1>{escape(facts.definition.title or facts.definition.name)}</h1>"
+    return html_document(f"{facts.definition.name}: clusters", heading + body(facts))
+
+
+def body(facts: Facts) -> str:
+    """Return all that a report says: the first screen, then chapters to unfold.
+
+    The HTML has no styles or scripts, and no ids but those of chapters.
+    """
+    return html_first_screen(facts) + html_chapters(sections(facts))
 
 
 def sections(facts: Facts) -> tuple[Section, ...]:
-    """Return all that a report says, in its order; parts that the result lacks are left out.
-
-    The HTML has no ids, styles or scripts.
-    """
+    """Return the chapters in the order of a paper, without those that the result lacks."""
     plots = Plots(facts)
     found = (
-        Section("summary", "Summary", _summary(facts)),
-        Section("clusters", "Clusters", _clusters(facts)),
-        Section("profile", "Profile", _profile(facts)),
-        Section("sizes", "Sizes", _sizes(facts)),
-        Section("centroids", "Centroids", _centroids(facts)),
-        Section("number", "Number of clusters", _choice(facts)),
-        Section("stability", "Stability", _stability(facts)),
-        Section("transfer", _TRANSFER_TITLE, _transfer(facts)),
+        Section("participants", "Who took part", _participants(facts)),
+        Section("clusters", "Clusters", _clusters(facts, plots)),
         Section("outcomes", "Outcomes", html_outcomes(facts, plots.forest, plots.survival)),
-        Section("bounds", "Bounds", _bounds(facts)),
-        Section("likelihood", "Likelihood", _likelihood(facts)),
-        Section("quality", "Quality", _quality(facts)),
+        Section("holds", "Does it hold?", _holds(facts, plots)),
         Section("methods", "Methods", _methods(facts)),
-        Section("provenance", "Provenance", _provenance(facts)),
+        Section("provenance", "Provenance", _provenance(facts, plots)),
     )
     return tuple(section for section in found if section.html)
 
 
-def _purpose(definition: Definition) -> str:
-    expires = definition.expires
-    content = {
-        "Title": definition.title,
-        "Purpose": definition.purpose,
-        "Contact": definition.contact,
-        "Approval": definition.approval,
-        "No site joined after": "" if expires is None else f"{expires:%Y-%m-%d %H:%M} UTC",
-    }
-    return "".join(
-        f"<p><b>{name}:</b> {escape(text)}</p>" for name, text in content.items() if text
-    )
-
-
-def _summary(facts: Facts) -> str:
-    definition = facts.definition
-    rows = "" if facts.result.quality is None else f" over {facts.result.quality.n_rows} rows"
-    when = "" if facts.completed_at is None else f", completed {facts.completed_at:%Y-%m-%d}"
-    sites = definition.sites if facts.provenance is None else facts.provenance.sites
-    lead = (
-        f"{counted(len(facts.clusters), 'cluster')}{rows} at {len(sites)} sites, by "
-        f"{escape(definition.algorithm)}{when}. "
-        + ("A simulation." if facts.provenance is None else "The sites' rows never left them.")
-    )
-    warnings = list(facts.result.warnings)
-    if facts.result.quality is None:
-        warnings.append(
-            "There was no closing evaluation: "
-            + ("profile" if facts.result.sizes else "sizes, profile")
-            + " and quality are not known."
+def _participants(facts: Facts) -> str:
+    definition, quality = facts.definition, facts.result.quality
+    answered = facts.sites
+    absent = [site for site in definition.sites if site not in answered]
+    persons = "" if quality is None else f"{counted_persons(quality.n_rows)} at "
+    lines = [f"{persons}{len(answered)} of {len(definition.sites)} invited sites took part."]
+    if absent:
+        lines.append(f"No answers came from {listed(absent)}.")
+    if quality is not None and quality.n_left_out:
+        lines.append(
+            f"{counted_persons(quality.n_left_out)} were left out, because values are missing in "
+            "their groups."
         )
-    if facts.result.bounds is not None and not facts.result.bounds.certified:
-        warnings.append(facts.result.bounds.statement)
-    found = verdict(facts.result)
-    finding = f"<p><b>{escape(found)}</b></p>" if found else ""
-    finding += "".join(f"<p>{escape(line)}</p>" for line in outcome_summary(facts.result))
-    return (
-        f"{_purpose(definition)}{finding}<p>{lead}</p><p>{escape(facts.dissimilarity)}</p>"
-        f"{''.join(map(html_warning, warnings))}"
+    if definition.policy.protection != "none":
+        lines.append(
+            f"Sites count persons in groups of at least {definition.policy.min_group_size} similar "
+            "persons, and give a group its middle value. Persons in no group do not take part."
+        )
+    lines.append("This is a simulation." if facts.provenance is None else "Rows stayed at sites.")
+    return _paragraphs(lines)
+
+
+def _paragraphs(lines: Iterable[str]) -> str:
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def _clusters(facts: Facts, plots: Plots) -> str:
+    """Return sizes by site, the profile, and the centroids where these differ from it."""
+    whose = "your site's persons" if facts.own_site else "each site's persons"
+    mix = html_figure(
+        plots.mix, f"Share of each cluster among all persons and among {whose}, by its number."
     )
-
-
-def _clusters(facts: Facts) -> str:
-    judged = facts.result.one_cloud is not None
-    rows = []
-    for cluster in facts.clusters:
-        differs = "; ".join(differences(cluster)) if cluster.compared else "not known"
-        verdicts = [apart_text(facts.result, cluster.number)] if judged else []
-        rows.append([cluster.number, cluster.size, percent(cluster.share), *verdicts, differs])
-    header = ["cluster", "persons", "share", *["compared with one cloud"] * judged, "what differs"]
-    return html_table(
-        f"Each cluster, its persons{_by_groups(facts)}, and what differs: columns in which its "
-        "mean is half a standard deviation or more from that of all persons, with this difference."
-        + " Compared with one cloud: whether the cluster is further from the other clusters than "
-        "parts of patients without groups are." * judged,
-        header,
-        rows,
-        text=(3, 4) if judged else (3,),
+    places = html_figure(
+        plots.centroids,
+        "The two axes along which all persons differ most: principal components of the sites' "
+        "cells in the scaled space. A disc is a centroid, its area the size. A site, ◆, stands at "
+        "the mean of its persons' centroids, as its own mean is not known. An arrow shows where a "
+        "column rises; the longer, the more it counts on these axes.",
     )
-
-
-def _by_groups(facts: Facts) -> str:
-    """Return how persons of clusters are counted, unless by rows."""
-    protected = facts.definition.policy.protection != "none"
-    return ", counted by groups of similar persons" * protected
+    if places:
+        points = [*enumerate(cluster_places(facts)), *site_places(facts).items()]
+        numbers = html_table(
+            "Places in the figure.",
+            ["cluster or site", "first axis", "second axis"],
+            # Without rounding errors; -0.0 becomes 0.
+            [[name, *(round(float(at), 3) + 0.0 for at in place)] for name, place in points],
+        )
+        places += html_folded("The places", numbers)
+    return html_site_sizes(facts) + mix + _profile(facts) + _centroids(facts) + places
 
 
 def _profile(facts: Facts) -> str:
     if facts.result.profile is None:
         return ""
-    figure = html_figure(
-        Plots(facts).profile,
-        "Value of each column and cluster, shares in per cent. Colour, and the number below: the "
-        "difference from all persons in standard deviations, blue below and red above. The columns "
-        "with the largest gap between two clusters come first.",
-    )
     rows = [
         [
             entries[0].column.name,
             entries[0].measure,
             entries[0].column.unit,
-            *map(_mean_and_spread, entries),
+            *map(_described, entries),
         ]
         for entries in zip(*(cluster.entries for cluster in facts.clusters), strict=True)
     ]
-    rows += _outcome_rows(facts)
     table = html_table(
         "The measure of each column over each cluster's persons, of numbers ± standard deviation; "
-        "under a logarithm with the range of one. A dash: no value. Imputed values count."
-        + " Outcomes are counted in rows, with 95 % intervals."
-        * bool(facts.result.outcomes),
-        ["column", "measure", "unit", *(f"cluster {each.number}" for each in facts.clusters)],
+        "under a logarithm with the range of one. In brackets: the difference from all persons in "
+        "standard deviations. A dash: no value. Imputed values count.",
+        ["column", "measure", "unit", *_cluster_titles(facts)],
         rows,
         text=(1, 2),
     )
-    table += _of_records(facts.result.profile) + _modes(facts)
-    hidden = len(facts.columns) - MOST_COLUMNS
-    left_out = f"<p>The figure leaves out {hidden} columns with the smallest gaps.</p>"
-    note = left_out if figure and hidden > 0 else ""
-    return f"{figure}{note}{table}{_standardised(facts)}"
+    return table + _of_records(facts.result.profile)
+
+
+def _cluster_titles(facts: Facts) -> list[str]:
+    return [f"cluster {cluster.number}" for cluster in facts.clusters]
 
 
 def _of_records(profile: ClusterProfile) -> str:
@@ -195,66 +167,10 @@ def _of_records(profile: ClusterProfile) -> str:
     return said
 
 
-def _outcome_rows(facts: Facts) -> list[list[str]]:
-    """Return the lines of outcomes: share, median, mean or survival with its interval."""
-    by_cluster = [list(outcome_columns(facts, cluster.number)) for cluster in facts.clusters]
-    return [
-        [
-            isolated(own[0][0]),
-            "share" if own[0][1].is_share else "",
-            "" if own[0][1].is_share else own[0][2].unit,
-            *(line.text for _, line, _ in own),
-        ]
-        for own in zip(*by_cluster, strict=True)
-    ]
-
-
-def _standardised(facts: Facts) -> str:
-    """Return the numbers that the heat map shows."""
-    rows = [
-        [column.name, *(_shown(cluster.entries[j].difference) for cluster in facts.clusters)]
-        for j, column in enumerate(facts.columns)
-    ]
-    if not any(entry.difference for each in facts.clusters for entry in each.entries):
-        return ""
-    numbers = html_table(
-        "Value of the cluster minus that of all persons, in standard deviations of all persons.",
-        ["column", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
-        rows,
-    )
-    return html_folded("Standardised differences", numbers)
-
-
-def _shown(difference: float | None) -> str:
-    return "–" if difference is None else f"{without_noise(difference):+.2f}"
-
-
-def _modes(facts: Facts) -> str:
-    """Return the commonest level of each categorical feature and cluster, with its share."""
-    names = dict.fromkeys(column.feature for column in facts.columns if column.level is not None)
-    modes = [{mode.feature: mode for mode in cluster.modes} for cluster in facts.clusters]
-    rows = [[name, *(_mode_text(each.get(name)) for each in modes)] for name in names]
-    if not rows:
-        return ""
-    return html_table(
-        "Mode of each cluster: the commonest level of each categorical feature, with the share of "
-        f"{'groups that hold' if _of_groups(facts) else 'persons who have'} it.",
-        ["feature", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
-        rows,
-        text=tuple(range(1, len(modes) + 1)),
-    )
-
-
 def _of_groups(facts: Facts) -> bool:
     """Whether shares are of groups, and not of persons."""
     entries = (entry for each in facts.clusters for entry in each.entries)
     return any(entry.measure == "share of groups" for entry in entries)
-
-
-def _mode_text(mode: Mode | None) -> str:
-    if mode is None:
-        return "–"
-    return isolated(mode.level) + ("" if mode.share is None else f" ({percent(mode.share)})")
 
 
 def _unit(column: Column) -> str:
@@ -263,108 +179,106 @@ def _unit(column: Column) -> str:
     return f"share ({column.unit})" if column.unit else "share"
 
 
-def _mean_and_spread(entry: ClusterColumn) -> str:
-    if entry.column.kind == "binary" or entry.mean is None:
-        return mean_of(entry)
-    if entry.deviation is not None:
-        return f"{short(entry.mean)} ± {short(entry.deviation)}"
-    if entry.low is not None:
-        return f"{short(entry.mean)} ({short(entry.low)} to {short(entry.high)})"
-    return short(entry.mean)
-
-
-def _sizes(facts: Facts) -> str:
-    counts = html_site_sizes(facts)
-    of = "your site; grey: the other sites" if facts.own_site else "site"
-    sizes = html_figure(Plots(facts).sizes, f"Persons of each cluster by {of}.")
-    if not facts.mix:
-        return sizes + counts
-    whose = "your site's persons" if facts.own_site else "each site's persons"
-    shares = html_table(
-        f"Mix: the share of each cluster among all persons and among {whose}.",
-        ["persons of", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
-        [[name, *map(percent, parts)] for name, parts in facts.mix],
-    )
-    mix = html_figure(
-        Plots(facts).mix,
-        f"Mix of all persons and of {whose}: the clusters from left to right by number.",
-    )
-    return sizes + counts + mix + shares
+def _described(entry: ClusterColumn) -> str:
+    """Return a value with its spread, and how far it is from that of all persons."""
+    said = mean_of(entry)
+    if entry.deviation is not None and entry.mean is not None:
+        said += f" ± {short(entry.deviation)}"
+    elif entry.low is not None:
+        said += f" ({short(entry.low)} to {short(entry.high)})"
+    return said if entry.difference is None else f"{said} [{signed(entry.difference)}]"
 
 
 def html_site_sizes(facts: Facts, *, clusters: int | None = None, sites: int | None = None) -> str:
-    """Return persons by cluster and site; at most so many clusters and sites."""
+    """Return persons by cluster and site, with shares; at most so many clusters and sites."""
     parts = facts.result.site_sizes
     shown = sorted(parts)[:sites]
+    columns = [facts.result.sizes or (None,) * len(facts.clusters), *(parts[s] for s in shown)]
+    totals = [sum(size or 0 for size in sizes) for sizes in columns]
     hidden = len(parts) - len(shown)
     more = f" {hidden} more sites: to_frame('sites')." if hidden else ""
+    by_groups = ", counted by groups of similar persons"
+    counted = by_groups * (facts.definition.policy.protection != "none")
     return html_table(
-        f"Persons in each cluster{_by_groups(facts)}.{more}",
+        f"Persons in each cluster{counted}, with the share of the column's persons.{more}",
         ["cluster", "all sites", *map(facts.site_name, shown)],
         [
-            [cluster.number, cluster.size, *(parts[site][k] for site in shown)]
-            for k, cluster in enumerate(facts.clusters[:clusters])
+            *(
+                [k, *(_part(sizes[k], n) for sizes, n in zip(columns, totals, strict=True))]
+                for k in range(len(facts.clusters[:clusters]))
+            ),
+            ["all", *(total or None for total in totals)],
         ],
     )
 
 
+def _part(size: int | None, total: int) -> str | None:
+    if size is None or not total:
+        return None if size is None else str(size)
+    return f"{size} ({percent(size / total)})"
+
+
 def _centroids(facts: Facts) -> str:
-    figure = html_figure(
-        Plots(facts).centroids,
-        "The two axes along which all persons differ most: principal components of the sites' "
-        "cells in the scaled space. A disc is a centroid, its area the size. A site, ◆, stands at "
-        "the mean of its persons' centroids, as its own mean is not known. An arrow shows where a "
-        "column rises; the longer, the more it counts on these axes.",
-    )
-    if figure:
-        places = [*enumerate(cluster_places(facts)), *site_places(facts).items()]
-        numbers = html_table(
-            "Places in the figure.",
-            ["cluster or site", "first axis", "second axis"],
-            # Without rounding errors; -0.0 becomes 0.
-            [[name, *(round(float(at), 3) + 0.0 for at in place)] for name, place in places],
-        )
-        figure += html_folded("The places", numbers)
+    """Return centroids and how they label; the numbers only where they are not the profile's."""
     labels = "A person belongs to the cluster with the nearest centroid in the scaled space."
     if facts.result.prototypes is not None:
         labels = (
             f"Here {len(facts.result.prototypes)} prototypes stand for the clusters: a person "
             "belongs to the cluster of the nearest one, not of the nearest centroid."
         )
+    shown = [[mean_of(entry) for entry in each] for each in facts.centroids]
+    described = facts.result.profile is not None
+    if described and shown == [
+        [mean_of(entry) for entry in each.entries] for each in facts.clusters
+    ]:
+        return f"<p>The centroids are the values above. {escape(labels)}</p>"
     euclidean = facts.result.dissimilarity == "euclidean"
     shares = "the share of groups" if _of_groups(facts) else "the share"
     shares = shares if euclidean else "100 % for the commonest value and 0 % for the others"
-    table = html_table(
+    return html_table(
         "The centroids in own units: under a logarithm transformed back, so a geometric mean; of "
         f"yes/no columns and levels {shares}. A dash: unknown. {labels}",
-        ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
+        ["column", "unit", *_cluster_titles(facts)],
         [
-            [column.name, _unit(column), *(mean_of(each[j]) for each in facts.centroids)]
+            [column.name, _unit(column), *(each[j] for each in shown)]
             for j, column in enumerate(facts.columns)
         ],
         text=(1,),
     )
-    return figure + table
 
 
-def _choice(facts: Facts) -> str:
+def _holds(facts: Facts, plots: Plots) -> str:
+    """Return what tells whether the clusters are more than chance, each below its heading."""
+    parts = {
+        "Number of clusters": _choice(facts, plots),
+        "Stability": _stability(facts),
+        _TRANSFER_TITLE: _transfer(facts, plots),
+        "Bounds": _bounds(facts),
+        "Likelihood": _likelihood(facts),
+        "Quality": _quality(facts),
+    }
+    return "".join(f"<h3>{title}</h3>{part}" for title, part in parts.items() if part)
+
+
+def _choice(facts: Facts, plots: Plots) -> str:
     reported = facts.result.n_clusters
     if not facts.result.sweep:
         return ""
     header, rows = sweep_table(facts.result.sweep)
     table = html_table(
-        "Every number of clusters that was tried. The silhouette is the simplified one.",
+        "Every number of clusters that was tried. The silhouette is the simplified one, over "
+        f"{_points(facts)}.",
         header,
         [[f"{k}{' (shown here)' * (k == reported)}", *measures] for k, *measures in rows],
     )
     figure = html_figure(
-        Plots(facts).choice,
+        plots.choice,
         "By number of clusters. Agreement of starts: 1 where all random starts agree. A triangle: "
         "the clusters are clearer than one cloud would give.",
     )
-    content = f"<p>{escape(facts.result.recommendation or '')}</p>"
+    content = f"<p>{escape(verdict(facts.result))}</p>"
     flow = html_figure(
-        Plots(facts).flow,
+        plots.flow,
         "How the persons of each cluster divide at the next number of clusters. Where each cluster "
         "comes from one, the two agree; ribbons that cross mean that they do not.",
     )
@@ -389,7 +303,6 @@ def _stability(facts: Facts) -> str:
     rows = [
         {
             "cluster": cluster.number,
-            "found again": f"in {found_again(float(found.recovered[k]))} samples",
             "compared with one cloud": apart_text(facts.result, k),
             "mean Jaccard": float(found.jaccard[k]),
             "found again (.75 or more)": percent(found.recovered[k]),
@@ -400,16 +313,12 @@ def _stability(facts: Facts) -> str:
     clusters = html_records(
         f"Each cluster in {found.n_models} models of resampled sites and persons. Jaccard: how far "
         "the most similar cluster of a model holds the same persons, 1 where all are the same. "
-        "Pieces of one cloud are found again too: only the next column tells whether a cluster "
-        "stands apart.",
+        "Pieces of one cloud are found again too: only the comparison with one cloud tells whether "
+        "a cluster stands apart.",
         rows,
-        text=(1, 2),
+        text=(1,),
     )
-    bars = html_figure(
-        Plots(facts).stability,
-        "Mean Jaccard index of each cluster over the samples, and whether it stands apart.",
-    )
-    return f"{_ambiguous(found.ambiguous_share)}{bars}{clusters}"
+    return f"{_ambiguous(found.ambiguous_share)}{clusters}"
 
 
 def _ambiguous(share: float | None) -> str:
@@ -422,7 +331,7 @@ def _ambiguous(share: float | None) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def _transfer(facts: Facts) -> str:
+def _transfer(facts: Facts, plots: Plots) -> str:
     """Return the section's HTML; nothing in a session without transfer."""
     found = facts.result.transfer
     if found is None or not found.sites:
@@ -454,7 +363,7 @@ def _transfer(facts: Facts) -> str:
         _counts(facts.site_name(site), own) for site, own in sorted(found.sites.items())
     )
     figure = html_figure(
-        Plots(facts).own_clusters,
+        plots.own_clusters,
         "Where the persons of each own cluster are in the common ones. Own clusters have the "
         "numbers of the common clusters that they were matched with; a gap is one that the site "
         "did not find.",
@@ -558,56 +467,58 @@ def _likelihood(facts: Facts) -> str:
 
 
 def _quality(facts: Facts) -> str:
-    figure = html_figure(
-        Plots(facts).convergence, "Sum of squared distances in the scaled space, by round."
-    )
-    rows = [
-        {
-            "round": each.round,
-            "phase": each.phase,
-            "sites": each.n_sites,
-            "inertia": each.inertia,
-            "shift of centroids": each.centroid_shift and without_noise(each.centroid_shift),
-        }
-        for each in facts.result.history
-    ]
-    table = html_records(
-        f"Every round that closed. {facts.result.n_rounds} rounds of the method, which stopped "
-        f"because: {facts.result.stopped_because or 'unknown'}.",
-        rows,
-        text=(1,),
-    )
+    """Return the figures of quality; those that the table of a sweep has are not repeated."""
     quality = facts.result.quality
-    content = "<p>Without a closing evaluation, quality and profile are not known.</p>"
-    if quality is not None:
-        content = html_records(
-            "Of the final clusters. A simplified silhouette near 1, and a low Davies-Bouldin "
-            "index, mean clusters that are well apart. Within groups: the share of the persons' "
-            "own inertia that lies between persons of one group, where no clustering sees it, as "
-            "estimated from the records.",
-            [
-                {
-                    "inertia": quality.inertia,
-                    "within groups": percent(quality.share_within),
-                    "simplified silhouette": quality.simplified_silhouette,
-                    "Davies-Bouldin": quality.davies_bouldin,
-                    "persons": quality.n_rows,
-                }
-            ],
-        )
-    return f"{content}{figure}{html_folded('The rounds', table)}"
+    if quality is None:
+        return "<p>Without a closing evaluation, quality and profile are not known.</p>"
+    within = (
+        f"<p>{percent(quality.share_within)} of the persons' own inertia lies within groups, where "
+        "no clustering sees it. This is estimated from the records.</p>"
+    ) * (facts.definition.policy.protection != "none")
+    if facts.result.sweep:
+        return within
+    table = html_records(
+        f"Of the final clusters, over {_points(facts)}. A simplified silhouette near 1, and a low "
+        "Davies-Bouldin index, mean clusters that are well apart.",
+        [
+            {
+                "inertia": quality.inertia,
+                "simplified silhouette": quality.simplified_silhouette,
+                "Davies-Bouldin": quality.davies_bouldin,
+                "persons": quality.n_rows,
+            }
+        ],
+    )
+    return table + within
+
+
+def _points(facts: Facts) -> str:
+    """Return what measures of quality are over."""
+    if facts.definition.policy.protection == "none":
+        return "the persons"
+    return "the groups' records; of persons the silhouette is lower and the inertia higher"
 
 
 def _methods(facts: Facts) -> str:
     paragraphs = methods_text(facts).rstrip().split("\n\n")
-    text = "".join(f"<p>{escape(from_markdown(each))}</p>" for each in paragraphs)
-    return text + html_folded("References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>")
+    return _paragraphs([facts.dissimilarity, *map(from_markdown, paragraphs)]) + html_folded(
+        "References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>"
+    )
 
 
-def _provenance(facts: Facts) -> str:
+def _provenance(facts: Facts, plots: Plots) -> str:
     definition, provenance = facts.definition, facts.provenance
     policy = definition.policy.model_dump(mode="json")
-    rows: list[list[object]] = [
+    expires = definition.expires
+    stated = {
+        "title": definition.title,
+        "contact": definition.contact,
+        "approval": definition.approval,
+        "no site joined after": "" if expires is None else time_text(expires),
+        "completed": "" if facts.completed_at is None else time_text(facts.completed_at),
+    }
+    rows: list[Sequence[object]] = [
+        *([name, said] for name, said in stated.items() if said),
         ["method", f"{definition.algorithm}, version {definition.method_version}"],
         ["rounds that all methods share", f"version {definition.engine_version}"],
         ["options", named_values(definition.config)],
@@ -639,4 +550,27 @@ def _provenance(facts: Facts) -> str:
     table = html_table(
         "What the result was made from and with.", ["", ""], rows, text=(1,), head=False
     )
-    return f"{table}{submissions}"
+    return f"{table}{submissions}{_rounds(facts, plots)}"
+
+
+def _rounds(facts: Facts, plots: Plots) -> str:
+    figure = html_figure(
+        plots.convergence, "Sum of squared distances in the scaled space, by round."
+    )
+    rows = [
+        {
+            "round": each.round,
+            "phase": each.phase,
+            "sites": each.n_sites,
+            "inertia": each.inertia,
+            "shift of centroids": each.centroid_shift and without_noise(each.centroid_shift),
+        }
+        for each in facts.result.history
+    ]
+    table = html_records(
+        f"Every round that closed. {facts.result.n_rounds} rounds of the method, which stopped "
+        f"because: {facts.result.stopped_because or 'unknown'}.",
+        rows,
+        text=(1,),
+    )
+    return figure + html_folded(f"{len(rows)} rounds", table) * bool(rows)

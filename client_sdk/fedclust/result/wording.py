@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from fedclust.schema.feature import Feature, Outcome
 
 #: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
 _ROUNDING = 1e-12
+#: In English, whatever locale a program around this one has set.
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 #: What marks text up within a line of Markdown, Pandoc's included, and what undoes an escape.
 _MARKUP = re.compile(
     r"[\\`*~^$|]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<!\w)@(?=\w)"
@@ -38,6 +41,13 @@ def listed(values: Iterable[object]) -> str:
 def named_values(values: Mapping[str, object]) -> str:
     """Return names and values, such as ``n_clusters: 3, evaluate: yes``."""
     return ", ".join(f"{name}: {value_text(value)}" for name, value in values.items())
+
+
+def time_text(at: datetime) -> str:
+    """Return a time as people write it, with its zone: 26 Nov 2026, 18:35 UTC."""
+    at = at.astimezone(UTC)
+    month = _MONTHS[3 * at.month - 3 : 3 * at.month]
+    return f"{at.day} {month} {at:%Y, %H:%M} UTC"
 
 
 def percent(share: float | None) -> str:

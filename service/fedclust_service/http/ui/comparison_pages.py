@@ -51,7 +51,7 @@ def _compare(page: PageRequest) -> Response:
         chosen=chosen,
         numbers={side: number_of_clusters(page, f"{side}_k") for side in _SIDES},
         sides=sides,
-        sections=[(each.key, each.title, as_markup(each)) for each in found],
+        sections=[(each.key, each.title, as_markup(each.html)) for each in found],
         refused=refused,
     )
 

@@ -13,10 +13,9 @@ from starlette.responses import Response
 from fedclust.definition import canonical
 from fedclust.errors import UsageError
 from fedclust.result.figures.plots import drawn_figures
-from fedclust.result.markup import Section
 from fedclust.result.methods_text import WRITE_UP
 from fedclust.result.one_cloud import chosen_text
-from fedclust.result.page import sections
+from fedclust.result.page import body
 from fedclust.result.ro_crate import check_license, crate_bytes
 from fedclust.result.session_result import SessionResult, read_result
 from fedclust.result.tables import centroid_table, report_bytes
@@ -177,7 +176,7 @@ def _result(page: PageRequest) -> Response:
         reading=reading,
         session=session,
         facts=facts,
-        sections=[(each.key, each.title, as_markup(each)) for each in sections(facts)],
+        report=as_markup(body(facts)),
         downloads=[
             *_DOWNLOADS,
             *_figure_downloads([(name, drawn[name].title) for name in drawn]),
@@ -186,9 +185,9 @@ def _result(page: PageRequest) -> Response:
     )
 
 
-def as_markup(section: Section) -> Markup:
-    """Return what our own code wrote, which escaped all text, with its long lists folded away."""
-    return Markup(section.html.replace("<details open>", "<details>"))  # noqa: S704 - escaped there
+def as_markup(html: str) -> Markup:
+    """Return what our own code wrote, which escaped all text."""
+    return Markup(html)  # noqa: S704 - escaped there
 
 
 def _figure_downloads(figures: Sequence[tuple[str, str]]) -> list[Download]:

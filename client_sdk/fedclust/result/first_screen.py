@@ -1,0 +1,166 @@
+"""The first screen of a result: the question, its answer, and a card for each cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from fedclust.engine.model_selection import CLEAR, p_text
+from fedclust.engine.stability import found_again
+from fedclust.methods.common.description import counted
+from fedclust.result.facts import Cluster, ClusterColumn, Facts
+from fedclust.result.figures.plots import Plots
+from fedclust.result.figures.profile import MOST_COLUMNS, mean_of
+from fedclust.result.markup import html_figure, html_folded, html_warning
+from fedclust.result.one_cloud import apart_text, chosen_text, n_apart
+from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
+from fedclust.result.wording import isolated, percent
+
+#: Most cards; a table below has all clusters.
+_MOST_CARDS = 12
+#: Least Jaccard index of a site's own cluster and the common one that says the site found it.
+_FOUND = 0.5
+
+
+def html_first_screen(facts: Facts) -> str:
+    """Return the HTML of the first screen."""
+    cards = "".join(_card(facts, cluster) for cluster in facts.clusters[:_MOST_CARDS])
+    hidden = len(facts.clusters) - _MOST_CARDS
+    more = f"<p>{counted(hidden, 'more cluster')}: see the tables below.</p>" if hidden > 0 else ""
+    purpose = facts.definition.purpose
+    question = f'<p class="lead">{escape(purpose)}</p>' if purpose else ""
+    said = "".join(f"<p>{escape(line)}</p>" for line in answer(facts)[1:])
+    return (
+        f'{question}<p class="lead answer"><b>{escape(answer(facts)[0])}</b></p>{said}'
+        f'{_warnings(facts)}<div class="cards found">{cards}</div>{more}{_figures(facts)}'
+    )
+
+
+def answer(facts: Facts) -> list[str]:
+    """Return the answer in a sentence or two, made from the numbers; then how K was chosen."""
+    result = facts.result
+    found, quality, first = result.one_cloud, result.quality, result.outcomes
+    n, apart = len(result.centroids), n_apart(result)
+    persons = "" if quality is None else f"{counted_persons(quality.n_rows)} at "
+    who = f"{persons}{counted(len(facts.sites), 'site')}"
+    number = counted(n, "cluster")
+    if apart == 0 and found is not None and found.p is not None and found.p > CLEAR:
+        said = (
+            f"No separate groups were found among {who}: patients without groups give clusters as "
+            f"clear ({p_text(found.p)})."
+        )
+    elif found is None or found.p is None:
+        said = f"{number} among {who}, not compared with what patients without groups give."
+    else:
+        stand = {None: "", n: " Each stands apart.", 0: " None stands apart from its neighbours."}
+        some = f" {apart} of {n} stand apart from their neighbours."
+        clear = f"clearer than those of patients without groups ({p_text(found.p)})"
+        said = f"{number} among {who}, {clear}.{stand.get(apart, some)}"
+    if first is not None and first.results and first.results[0].clusters:
+        only = "As a description only: " if apart == 0 else ""
+        said += f" {only}{range_text(first.results[0])}"
+    chosen = chosen_text(result)
+    lines = [said, *([f"{chosen[0].upper()}{chosen[1:]}."] if result.sweep else [])]
+    return lines if first is not None else [*lines, *outcome_sentences(facts)]
+
+
+def counted_persons(number: int) -> str:
+    """Return a number of persons."""
+    return f"{number:,} {'person' if number == 1 else 'persons'}"
+
+
+def _warnings(facts: Facts) -> str:
+    """Return the warnings; several are folded."""
+    result = facts.result
+    warnings = list(result.warnings)
+    if result.quality is None:
+        known = "quality is" if result.sizes is not None else "sizes, profile and quality are"
+        warnings.append(f"There was no closing evaluation: {known} not known.")
+    if result.bounds is not None and not result.bounds.certified:
+        warnings.append(result.bounds.statement)
+    shown = "".join(map(html_warning, warnings))
+    return shown if len(warnings) < 2 else html_folded(f"{len(warnings)} warnings", shown)
+
+
+def _card(facts: Facts, cluster: Cluster) -> str:
+    k, outcomes = cluster.number, facts.result.outcomes
+    size = "size not known" if cluster.size is None else counted_persons(cluster.size)
+    share = "" if cluster.share is None else f", {percent(cluster.share)}"
+    lines = [
+        f"{escape(headed(found))}: <b>{escape(headline(found, found.clusters[k]).text)}</b>"
+        for found in (() if outcomes is None else outcomes.results)
+        if found.clusters
+    ]
+    sure = "; ".join(_how_sure(facts, k))
+    return (
+        f'<div class="card"><h2>Cluster {k}</h2><p class="soft">{size}{share}</p>'
+        f"<p><b>{escape(in_words(cluster))}</b></p>{''.join(f'<p>{each}</p>' for each in lines)}"
+        f'<p class="soft">{escape(sure)}</p></div>'
+    )
+
+
+def in_words(cluster: Cluster) -> str:
+    """Return what sets a cluster apart in words, such as "older; BNP and creatinine high"."""
+    if not cluster.compared:
+        return "what differs is not known"
+    parts: dict[str, list[str]] = {}
+    for entry in cluster.sets_apart:
+        word, name = _side(entry)
+        parts.setdefault(word, []).append(name)
+    said = [f"{_listed(names)}{word}" for word, names in parts.items()]
+    return "; ".join(said) or "close to the average of all persons"
+
+
+def _side(entry: ClusterColumn) -> tuple[str, str]:
+    """Return on which side of all persons a column is, and what to call it."""
+    column, above = entry.column, (entry.difference or 0.0) > 0
+    name = isolated(column.name)
+    if column.kind == "binary":
+        return f" {'often' if above else 'rarely'} ({mean_of(entry)})", name
+    if column.name.casefold() == "age":
+        return "", "older" if above else "younger"
+    return (" high" if above else " low"), name
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _how_sure(facts: Facts, k: int) -> list[str]:
+    """Return what supports a cluster: one cloud, samples found again, hospitals."""
+    result, said = facts.result, []
+    if result.one_cloud is not None:
+        said.append(apart_text(result, k))
+    if result.stability is not None:
+        said.append(f"found again in {found_again(float(result.stability.recovered[k]))} samples")
+    own = [each.own_table for each in (result.transfer.sites.values() if result.transfer else ())]
+    judged = [t for t in own if t is not None and t[:, k].any()]
+    if judged:
+        union = [t[k].sum() + t[:, k].sum() - t[k, k] for t in judged]
+        alone = sum(t[k, k] >= _FOUND * n for t, n in zip(judged, union, strict=True))
+        whose = "your site" if facts.own_site else f"{alone} of {len(judged)} sites"
+        said.append(f"{'not ' * (facts.own_site is not None and not alone)}found alone by {whose}")
+    elif len(result.site_sizes) > 1:
+        there = sum(1 for sizes in result.site_sizes.values() if sizes[k])
+        said.append(f"persons at {there} of {len(result.site_sizes)} sites")
+    return said
+
+
+def _figures(facts: Facts) -> str:
+    """Return the heat map, and next to it the forest plot of the first outcome."""
+    plots, outcomes = Plots(facts), facts.result.outcomes
+    hidden = len(facts.columns) - MOST_COLUMNS
+    left_out = f" {hidden} columns with the smallest gaps are left out." if hidden > 0 else ""
+    heat = html_figure(
+        plots.profile,
+        "Value of each column and cluster. Colour, and the number below: the difference from all "
+        f"persons in standard deviations, blue below and red above.{left_out}",
+    )
+    forest = ""
+    if outcomes is not None and outcomes.results:
+        forest = html_figure(
+            lambda: plots.forest(outcomes.results[0].name),
+            "Effect of each cluster against the largest one, with 95 % intervals.",
+        )
+    return f'<div class="pair">{heat}{forest}</div>' if forest else heat

@@ -1,0 +1,99 @@
+"""The first screen of a result: its answer, made from the numbers, and the card of each cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.result.first_screen import answer, html_first_screen, in_words
+from fedclust.schema.encoding import Column
+from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.transfer import SiteTransfer, Transfer
+from support.outcome_results import DIED, outcome_facts
+from support.results import facts_of
+
+NAMES = ("age", "systolic", "BNP", "sodium")
+MEANS = np.array([[50.0, 120.0, 2.0, 1.0], [80.0, 150.0, 12.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("cloud", "said"),
+    [
+        (None, "2 clusters among 200 persons at 2 sites, not compared with what patients"),
+        (CloudComparison(n_draws=20, p=0.74), "No separate groups were found among 200 persons"),
+        (
+            CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.02])),
+            "clearer than those of patients without groups (p = 0.002). Each stands apart.",
+        ),
+        (
+            CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.3])),
+            "1 of 2 stand apart from their neighbours.",
+        ),
+        (
+            CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.4, 0.3])),
+            "None stands apart from its neighbours.",
+        ),
+    ],
+)
+def test_the_answer_begins_with_whether_there_are_groups(
+    cloud: CloudComparison | None, said: str
+) -> None:
+    assert said in answer(facts_of(MEANS, NAMES, one_cloud=cloud))[0]
+
+
+def test_of_one_cloud_outcomes_are_a_description() -> None:
+    facts = outcome_facts((DIED,))
+    said = [
+        answer(type(facts)(facts.result.model_copy(update={"one_cloud": each}), facts.definition))
+        for each in (None, CloudComparison(n_draws=20, p=0.74))
+    ]
+    assert ["As a description only: Died: from 12.3 %" in lines[0] for lines in said] == [
+        False,
+        True,
+    ]
+
+
+def test_a_card_says_in_words_what_sets_a_cluster_apart() -> None:
+    low, high = facts_of(MEANS, NAMES).clusters
+    assert in_words(low) == "younger; BNP and systolic low"
+    assert in_words(high) == "older; BNP and systolic high"
+    entry = high.entries[0]
+    smoker = Column(name="smoker", kind="binary", feature="smoker", unit="")
+    often = type(entry)(smoker, "share", 0.8, difference=1.0)
+    rarely = type(entry)(smoker, "share", 0.1, difference=-1.0)
+    assert in_words(type(high)(0, 1, 1.0, (often,))) == "smoker often (80 %)"
+    assert in_words(type(high)(0, 1, 1.0, (rarely,))) == "smoker rarely (10 %)"
+    assert in_words(type(high)(0, 1, 1.0, ())) == "what differs is not known"
+
+
+def _alone(*tables: Any) -> Transfer:
+    sites = {
+        f"s{n}": SiteTransfer(n_rows=100, own_table=None if t is None else np.array(t))
+        for n, t in enumerate(tables)
+    }
+    return Transfer(sites=sites)
+
+
+def test_a_card_counts_the_sites_that_found_the_cluster_alone() -> None:
+    # Of the third table's cluster 0 only 40 of 110 persons are in both; nobody knows of the fourth.
+    transfer = _alone([[90, 10], [0, 50]], [[60, 0], [0, 60]], [[40, 60], [10, 90]], None)
+    cards = html_first_screen(facts_of(MEANS, NAMES, transfer=transfer))
+    assert "found alone by 2 of 3 sites" in cards
+    assert "found alone by 3 of 3 sites" in cards
+    assert "persons at 2 of 2 sites" in html_first_screen(facts_of(MEANS, NAMES))
+
+
+def test_several_warnings_are_folded_and_one_is_not() -> None:
+    one, two = (
+        html_first_screen(facts_of(MEANS, NAMES, warnings=given)) for given in (("a",), ("a", "b"))
+    )
+    assert "<details>" not in one
+    assert "<details><summary>2 warnings</summary>" in two
+
+
+def test_past_a_dozen_clusters_the_tables_go_on() -> None:
+    shown = html_first_screen(facts_of(np.arange(28.0).reshape(14, 2), ("u", "v")))
+    assert shown.count('<div class="card">') == 12
+    assert "2 more clusters: see the tables below." in shown
