@@ -25,7 +25,7 @@ MEANS = np.array([[50.0, 120.0, 2.0, 1.0], [80.0, 150.0, 12.0, 1.0]])
         (CloudComparison(n_draws=20, p=0.74), "No separate groups were found among 200 persons"),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.02])),
-            "clearer than those of patients without groups (p = 0.002). Each stands apart.",
+            "of patients without groups (p = 0.002). Each stands apart from the others.",
         ),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.3])),
@@ -33,7 +33,7 @@ MEANS = np.array([[50.0, 120.0, 2.0, 1.0], [80.0, 150.0, 12.0, 1.0]])
         ),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.4, 0.3])),
-            "None stands apart from its neighbours.",
+            "None of 2 stand apart from their neighbours.",
         ),
     ],
 )
@@ -41,6 +41,14 @@ def test_the_answer_begins_with_whether_there_are_groups(
     cloud: CloudComparison | None, said: str
 ) -> None:
     assert said in answer(facts_of(MEANS, NAMES, one_cloud=cloud))[0]
+
+
+def test_a_near_tie_is_said_before_anything_else() -> None:
+    cloud = CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.02]))
+    tied = facts_of(MEANS, NAMES, one_cloud=cloud, choice="apart", tied=(4, 3), n_clusters=2)
+    assert answer(tied)[0].startswith(
+        "2 or 3 or 4 clusters among 200 persons at 2 sites: too close to call. The 2 here are"
+    )
 
 
 def test_of_one_cloud_outcomes_are_a_description() -> None:

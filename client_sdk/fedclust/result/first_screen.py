@@ -12,7 +12,7 @@ from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, mean_of
 from fedclust.result.markup import html_figure, html_folded, html_warning
-from fedclust.result.one_cloud import apart_text, chosen_text, n_apart
+from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
 from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
 from fedclust.result.wording import isolated, percent
 
@@ -38,30 +38,35 @@ def html_first_screen(facts: Facts) -> str:
 
 def answer(facts: Facts) -> list[str]:
     """Return the answer in a sentence or two, made from the numbers; then how K was chosen."""
-    result = facts.result
-    found, quality, first = result.one_cloud, result.quality, result.outcomes
-    n, apart = len(result.centroids), n_apart(result)
-    persons = "" if quality is None else f"{counted_persons(quality.n_rows)} at "
+    result, apart = facts.result, n_apart(facts.result)
+    cloud, outcomes = result.one_cloud, result.outcomes
+    persons = "" if result.quality is None else f"{counted_persons(result.quality.n_rows)} at "
     who = f"{persons}{counted(len(facts.sites), 'site')}"
-    number = counted(n, "cluster")
-    if apart == 0 and found is not None and found.p is not None and found.p > CLEAR:
+    if cloud is not None and cloud.p is not None and cloud.p > CLEAR:
         said = (
             f"No separate groups were found among {who}: patients without groups give clusters as "
-            f"clear ({p_text(found.p)})."
+            f"clear ({p_text(cloud.p)})."
         )
-    elif found is None or found.p is None:
-        said = f"{number} among {who}, not compared with what patients without groups give."
     else:
-        stand = {None: "", n: " Each stands apart.", 0: " None stands apart from its neighbours."}
-        some = f" {apart} of {n} stand apart from their neighbours."
-        clear = f"clearer than those of patients without groups ({p_text(found.p)})"
-        said = f"{number} among {who}, {clear}.{stand.get(apart, some)}"
-    if first is not None and first.results and first.results[0].clusters:
+        n = len(result.centroids)
+        said = f"{counted(n, 'cluster')} among {who}, "
+        if result.tied:
+            said = f"{tied_text(result)} clusters among {who}: too close to call. The {n} here are "
+        if cloud is None or cloud.p is None:
+            said += "not compared with what patients without groups give."
+        else:
+            said += f"clearer than those of patients without groups ({p_text(cloud.p)})."
+            said += {None: "", n: " Each stands apart from the others."}.get(
+                apart, f" {apart or 'None'} of {n} stand apart from their neighbours."
+            )
+    if outcomes is not None and outcomes.results and outcomes.results[0].clusters:
         only = "As a description only: " if apart == 0 else ""
-        said += f" {only}{range_text(first.results[0])}"
-    chosen = chosen_text(result)
-    lines = [said, *([f"{chosen[0].upper()}{chosen[1:]}."] if result.sweep else [])]
-    return lines if first is not None else [*lines, *outcome_sentences(facts)]
+        said += f" {only}{range_text(outcomes.results[0])}"
+    lines = [said]
+    if result.sweep and not result.tied:
+        chosen = chosen_text(result)
+        lines.append(f"{chosen[0].upper()}{chosen[1:]}.")
+    return lines if outcomes is not None else [*lines, *outcome_sentences(facts)]
 
 
 def counted_persons(number: int) -> str:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from fedclust.engine.model_selection import CLEAR, cloud_sentences, p_text
 from fedclust.schema.result import Result
 
-#: Why a K comes before that of the highest silhouette.
-_REASONS = {"apart": "all its clusters stand apart", "step": "it gains most of the clear ones"}
-
 
 def verdict(result: Result) -> str:
     """Return all that a result says of how clear its clusters are; empty where nobody asked."""
@@ -35,14 +32,13 @@ def chosen_text(result: Result) -> str:
     if result.choice == "one-cloud":
         return f"no K is recommended, K = {result.n_clusters} is shown"
     if result.tied:
-        others = ", ".join(map(str, result.tied))
-        if result.choice in _REASONS:
-            return (
-                f"K = {result.n_clusters} is shown: {_REASONS[result.choice]}; "
-                f"K = {others} has the highest silhouette"
-            )
-        return f"K = {result.n_clusters} is shown, too close to call with K = {others}"
+        return f"K = {tied_text(result)} is too close to call, K = {result.n_clusters} is shown"
     return f"K = {result.n_clusters} is recommended"
+
+
+def tied_text(result: Result) -> str:
+    """Return the K that are about as good a choice, such as "3 or 4"."""
+    return " or ".join(map(str, sorted((len(result.centroids), *result.tied))))
 
 
 def apart_text(result: Result, cluster: int) -> str:

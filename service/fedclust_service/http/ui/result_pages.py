@@ -84,6 +84,12 @@ class ShownResult:
         return chosen_text(self.whole)
 
     @property
+    def counted(self) -> int | None:
+        """The K that outcomes were counted at, of a sweep."""
+        entries = self.whole.sweep or ()
+        return next((each.n_clusters for each in entries if each.result.outcomes), None)
+
+    @property
     def marked(self) -> tuple[int, ...]:
         """The K that have a mark: the recommended one, or all that are about as good."""
         shown = self.whole.n_clusters
