@@ -192,9 +192,8 @@ def test_every_letter_that_the_options_know_gets_its_number(
 def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
     assert "51 groups of 5 to 9 persons" in said
-    assert "within 0.32 sd of their record" in said
     assert "x7 7%, x6 6%, x5 5%" in said
-    assert "Sensitive and rare traits should be outcomes." in said
+    assert "Ask for sensitive and rare traits as outcomes, not as columns." in said
 
 
 @pytest.mark.parametrize(("persons", "said"), [(0.79, True), (0.8, False)])
@@ -312,22 +311,22 @@ def points_said(asked: ConsentRequest) -> str:
 def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
     said = points_said(asking({"died": 10}))
     assert said.startswith(
-        "Counts of `died` by final cluster, computed from your rows, each with random noise (sd "
-        "5). Uses 10 of your 100 points; 60 are left. Whoever knows everything else, and asks for "
-        "all 100, guesses one patient's yes/no outcome right 67 times in 100 instead of 50; this "
-        "question alone: 56. Afterwards no question about these patients is answered. This does "
-        "not cover a family or group with the same outcome. "
+        "Counts of `died` by final cluster, computed from your rows, each with random noise "
+        "(standard deviation 5). Uses 10 of your 100 points; 30 were used before, 60 remain. "
+        "Somebody who knows everything else about all patients guesses one patient's yes/no "
+        "outcome right 56 times in 100 from this question, and 67 times once all 100 points are "
+        "used, instead of 50 times. Then no further question about these patients is answered. "
+        "This does not cover a family or group with the same outcome. "
     ), said
-    assert said.endswith("share its points; more are opened only by fedclust allowance raise.")
+    assert said.endswith("more need an approval of their own (fedclust allowance raise).")
 
 
 def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
     asked = asking({"died": 10, "readmitted": 50}, limit=150, left=150, also_features=("died",))
     said = points_said(asked)
     assert "Counts of `died`, `readmitted` by final cluster" in said
-    assert "(sd 5, 2.2). Uses 60 of your 150 points; 90 are left." in said
-    assert "all 150, guesses one patient's yes/no outcome right 71 times in 100" in said
-    assert "these questions alone: 64." in said
+    assert "(standard deviation 5, 2.2). Uses 60 of your 150 points; 0 were used before" in said
+    assert "64 times in 100 from these questions, and 71 times once all 150 points" in said
     assert "died: this column is also a feature, so the 71 of 100 does not hold for it." in said
 
 

@@ -25,6 +25,8 @@ from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.models import Definition, SessionInfo
 
+#: At most this many columns are named where all are named elsewhere.
+_MOST_NAMES = 20
 #: Headings of what a steward reads before the decision; all others stand in an annex.
 SHORT = (
     "purpose",
@@ -47,8 +49,8 @@ TECHNICAL = {
 }
 
 COORDINATOR_LEARNS = (
-    "A malicious coordinator may learn this table of groups and, at very small sites, guess better "
-    "than by chance who is in it. Any coordinator sees how often the table changed."
+    "A malicious coordinator may learn this table of groups and, at sites of a few dozen persons, "
+    "guess better than by chance who is in it. Any coordinator sees how often the table changed."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -128,8 +130,7 @@ class SessionTerms:
         counted = self.plan.outcomes != ()
         return (
             f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than "
-            f"groups of at least {self.p} similar persons, whoever asks, in any number of rounds "
-            "and sessions. "
+            f"groups of at least {self.p} similar persons, whoever asks, however often. "
             + "Counts of outcomes have random noise, and points limit how many leave. " * counted
             + "Rows, labels and identifiers never leave."
         )
@@ -208,9 +209,8 @@ class SessionTerms:
             yield "remains" if place == 0 else "", note
         if full:
             stop = f"fedclust approve {self.session} --withdraw, or fedclust leave"
-            yield "afterwards", f"To stop, run {stop}: nothing more is sent."
-            yield "", "What was sent cannot be recalled and counts."
-            yield "", "The analyst, the coordinator's operators and the sites get the result."
+            yield "afterwards", f"To stop: {stop}. Nothing more is sent."
+            yield "", "What was sent cannot be recalled and stays in the result."
             yield "", "The operators say how long submissions are kept."
             yield "options", named_values(definition.config)
             yield "policy", named_values(policy.model_dump())
@@ -250,20 +250,30 @@ class SessionTerms:
         if not self.protection_none:
             yield (
                 f"First the site forms groups of at least {self.p} similar persons, each with one "
-                "record: in each column the middle value, rounded, or the commonest level."
+                f"record: the middle value, rounded, or the commonest level of {self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"
         yield f"In each round: numbers computed from {what}, such as sums, counts and means."
         if evidence.NAME in phases:
-            cells = f", and sizes and values of up to {N_CELLS} cells of {what}"
+            cells = f", and up to {N_CELLS} cells, which join {what}"
             more = cells if sends_cells(self.plan) else ""
-            yield f"At the end: sizes of the clusters and how clear they are{more}."
+            yield f"At the end: sizes of the clusters, how clear they are{more}."
         if resampling.NAME in phases:
-            yield "Counts of persons together in clusters of resampled data."
+            yield "To test them: counts of persons who stay together in redrawn data."
         if self.plan.outcomes:
             names = ", ".join(each.name for each in self.plan.outcomes)
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
+        yield (
+            "The coordinator gets these numbers. The analyst and the sites get the result, the "
+            "analyst with figures by site."
+        )
+
+    def _names(self) -> str:
+        """Return the names of the columns that are clustered, of many the first."""
+        names = [feature.name for feature in clustered(self.definition.features)]
+        more = len(names) - _MOST_NAMES
+        return ", ".join(names[:_MOST_NAMES]) + (f" and {more} columns more" if more > 0 else "")
 
     def _field_lines(self) -> Iterator[tuple[str, str]]:
         """Yield every field that leaves, by phase."""

@@ -182,18 +182,10 @@ class ConsentRequest(SessionTerms):
 
     def _table_notes(self, figures: TableFigures) -> Iterator[str]:
         smallest, largest = figures.group_sizes
-        close = (
-            ""
-            if figures.distance_sd is None
-            else f", half of them within {figures.distance_sd:.2f} sd of their record"
-        )
-        larger = (
-            f" Groups of fewer than {2 * self.groups_of} cannot be split; missing values make "
-            "them larger."
-        )
+        larger = " Missing values make groups larger."
         yield (
-            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}."
-            f"{larger if largest > smallest else ''}"
+            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons."
+            f"{larger if largest >= 2 * self.groups_of else ''}"
         )
         if self.p > self.groups_of:
             yield (
@@ -209,7 +201,7 @@ class ConsentRequest(SessionTerms):
             rest = f" and {more} columns more" if more > 0 else ""
             said = "Persons in groups that share one value, which whoever knows the group knows: "
             said += f"{', '.join(listed[:_MOST_COLUMNS])}{rest}. "
-        yield said + "Sensitive and rare traits should be outcomes."
+        yield f"{said}Ask for sensitive and rare traits as outcomes, not as columns."
 
     def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
         for heading, line in super()._lines(full=full):
@@ -243,12 +235,12 @@ class ConsentRequest(SessionTerms):
                 "does not hold for it."
             )
         yield (
-            "Persons who join this table later share its points; more are opened only by "
-            "fedclust allowance raise."
+            "Persons who join this table later share its points; more need an approval of their "
+            "own (fedclust allowance raise)."
         )
 
     def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
-        persons = f"{self.persons} persons (joining declares {self.size_band})"
+        persons = f"{self.persons} persons (the coordinator learns {self.size_band})"
         yield "this site", f"{self.site}, {persons} of {self.data.text}"
         for place, how in enumerate(self.data.lines if full else ()):
             yield "read as" if place == 0 else "", how
@@ -293,16 +285,19 @@ class ConsentRequest(SessionTerms):
 
 def question_text(question: Question, balance: Balance) -> str:
     """Return what a question costs, and what its answer lets anybody learn."""
-    sds = dict.fromkeys(f"{noise_sd(points):.2g}" for points in question.outcomes.values())
-    several = len(question.outcomes) > 1
+    sds = ", ".join(
+        dict.fromkeys(f"{noise_sd(points):.2g}" for points in question.outcomes.values())
+    )
+    these = "these questions" if len(question.outcomes) > 1 else "this question"
+    used, remain = balance.limit - balance.left, balance.left - question.points
     return (
         f"Counts of {named(question)} by final cluster, computed from your rows, each with random "
-        f"noise (sd {', '.join(sds)}). Uses {question.points} of your {balance.limit} points; "
-        f"{balance.left - question.points} are left. Whoever knows everything else, and asks for "
-        f"all {balance.limit}, guesses one patient's yes/no outcome right {guess(balance.limit)} "
-        f"times in 100 instead of 50; {'these questions' if several else 'this question'} alone: "
-        f"{guess(question.points)}. Afterwards no question about these patients is answered. This "
-        "does not cover a family or group with the same outcome."
+        f"noise (standard deviation {sds}). Uses {question.points} of your {balance.limit} points; "
+        f"{used} were used before, {remain} remain. Somebody who knows everything else about all "
+        f"patients guesses one patient's yes/no outcome right {guess(question.points)} times in "
+        f"100 from {these}, and {guess(balance.limit)} times once all {balance.limit} points are "
+        "used, instead of 50 times. Then no further question about these patients is answered. "
+        "This does not cover a family or group with the same outcome."
     )
 
 

@@ -199,7 +199,7 @@ def _depth(line: str) -> str:
 def _own_figures(request: ConsentRequest, now: datetime) -> str:
     counts: list[list[object]] = [
         ["persons who take part", request.persons],
-        ["range that joining declares", request.size_band],
+        ["what the coordinator learns", request.size_band],
     ]
     found = request.figures
     by_column = ""
