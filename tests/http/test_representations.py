@@ -168,13 +168,6 @@ def test_csv_leaves_unmeasured_sizes_empty_and_quotes_names(finished: Running) -
     assert [row[1] for row in rows] == ["size", "", ""]
 
 
-def test_the_result_comes_after_completion_only(running: Running) -> None:
-    for reader in ("ada", "north"):
-        response = running.api.request("GET", RESULT, reader)
-        assert response.status_code == 409
-        assert response.json()["type"].endswith(":result-not-ready")
-
-
 # --- behind a proxy -------------------------------------------------------------------------------
 
 

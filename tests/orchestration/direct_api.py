@@ -9,11 +9,13 @@ direct.drive()                             # aggregate whatever waits
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedclust import engine
 from fedclust.schema.feature import Feature
@@ -24,6 +26,7 @@ from fedclust.wire.submissions import BINARY, JSON, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.domain.notification import Outgoing
+from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration import participation, sessions, submissions, tasks
@@ -41,6 +44,13 @@ KEYS = SecretKeys([b"k" * 32])
 #: a clock that stands still the lease of the lost process would never run out.
 LIMITS = Limits(heartbeat_s=0.01, pooled_after=1000, pooled_above_s=math.inf)
 _FAR = datetime(2040, 1, 1, tzinfo=UTC)
+
+
+def refusal(call: Callable[..., object], *args: Any, **given: Any) -> Refusal:
+    """Return what a call is refused with."""
+    with pytest.raises(Refusal) as caught:
+        call(*args, **given)
+    return caught.value
 
 
 def actor(role: Role, name: str) -> Actor:
@@ -266,6 +276,7 @@ __all__ = [
     "DirectApi",
     "actor",
     "chain",
+    "refusal",
     "replace",
     "site",
     "unlike",

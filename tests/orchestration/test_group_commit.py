@@ -22,7 +22,7 @@ from fedclust_service.orchestration import principals, submissions
 from fedclust_service.orchestration.submissions import Body, Submitted
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import Store, StoreUnavailable, Tx
-from orchestration.direct_api import OPERATOR, DirectApi, site
+from orchestration.direct_api import OPERATOR, DirectApi, refusal, site
 from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
@@ -56,9 +56,7 @@ def send(direct: DirectApi, who: str, body: bytes, number: int = 1) -> Future[Su
 
 
 def slug(future: Future[Any]) -> str:
-    with pytest.raises(Refusal) as caught:
-        future.result(TIMEOUT_S)
-    return caught.value.slug
+    return refusal(future.result, TIMEOUT_S).slug
 
 
 def stored(direct: DirectApi) -> set[str]:

@@ -27,7 +27,6 @@ from fedclust_service.domain.notification import (
     Outgoing,
     next_attempt,
 )
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import principals, sessions
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.participation import exclude
@@ -38,7 +37,7 @@ from fedclust_service.orchestration.sweeper import (
     sweep,
 )
 from fedclust_service.store import Store, StoreFault
-from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi
+from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi, refusal
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE
@@ -221,9 +220,8 @@ def test_a_site_that_the_session_needs_is_not_to_be_excluded(
     assert "still take part: 2. The session needs 3." in text
     assert "this session cannot go on: the session fails on 2026-01-12 09:00 UTC." in text
     assert "session invite" not in text
-    with pytest.raises(Refusal) as caught:
-        close_round(notifying.co, ANALYST, "heart", 1)
-    assert "session create NEW --from heart" in caught.value.detail
+    refused = refusal(close_round, notifying.co, ANALYST, "heart", 1)
+    assert "session create NEW --from heart" in refused.detail
 
 
 def test_sites_that_the_session_can_spare_may_be_excluded(

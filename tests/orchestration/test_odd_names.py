@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from fedclust.wire.models import TokenCreate
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import (
     participation,
     principals,
@@ -19,16 +16,14 @@ from fedclust_service.orchestration import (
     submissions,
 )
 from fedclust_service.orchestration.submissions import Body
-from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
 
 NAMES = ["", "\x00", "heart\x00", "Heart", "é" * 40, "x" * 64, "\ud800", "heart\n", "'; --"]
 NUMBERS = [0, -1, 2, 2**31, 2**63, 10**30]
 
 
 def slug(call: Callable[..., Any], *given: Any) -> str:
-    with pytest.raises(Refusal) as caught:
-        call(*given)
-    return caught.value.slug
+    return refusal(call, *given).slug
 
 
 def test_names_that_nothing_has(direct_on_both: DirectApi) -> None:
@@ -47,6 +42,9 @@ def test_names_that_nothing_has(direct_on_both: DirectApi) -> None:
         assert slug(principals.revoke_token, *revoke) == "not-found"
         listed = (co, ANALYST, Role.SITE, 5, name)
         assert slug(principals.list_principals, *listed) == "invalid"
+    # There is a site of this name, and no analyst.
+    issue = (co, OPERATOR, Role.ANALYST, "north", TokenCreate())
+    assert slug(principals.issue_token, *issue) == "not-found"
 
 
 def test_rounds_of_any_number(direct_on_both: DirectApi) -> None:

@@ -21,15 +21,13 @@ from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.orchestration.stored_round import load_round
 from fedclust_service.store import Tx
 from orchestration import counting_method
-from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site, unlike
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site, unlike
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 
 
 def refused(direct: DirectApi, who: str = "north", **changes: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        direct.join("heart", who, **changes)
-    return caught.value
+    return refusal(direct.join, "heart", who, **changes)
 
 
 def test_joining_records_consent(direct: DirectApi) -> None:
@@ -80,10 +78,9 @@ def test_a_site_joins_with_a_table_that_it_has_used_before(direct: DirectApi) ->
     for name in ("heart", "liver", "lung", "skin", "bone"):
         direct.define(name)
     direct.join("heart", "north", table_id=FIRST)
-    with pytest.raises(Refusal) as caught:
-        direct.join("liver", "north", table_id=SECOND)
-    assert caught.value.slug == "table-changed"
-    assert "--separate-groups" in caught.value.detail
+    problem = refusal(direct.join, "liver", "north", table_id=SECOND)
+    assert problem.slug == "table-changed"
+    assert "--separate-groups" in problem.detail
     # Tables are a site's own; a session without a table asks for none.
     direct.join("liver", "south", table_id=SECOND)
     direct.join("liver", "north", table_id=FIRST)
@@ -138,6 +135,8 @@ def test_coming_back_after_the_end_is_still_the_same(direct: DirectApi) -> None:
 def test_consent_to_another_definition_is_refused(direct: DirectApi) -> None:
     direct.define()
     assert refused(direct, definition_sha256="0" * 64).slug == "consent-mismatch"
+    assert direct.audit(action="site.joined") == []
+    assert direct.info("heart").sites[0].state == "invited"
 
 
 @pytest.mark.parametrize(
@@ -213,13 +212,6 @@ def test_a_session_without_the_guard_needs_consent(direct: DirectApi) -> None:
     direct.join("heart", "north", consents=Consents(protection_none=True))
 
 
-def test_the_refused_leave_no_trace(direct: DirectApi) -> None:
-    direct.define()
-    refused(direct, definition_sha256="0" * 64)
-    assert direct.audit(action="site.joined") == []
-    assert direct.info("heart").sites[0].state == "invited"
-
-
 def test_a_late_site_is_asked_from_the_next_round(direct: DirectApi) -> None:
     direct.define(sites=("a", "b", "c", "d"), start="manual", rounds=3)
     for name in ("a", "b", "c"):
@@ -285,10 +277,14 @@ def test_leaving_releases_an_unanswered_site_and_may_close_the_round(direct: Dir
     assert len(direct.audit(action="site.left")) == 1
 
 
-def test_what_a_site_sent_before_leaving_counts(direct: DirectApi) -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_a_site_sent_before_leaving_counts(direct: DirectApi, refuses: bool) -> None:
     direct.session(sites=("a", "b", "c", "d"), rounds=2)
     direct.answer("heart", "d")
-    participation.leave(direct.co, site("d"), "heart")
+    if refuses:
+        refuse_task(direct, "d")
+    else:
+        participation.leave(direct.co, site("d"), "heart")
     direct.answer_all("heart")
     direct.drive()
     assert direct.votes("heart")[0].tolist() == [1, 1, 1, 1]
@@ -304,7 +300,11 @@ def test_a_site_that_left_does_not_come_back(direct: DirectApi) -> None:
 
 def test_excluding_works_like_leaving(direct: DirectApi) -> None:
     direct.session(sites=("a", "b", "c", "d"))
+    before = direct.view("heart", "d")
     participation.exclude(direct.co, ANALYST, "heart", "d")
+    after = direct.view("heart", "d")
+    assert after.version > before.version
+    assert after.digest != before.digest
     participation.exclude(direct.co, OPERATOR, "heart", "d")
     assert direct.info("heart").sites[3].state == "excluded"
     direct.answer_all("heart")
@@ -312,38 +312,10 @@ def test_excluding_works_like_leaving(direct: DirectApi) -> None:
     assert direct.audit(action="site.excluded") == [("analyst:ada", "site.excluded", {"site": "d"})]
 
 
-def test_excluding_who_is_not_there_is_not_found(direct: DirectApi) -> None:
-    direct.session()
-    with pytest.raises(Refusal) as caught:
-        participation.exclude(direct.co, ANALYST, "heart", "nowhere")
-    assert caught.value.slug == "not-found"
-
-
 def test_nobody_leaves_an_ended_session(direct: DirectApi) -> None:
     direct.session(rounds=1)
     direct.finish("heart")
-    with pytest.raises(Refusal) as caught:
-        participation.leave(direct.co, site("north"), "heart")
-    assert caught.value.slug == "wrong-state"
-
-
-def test_a_departure_wakes_the_departed(direct: DirectApi) -> None:
-    direct.session()
-    before = direct.view("heart", "north")
-    participation.exclude(direct.co, ANALYST, "heart", "north")
-    after = direct.view("heart", "north")
-    assert after.version > before.version
-    assert after.digest != before.digest
-
-
-def test_too_few_sites_left_is_overdue_at_once(direct: DirectApi) -> None:
-    direct.session()
-    direct.answer("heart", "north")
-    direct.answer("heart", "south")
-    participation.leave(direct.co, site("west"), "heart")
-    info = rounds.get_round(direct.co, ANALYST, "heart", 1)
-    assert (info.state, info.overdue) == ("collecting", True)
-    assert direct.info("heart").state == "running"
+    assert refusal(participation.leave, direct.co, site("north"), "heart").slug == "wrong-state"
 
 
 # --- refusing a task ------------------------------------------------------------------------------
@@ -411,26 +383,14 @@ def test_a_session_whose_next_round_has_too_few_sites_after_a_refusal_ends_at_on
     assert direct.info("heart").stopped_because == "task_refused"
 
 
-def test_what_a_site_sent_before_it_refused_counts(direct: DirectApi) -> None:
-    direct.session(sites=("a", "b", "c", "d"), rounds=2)
-    direct.answer("heart", "d")
-    refuse_task(direct, "d")
-    direct.answer_all("heart")
-    direct.drive()
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1, 1]
-
-
 def test_who_cannot_refuse_a_task(direct: DirectApi) -> None:
     direct.session(sites=("a", "b", "c", "d"), rounds=1)
     participation.leave(direct.co, site("d"), "heart")
     for who, number, slug in (("d", 1, "wrong-state"), ("a", 2, "not-found")):
-        with pytest.raises(Refusal) as caught:
-            participation.refuse(direct.co, site(who), "heart", number, RULE)
-        assert caught.value.slug == slug
+        given = (direct.co, site(who), "heart", number, RULE)
+        assert refusal(participation.refuse, *given).slug == slug
     assert direct.finish("heart").state == "completed"
-    with pytest.raises(Refusal) as caught:
-        refuse_task(direct, "a")
-    assert caught.value.slug == "wrong-state"
+    assert refusal(refuse_task, direct, "a").slug == "wrong-state"
 
 
 def test_everybody_sees_which_site_has_too_few_points(direct: DirectApi) -> None:

@@ -14,7 +14,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token
 from fedclust_service.orchestration import principals as use
-from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
 from support.clock import ManualClock
 from support.timeouts import TIMEOUT_S, eventually
 
@@ -28,11 +28,10 @@ def issue(direct: DirectApi, name: str = "north", days: int = 365) -> str:
 
 
 def refused(direct: DirectApi, token: str) -> str:
-    with pytest.raises(Refusal) as caught:
-        use.authenticate(direct.co, token)
-    assert caught.value.slug == "unauthenticated"
-    assert token not in caught.value.detail
-    return caught.value.detail
+    found = refusal(use.authenticate, direct.co, token)
+    assert found.slug == "unauthenticated"
+    assert token not in found.detail
+    return found.detail
 
 
 def test_a_token_speaks_for_its_site(direct: DirectApi) -> None:
@@ -51,9 +50,7 @@ def test_an_address_is_seen_by_operators_and_its_owner_alone(direct: DirectApi) 
     without = PrincipalCreate(name="north", title="North")
     assert use.create_principal(direct.co, OPERATOR, Role.SITE, without)[1] is False
     other = PrincipalCreate(name="north", title="North", email="other@north.example")
-    with pytest.raises(Refusal) as caught:
-        use.create_principal(direct.co, OPERATOR, Role.SITE, other)
-    assert "PATCH" in caught.value.detail
+    assert "PATCH" in refusal(use.create_principal, direct.co, OPERATOR, Role.SITE, other).detail
     assert use.get_principal(direct.co, ANALYST, Role.SITE, "north").email is None
     assert use.list_principals(direct.co, ANALYST, Role.SITE).items[0].email is None
     assert use.whoami(direct.co, site("north")).email == email
@@ -284,46 +281,27 @@ def test_creating_twice_is_one_site_and_another_title_is_refused(direct: DirectA
     body = PrincipalCreate(name="north", title="North Hospital")
     assert use.create_principal(direct.co, OPERATOR, Role.SITE, body)[1]
     assert not use.create_principal(direct.co, OPERATOR, Role.SITE, body)[1]
-    with pytest.raises(Refusal) as caught:
-        use.create_principal(direct.co, OPERATOR, Role.SITE, PrincipalCreate(name="north"))
-    assert caught.value.slug == "name-taken"
+    untitled = (direct.co, OPERATOR, Role.SITE, PrincipalCreate(name="north"))
+    assert refusal(use.create_principal, *untitled).slug == "name-taken"
 
 
-def test_lists_page_through_all_names(direct: DirectApi) -> None:
-    direct.register("c", "a", "b")
+def test_lists_page_through_all_names_in_the_order_of_bytes(direct_on_both: DirectApi) -> None:
+    # A language-aware collation ignores the hyphen and puts a-z behind aa.
+    direct, names = direct_on_both, ["a", "a-z", "a0", "aa", "b", "z-1", "z0", "zz"]
+    direct.register(*reversed(names))
+    use.create_principal(direct.co, OPERATOR, Role.ANALYST, PrincipalCreate(name="ab"))
     seen, cursor = [], None
     while True:
-        page = use.list_principals(direct.co, ANALYST, Role.SITE, 2, cursor)
+        page = use.list_principals(direct.co, ANALYST, Role.SITE, 3, cursor)
         seen += [each.name for each in page.items]
         assert all(each.tokens is None for each in page.items)
         cursor = page.next
         if cursor is None:
             break
-    assert seen == ["a", "b", "c"]
-
-
-def test_what_is_not_there_is_not_found(direct: DirectApi) -> None:
-    direct.register("north")
-    for call in (
-        lambda: use.get_principal(direct.co, OPERATOR, Role.SITE, "nowhere"),
-        lambda: use.issue_token(direct.co, OPERATOR, Role.ANALYST, "north", TokenCreate()),
-        lambda: use.revoke_token(direct.co, OPERATOR, Role.SITE, "north", "unknown"),
-    ):
-        with pytest.raises(Refusal) as caught:
-            call()
-        assert caught.value.slug == "not-found"
+    assert seen == names
 
 
 def test_a_token_of_somebody_else_is_not_revoked_by_the_wrong_path(direct: DirectApi) -> None:
     token_id = use.authenticate(direct.co, issue(direct, "north")).token_id
     direct.register("south")
-    with pytest.raises(Refusal):
-        use.revoke_token(direct.co, OPERATOR, Role.SITE, "south", token_id)
-
-
-def test_only_operators_register_and_issue(direct: DirectApi) -> None:
-    direct.register("north")
-    for actor in (ANALYST, site("north")):
-        with pytest.raises(Refusal) as caught:
-            use.issue_token(direct.co, actor, Role.SITE, "north", TokenCreate())
-        assert caught.value.slug == "forbidden"
+    refusal(use.revoke_token, direct.co, OPERATOR, Role.SITE, "south", token_id)

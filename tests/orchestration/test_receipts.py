@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration.receipts import list_receipts
 from fedclust_service.orchestration.sweeper import sweep
-from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
+from orchestration.direct_api import DirectApi, site
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 
 
@@ -41,15 +38,3 @@ def test_a_site_reads_its_receipts(direct_on_both: DirectApi) -> None:
     sweep(direct.co)
     assert [each.scrubbed for each in read("north")] == [True, True]
     assert not any(each.scrubbed for each in read("south") if each.empty)
-
-
-def test_nobody_else_reads_receipts(direct: DirectApi) -> None:
-    direct.session()
-    direct.register("elsewhere")
-    for who in (OPERATOR, ANALYST):
-        with pytest.raises(Refusal) as caught:
-            list_receipts(direct.co, who, "heart")
-        assert caught.value.slug == "forbidden"
-    with pytest.raises(Refusal) as caught:
-        list_receipts(direct.co, site("elsewhere"), "heart")
-    assert caught.value.slug == "not-found"

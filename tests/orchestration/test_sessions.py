@@ -14,17 +14,10 @@ from fedclust.schema.policy import Policy
 from fedclust.wire.codec import canonical_json, decode, sha256
 from fedclust.wire.models import SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, session_start, sessions
 from orchestration import counting_method
-from orchestration.direct_api import ANALYST, LIMITS, OPERATOR, DirectApi, actor, site
+from orchestration.direct_api import ANALYST, LIMITS, OPERATOR, DirectApi, actor, refusal, site
 from support.clock import ManualClock
-
-
-def refusal(call: Any, *args: Any, **given: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        call(*args, **given)
-    return caught.value
 
 
 def invite(direct: DirectApi, *names: str) -> None:
@@ -73,22 +66,6 @@ def test_the_name_of_an_ended_session_is_not_used_again(direct: DirectApi) -> No
     sessions.cancel_session(direct.co, ANALYST, "heart")
     other = direct.request(rounds=9)
     assert refusal(sessions.create_session, direct.co, ANALYST, other).slug == "name-taken"
-
-
-def test_unregistered_sites_are_named_by_pointer(direct: DirectApi) -> None:
-    direct.register("south")
-    refused = refusal(sessions.create_session, direct.co, ANALYST, direct.request())
-    assert refused.slug == "invalid"
-    assert [error.pointer for error in refused.errors] == ["/sites/0", "/sites/2"]
-    assert refusal(sessions.get_session, direct.co, ANALYST, "heart").slug == "not-found"
-
-
-def test_a_contradictory_definition_is_invalid(direct: DirectApi) -> None:
-    request = direct.request(policy={"quorum": 9})
-    direct.register(*request.sites)
-    refused = refusal(sessions.create_session, direct.co, ANALYST, request)
-    assert refused.slug == "invalid"
-    assert refused.errors[0].pointer == "/policy/quorum"
 
 
 # --- seeing ---------------------------------------------------------------------------------------
@@ -361,13 +338,6 @@ def test_a_deadline_in_the_past_closes_with_the_quorum(
     move(direct, clock.now())
     assert direct.drive() == 1
     assert direct.info("heart").round == 2
-
-
-def test_a_deadline_without_offset_is_invalid(direct: DirectApi) -> None:
-    direct.session()
-    body = SessionPatch.model_construct(deadline=datetime(2026, 5, 1), invite=())  # noqa: DTZ001
-    refused = refusal(sessions.patch_session, direct.co, ANALYST, "heart", body)
-    assert refused.errors[0].pointer == "/deadline"
 
 
 def test_no_deadline_moves_while_nothing_collects(direct: DirectApi, clock: ManualClock) -> None:

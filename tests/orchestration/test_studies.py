@@ -9,22 +9,14 @@ import pytest
 
 from fedclust.study import SessionRequest, StudyCreate
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import events, participation, sessions, studies
 from fedclust_service.store import DataDamaged
 from orchestration import counting_method
-from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi, actor, site
+from orchestration.direct_api import ANALYST, OPERATOR, SITES, DirectApi, actor, refusal, site
 from support.clock import ManualClock
-from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE
 
 EVE = actor(Role.ANALYST, "eve")
-
-
-def refusal(call: Any, *args: Any, **given: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        call(*args, **given)
-    return caught.value
 
 
 def body(name: str = "hearts", **changes: Any) -> StudyCreate:

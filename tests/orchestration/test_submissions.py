@@ -12,16 +12,14 @@ from fedclust.wire.submissions import BINARY, JSON, write_submission
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, sessions
 from orchestration import counting_method
-from orchestration.direct_api import ANALYST, DirectApi, site
+from orchestration.direct_api import ANALYST, DirectApi, refusal, site
 from support.clock import ManualClock
 
 
 def refused(
     direct: DirectApi, who: str, body: bytes, number: int = 1, media: str = BINARY
 ) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        direct.put("heart", who, body, number, media)
-    return caught.value
+    return refusal(direct.put, "heart", who, body, number, media)
 
 
 def stored(direct: DirectApi) -> int:
@@ -95,8 +93,8 @@ def test_a_round_that_is_not_collecting_is_gone(direct: DirectApi) -> None:
     participation.leave(direct.co, site("west"), "heart")
     direct.drive()
     # A site that is not there any more, a round that is over: the round comes first.
-    refusal = refused(direct, "north", b"nonsense", 7)
-    assert (refusal.slug, refusal.extra) == ("round-closed", {"current_round": 2})
+    closed = refused(direct, "north", b"nonsense", 7)
+    assert (closed.slug, closed.extra) == ("round-closed", {"current_round": 2})
     assert not direct.put("heart", "west", late, 1).created
     assert refused(direct, "west", b"nonsense", 2).slug == "not-addressed"
 
@@ -122,9 +120,8 @@ def test_a_stranger_finds_nothing(direct: DirectApi) -> None:
     direct.session()
     direct.register("other")
     hidden = refused(direct, "other", b"x")
-    with pytest.raises(Refusal) as caught:
-        participation.leave(direct.co, site("other"), "nothing")
-    assert hidden.to_problem() == caught.value.to_problem()
+    absent = refusal(participation.leave, direct.co, site("other"), "nothing")
+    assert hidden.to_problem() == absent.to_problem()
 
 
 def test_contents_are_parsed_then_matched_then_judged(direct: DirectApi) -> None:
@@ -146,10 +143,10 @@ def test_contents_are_parsed_then_matched_then_judged(direct: DirectApi) -> None
         (write_submission("count", "0" * 64, counting_method.Place(rank=3)), "invalid", "/payload"),
     ]
     for body, slug, pointer in cases:
-        refusal = refused(direct, "north", body)
-        assert refusal.slug == slug
+        found = refused(direct, "north", body)
+        assert found.slug == slug
         if pointer:
-            assert refusal.errors[0].pointer.startswith(pointer)
+            assert found.errors[0].pointer.startswith(pointer)
     assert stored(direct) == 0
     refusals = direct.audit(action="submission.refused")
     assert len(refusals) == len(cases)
@@ -249,7 +246,7 @@ def test_nothing_that_was_sent_is_logged_or_audited(
         f'{{"phase":"count","task_digest":"{digest}","payload":{{"{secret}":1}}}}',
         f'{{"phase":"count","task_digest":"{secret}","payload":null}}',
     ):
-        refusal = refused(direct, "north", text.encode(), media=JSON)
-        assert secret not in refusal.to_problem().model_dump_json()
+        found = refused(direct, "north", text.encode(), media=JSON)
+        assert secret not in found.to_problem().model_dump_json()
     printed = capsys.readouterr()
     assert secret not in caplog.text + printed.out + printed.err + str(direct.audit())

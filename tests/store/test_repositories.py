@@ -9,16 +9,14 @@ import pytest
 
 from fedclust_service.domain.access import Role, Token
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import ParticipationState, SessionState
+from fedclust_service.domain.session import SessionState
 from fedclust_service.domain.site_table import SiteTable
 from fedclust_service.store import (
     AlreadyExists,
     ConstraintViolated,
     Store,
-    StoredResult,
     Tx,
 )
-from support.clock import ManualClock
 from support.store_rows import (
     EPOCH,
     SITES,
@@ -29,59 +27,10 @@ from support.store_rows import (
     lease,
     new_round,
     open_round,
-    participation,
     submission,
 )
 
 # ----------------------------------------------------------------------------- principals
-
-
-def test_principals_are_addressed_by_role_and_name(store: Store, clock: ManualClock) -> None:
-    clock.advance(60)
-
-    def work(tx: Tx) -> None:
-        site = tx.principals.add(Role.SITE, "zurich", "Zürich Hospital")
-        analyst = tx.principals.add(Role.ANALYST, "zurich", "")
-        assert site.id != analyst.id
-        assert (site.title, site.disabled, site.last_seen_at) == ("Zürich Hospital", False, None)
-        assert site.created_at == at(60)
-
-    store.run_tx("add", work)
-    site = store.read("get", lambda tx: tx.principals.get(Role.SITE, "zurich"))
-    assert site is not None
-    assert site.role is Role.SITE
-    assert store.read("get", lambda tx: tx.principals.get(Role.OPERATOR, "zurich")) is None
-
-
-def test_a_taken_name_is_refused_and_the_transaction_goes_on(store: Store) -> None:
-    def work(tx: Tx) -> None:
-        tx.principals.add(Role.SITE, "zurich", "first")
-        with pytest.raises(AlreadyExists):
-            tx.principals.add(Role.SITE, "zurich", "second")
-        tx.principals.add(Role.SITE, "basel", "")
-
-    store.run_tx("add", work)
-    found = store.read("list", lambda tx: tx.principals.list(Role.SITE, 10))
-    assert [(p.name, p.title) for p in found] == [("basel", ""), ("zurich", "first")]
-
-
-def test_principals_page_in_the_order_of_bytes(store: Store) -> None:
-    # A language-aware collation ignores the hyphen and puts a-z behind aa.
-    names = ["a", "a-z", "a0", "aa", "b", "z-1", "z0", "zz"]
-
-    def add(tx: Tx) -> None:
-        for name in reversed(names):
-            tx.principals.add(Role.SITE, name, "")
-        tx.principals.add(Role.ANALYST, "ab", "")
-
-    store.run_tx("add", add)
-    assert names == sorted(names)
-    pages: list[str] = []
-    after: str | None = None
-    while page := store.read("list", lambda tx, a=after: tx.principals.list(Role.SITE, 3, a)):
-        pages += [principal.name for principal in page]
-        after = pages[-1]
-    assert pages == names
 
 
 def test_which_names_are_registered(store: Store) -> None:
@@ -137,64 +86,7 @@ def test_tokens(store: Store) -> None:
     assert store.read("get", lambda tx: tx.tokens.get("t-new")) == replace(new, last_used_at=at(9))
 
 
-def test_a_token_needs_its_principal(store: Store) -> None:
-    orphan = Token("t", 999, "h", EPOCH, at(1))
-    with pytest.raises(ConstraintViolated, match=r"(?i)foreign key|fk_tokens_principal_id"):
-        store.run_tx("add", lambda tx: tx.tokens.add(orphan))
-
-
 # ------------------------------------------------------------------------------- sessions
-
-
-def test_a_session_comes_back_as_it_was_stored(store: Store) -> None:
-    session = store.run_tx("add", add_session)
-    assert session.state is SessionState.RECRUITING
-    assert session.version == 1
-    assert session.definition == b'{"name":"heart"}'
-    assert session.created_at == EPOCH
-    for found in (
-        store.read("get", lambda tx: tx.sessions.get("heart")),
-        store.read("get", lambda tx: tx.sessions.get_by_id(session.id)),
-        store.run_tx("lock", lambda tx: tx.sessions.lock("heart")),
-        store.run_tx("lock", lambda tx: tx.sessions.lock_by_id(session.id)),
-    ):
-        assert found == session
-    assert store.run_tx("lock", lambda tx: tx.sessions.lock("none")) is None
-    assert store.run_tx("lock", lambda tx: tx.sessions.lock_by_id(10**12)) is None
-    with pytest.raises(AlreadyExists):
-        store.run_tx("add", lambda tx: add_session(tx, created_by="bob"))
-
-
-def test_update_writes_states_and_reasons_but_no_version(store: Store) -> None:
-    session = store.run_tx("add", add_session)
-    changed = replace(
-        session,
-        state=SessionState.FAILED,
-        started_at=at(1),
-        ended_at=at(2),
-        stopped_because="max_rounds",
-        failure="too_few_contributors",
-        version=99,
-        name="ignored",
-    )
-    store.run_tx("update", lambda tx: tx.sessions.update(changed))
-    found = store.read("get", lambda tx: tx.sessions.get("heart"))
-    assert found == replace(changed, version=1, name="heart")
-
-
-def test_touch_counts_and_is_seen_in_its_own_transaction(store: Store) -> None:
-    session = store.run_tx("add", add_session)
-
-    def work(tx: Tx) -> list[int]:
-        first, second = tx.sessions.touch(session.id), tx.sessions.touch(session.id)
-        found = tx.sessions.get("heart")
-        assert found is not None
-        assert tx.touched == [("heart", 3)]
-        return [first, second, found.version]
-
-    assert store.run_tx("touch", work) == [2, 3, 3]
-    with pytest.raises(KeyError):
-        store.run_tx("touch", lambda tx: tx.sessions.touch(10**12))
 
 
 def test_sessions_that_have_not_ended(store: Store) -> None:
@@ -205,40 +97,6 @@ def test_sessions_that_have_not_ended(store: Store) -> None:
     store.run_tx("arrange", arrange)
     going_on = store.read("going_on", lambda tx: tx.sessions.not_ended())
     assert [each.name for each in going_on] == [each for each in SessionState if not each.ended]
-
-
-def test_participations(store: Store) -> None:
-    def work(tx: Tx) -> None:
-        session, other = add_session(tx), add_session(tx, "other")
-        for site in reversed(SITES):
-            tx.participations.add(participation(session, site))
-        tx.participations.add(participation(other, "zurich"))
-        with pytest.raises(AlreadyExists):
-            tx.participations.add(participation(session, "zurich"))
-        joined = replace(
-            participation(session, "zurich"),
-            state=ParticipationState.JOINED,
-            definition_sha256="d" * 64,
-            two_sites_with="budapest",
-            protection_none=True,
-            features=("chol", "age", "Größe"),
-            min_group_size=2**40,
-            size_band="200-999",
-            table_id="0" * 32,
-            separate_groups=True,
-            sdk_version="0.1.0",
-            joined_at=at(1),
-            left_at=at(2),
-        )
-        tx.participations.update(joined)
-        assert tx.participations.get(session.id, "zurich") == joined
-        assert tx.participations.get(session.id, "basel") is None
-        listed = tx.participations.list(session.id)
-        assert [p.site for p in listed] == list(SITES)
-        assert listed[2] == joined
-        assert tx.participations.get(other.id, "zurich") == participation(other, "zurich")
-
-    store.run_tx("work", work)
 
 
 def test_what_was_accepted_of_a_table_is_replaced(store: Store) -> None:
@@ -262,24 +120,6 @@ def test_what_was_accepted_of_a_table_is_replaced(store: Store) -> None:
 
 
 # --------------------------------------------------------------------------------- rounds
-
-
-def test_a_round_and_its_addressees(store: Store) -> None:
-    session, opened = open_round(store)
-    assert opened == replace(new_round(session), id=opened.id)
-
-    def read(tx: Tx) -> None:
-        assert tx.rounds.get(session.id, 1) == opened
-        assert tx.rounds.get_by_id(opened.id) == opened
-        assert tx.rounds.get(session.id, 2) is None
-        assert tx.rounds.get_by_id(10**12) is None
-        found = tx.rounds.addressees(opened.id)
-        assert [addressee.site for addressee in found] == list(SITES)
-        assert {addressee.round_id for addressee in found} == {opened.id}
-        assert found[2].site_part == b"part of zurich"
-        assert not found[2].released
-
-    store.read("read", read)
 
 
 def test_what_a_site_asks_is_read_in_one_statement(store: Store) -> None:
@@ -326,42 +166,6 @@ def test_what_a_site_asks_is_read_in_one_statement(store: Store) -> None:
     assert locked == store.read("t", lambda tx: tx.site_views.by_name(session.name, "zurich", 1))
 
 
-def test_a_round_number_is_given_once(store: Store) -> None:
-    session, _ = open_round(store)
-    with pytest.raises(AlreadyExists):
-        store.run_tx("add", lambda tx: tx.rounds.add(new_round(session), addressees()))
-    store.run_tx("add", lambda tx: tx.rounds.add(new_round(session, 2), addressees(["zurich"])))
-    latest = store.read("latest", lambda tx: tx.rounds.latest(session.id))
-    assert latest is not None
-    assert latest.number == 2
-    assert store.read("latest", lambda tx: tx.rounds.latest(10**12)) is None
-
-
-def test_rounds_are_listed_by_number_without_their_tasks(store: Store) -> None:
-    session = store.run_tx("add", add_session)
-
-    def add(tx: Tx) -> None:
-        for number in (3, 1, 2):
-            tx.rounds.add(new_round(session, number), [])
-
-    store.run_tx("add", add)
-    first = store.read("list", lambda tx: tx.rounds.list(session.id, 2))
-    rest = store.read("list", lambda tx: tx.rounds.list(session.id, 2, after=2))
-    assert [r.number for r in [*first, *rest]] == [1, 2, 3]
-    assert {r.common for r in [*first, *rest]} == {b""}
-    numbers = store.read("numbers", lambda tx: tx.rounds.numbers(session.id))
-    assert numbers == {r.id: r.number for r in [*first, *rest]}
-
-
-def test_release_works_once(store: Store) -> None:
-    _, opened = open_round(store)
-    assert store.run_tx("release", lambda tx: tx.rounds.release(opened.id, "zurich"))
-    assert not store.run_tx("release", lambda tx: tx.rounds.release(opened.id, "zurich"))
-    assert not store.run_tx("release", lambda tx: tx.rounds.release(opened.id, "basel"))
-    found = store.read("read", lambda tx: tx.rounds.addressees(opened.id))
-    assert [addressee.released for addressee in found] == [False, False, True]
-
-
 def test_due_rounds_are_collecting_and_past_their_deadline_or_overdue(store: Store) -> None:
     session = store.run_tx("add", add_session)
 
@@ -403,59 +207,6 @@ def test_deadline_and_overdue_mark_change_only_while_collecting(store: Store) ->
     assert store.run_tx("move", lambda tx: tx.rounds.transition(*move))
     assert not store.run_tx("deadline", lambda tx: tx.rounds.set_deadline(opened.id, at(5)))
     assert not store.run_tx("overdue", lambda tx: tx.rounds.set_overdue(opened.id, at(5)))
-
-
-def test_a_transition_needs_the_state_it_starts_from(store: Store) -> None:
-    session, opened = open_round(store)
-    back = (opened.id, RoundState.AGGREGATING, RoundState.CLOSED)
-    assert not store.run_tx("move", lambda tx: tx.rounds.transition(*back))
-
-    def fail(tx: Tx) -> bool:
-        return tx.rounds.transition(
-            opened.id,
-            RoundState.COLLECTING,
-            RoundState.FAILED,
-            closed_at=at(4),
-            close_reason="too_few_contributors",
-            overdue_since=None,
-            metrics={"inertia": 1.5},
-            aggregation_s=0.25,
-        )
-
-    assert store.run_tx("move", fail)
-    assert not store.run_tx("move", fail)
-    assert store.read("get", lambda tx: tx.rounds.get(session.id, 1)) == replace(
-        opened,
-        state=RoundState.FAILED,
-        closed_at=at(4),
-        close_reason="too_few_contributors",
-        metrics={"inertia": 1.5},
-        aggregation_s=0.25,
-    )
-
-
-def test_a_lease_is_given_for_aggregating_rounds_only(store: Store) -> None:
-    _, opened = open_round(store)
-    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, lease(), at(0)))
-
-
-def test_a_lease_is_held_until_it_expires_and_each_taking_counts(store: Store) -> None:
-    session, opened = open_round(store, RoundState.AGGREGATING)
-
-    def take(token: str, now: datetime) -> bool:
-        wanted = lease(token, expires_at=now + timedelta(seconds=30))
-        return store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, wanted, now))
-
-    def state() -> tuple[str | None, int]:
-        found = store.read("get", lambda tx: tx.rounds.get(session.id, 1))
-        assert found is not None
-        return (found.lease.token if found.lease else None), found.attempts
-
-    assert take("t1", at(0))
-    assert not take("t2", at(29.999999))
-    assert state() == ("t1", 1)
-    assert take("t2", at(30))
-    assert state() == ("t2", 2)
 
 
 def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
@@ -507,47 +258,6 @@ def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:
 
 
 # ---------------------------------------------------------------------------- submissions
-
-
-def test_one_submission_a_round_and_site(store: Store) -> None:
-    session, opened = open_round(store)
-    first = submission(opened, "zurich", b"\x00\xff first")
-    assert store.run_tx("insert", lambda tx: tx.submissions.insert(first))
-    second = replace(first, payload=b"second", sha256="9" * 64)
-
-    def again(tx: Tx) -> bool:
-        inserted = tx.submissions.insert(second)
-        tx.sessions.touch(session.id)
-        return inserted
-
-    assert not store.run_tx("insert", again)
-    assert store.read("get", lambda tx: tx.submissions.get(opened.id, "zurich")) == first
-    assert store.read("get", lambda tx: tx.submissions.get(opened.id, "basel")) is None
-
-
-def test_submissions_are_listed_by_site_whatever_their_order(store: Store) -> None:
-    session, opened = open_round(store)
-    arrived = ["zurich", "budapest", "cleveland"]
-    for site in arrived:
-        payload = None if site == "budapest" else site.encode()
-        new = submission(opened, site, payload)
-        store.run_tx("insert", lambda tx, new=new: tx.submissions.insert(new))
-    listed = store.read("list", lambda tx: tx.submissions.list(opened.id))
-    assert [(s.site, s.empty, s.payload) for s in listed] == [
-        ("budapest", True, None),
-        ("cleveland", False, b"cleveland"),
-        ("zurich", False, b"zurich"),
-    ]
-    stripped = [replace(s, payload=None) for s in listed]
-    for filters in (
-        {"session_id": session.id},
-        {"round_id": opened.id},
-        {"session_id": session.id, "round_id": opened.id},
-    ):
-        assert store.read("s", lambda tx, f=filters: tx.submissions.summaries(**f)) == stripped
-    assert store.read("s", lambda tx: tx.submissions.summaries(round_id=10**12)) == []
-    with pytest.raises(ValueError, match="session or of a round"):
-        store.read("s", lambda tx: tx.submissions.summaries())
 
 
 def test_a_site_that_is_not_addressed_has_no_submission(store: Store) -> None:
@@ -603,42 +313,6 @@ def test_scrubbing_forgets_payloads_and_states_and_keeps_receipts(store: Store) 
 # ------------------------------------------------------------- states, results, audit, time
 
 
-def test_states_and_results_are_written_once(store: Store) -> None:
-    session = store.run_tx("add", add_session)
-
-    def work(tx: Tx) -> None:
-        assert latest_state(tx, session.id) is None
-        assert tx.results.get(session.id) is None
-        for number in (2, 10, 1):
-            tx.states.put(session.id, number, f"state {number}".encode())
-        with pytest.raises(AlreadyExists):
-            tx.states.put(session.id, 10, b"other")
-        assert [tx.states.get(session.id, n) for n in (2, 10)] == [b"state 2", b"state 10"]
-        assert tx.states.get(session.id, 3) is None
-        tx.results.put(session.id, b"result", b"provenance", at(3))
-        with pytest.raises(AlreadyExists):
-            tx.results.put(session.id, b"other", b"", at(4))
-        expected = StoredResult(session.id, b"result", b"provenance", at(3))
-        assert tx.results.get(session.id) == expected
-
-    store.run_tx("work", work)
-
-
-def test_audit_is_read_newest_first(store: Store) -> None:
-    details = {"round": 3, "share": 0.5, "late": True, "why": None, "name": "Zürich"}
-
-    def work(tx: Tx) -> None:
-        for number in range(5):
-            tx.audit.append("analyst:ana", f"did-{number}", "heart", details, at(number))
-
-    store.run_tx("append", work)
-    first = store.read("list", lambda tx: tx.audit.list(2))
-    rest = store.read("list", lambda tx: tx.audit.list(10, after=first[-1].id))
-    assert [e.action for e in [*first, *rest]] == ["did-4", "did-3", "did-2", "did-1", "did-0"]
-    assert first[0].details == details
-    assert (first[0].actor, first[0].at) == ("analyst:ana", at(4))
-
-
 def test_the_audit_trail_has_no_way_to_change_it(store: Store) -> None:
     public = store.read("dir", lambda tx: {n for n in dir(tx.audit) if not n.startswith("_")})
     assert public == {"append", "began", "list"}
@@ -660,13 +334,3 @@ def test_a_naive_time_is_refused(store: Store) -> None:
     naive = replace(session, started_at=EPOCH.replace(tzinfo=None))
     with pytest.raises(Exception, match="must be aware"):
         store.run_tx("update", lambda tx: tx.sessions.update(naive))
-
-
-def test_long_values_survive(store: Store) -> None:
-    _, opened = open_round(store)
-    payload = bytes(range(256)) * 16 * 1024
-    new = submission(opened, "zurich", payload)
-    store.run_tx("insert", lambda tx: tx.submissions.insert(new))
-    found = store.read("get", lambda tx: tx.submissions.get(opened.id, "zurich"))
-    assert found is not None
-    assert found.payload == payload

@@ -279,9 +279,6 @@ def patch_session(
 
     ``check`` gets the session before the change and may raise Refusal.
     """
-    if body.deadline is not None and body.deadline.tzinfo is None:
-        missing = "give the time with its offset from UTC"
-        raise wrong_field("/deadline", "timezone", missing, "For example 2026-03-01T12:00:00Z.")
     session, _ = session_for(uow.tx, actor, name, lock=True)
     if check is not None:
         check(_info_for(uow.tx, actor, session))
