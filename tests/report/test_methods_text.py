@@ -110,7 +110,7 @@ EXPECTED = """\
 We clustered 100 persons of 3 sites (a, b, c) in a federated analysis with fedclust [@fedclust]. \
 The rows stayed at the sites, which sent numbers about groups of persons to a coordinator. Of the \
 4 sites invited (a, b, c, d), 1 sent nothing. The sites contributed between 20 and 50 persons \
-each. The analysis was completed on 2026-05-04.
+each. The analysis was completed on 4 May 2026, 12:00 UTC.
 
 The clustering used 4 variables: age (years, bounds 0 to 120); crp (mg/l, natural logarithm, lower \
 bound 0.1, weight 2); smoker (yes/no); pain (categorical: typical, none). Each level of a \

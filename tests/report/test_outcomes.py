@@ -300,5 +300,5 @@ def test_ratios_beyond_the_axis_end_in_an_arrow() -> None:
     results = (found.model_copy(update={"comparisons": comparisons}),)
     figure = Plots(changed(facts, results=results)).forest()
     assert not re.search(r'="[^"]*\b(nan|inf)\b', figure.svg)
-    assert "(-0.5 to 1e+09)" in figure.svg
+    assert "(-0.5 to 1000000000)" in figure.svg
     assert figure.svg.count("<path d=") == 4

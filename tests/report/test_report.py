@@ -30,6 +30,7 @@ from fedclust.result.figures.plots import Plots
 from fedclust.result.page import html, sections
 from fedclust.result.session_result import SessionResult
 from fedclust.result.tables import centroid_table, csv_text, json_text
+from fedclust.result.wording import plain
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
@@ -154,7 +155,7 @@ def test_csv_holds_what_json_does(cohort: Any) -> None:
         assert int(line["cluster"]) == number
         assert line["measure"] == entry["measure"]
         for name in ("value", "sd", "low", "high", "difference"):
-            assert line[name] == ("" if entry[name] is None else repr(entry[name]))
+            assert line[name] == ("" if entry[name] is None else plain(entry[name]))
 
 
 def test_transforms_are_undone_and_levels_are_shares() -> None:
@@ -312,7 +313,10 @@ def test_names_that_are_markup_stay_names() -> None:
     assert column[2].startswith("'＝")
     shown: Any = SimpleNamespace(
         features=found.definition.features,
-        result={"centroids_original": result.centroids_original.tolist()},
+        result={
+            "centroids_original": result.centroids_original.tolist(),
+            "scale": result.scale.tolist(),
+        },
     )
     header = next(csv.reader(io.StringIO(centroid_table(shown).decode())))
     assert header[2:] == column[:3]
@@ -431,6 +435,19 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
         (4, False),
     ]
     assert document["sweep"][2]["start_agreement"] is None
+
+
+def test_a_value_that_sums_leave_of_0_is_0() -> None:
+    result = _result([[1.9e-7, 44.900000000000006], [5.0, 1.0]], np.ones((2, 2)))
+    facts = Facts(result, _definition([{"name": "u"}, {"name": "v"}]))
+    assert "1.9e-07" not in csv_text(facts) + html(facts)
+    lines = list(csv.DictReader(io.StringIO(csv_text(facts))))
+    assert [line["value"] for line in lines] == ["0", "44.9", "5", "1"]
+    document: Any = SimpleNamespace(
+        features=facts.definition.features,
+        result={"centroids_original": result.centroids_original, "scale": result.scale},
+    )
+    assert centroid_table(document).decode().splitlines()[1] == "0,,0,44.9"
 
 
 def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import string
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -15,10 +16,32 @@ from fedclust.result.wording import (
     from_markdown,
     in_markdown,
     named_values,
+    plain,
     share,
+    time_text,
     value_text,
     without_noise,
 )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (44.900000000000006, "44.9"),
+        (1.9e-7, "0.00000019"),
+        (-0.0, "0"),
+        (12_345_678.0, "12345700"),
+        (100.0, "100"),
+        (-2.5, "-2.5"),
+    ],
+)
+def test_a_number_has_no_power_of_ten(value: float, text: str) -> None:
+    assert plain(value) == text
+
+
+def test_a_time_is_english_and_has_its_zone() -> None:
+    berlin = timezone(timedelta(hours=1))
+    assert time_text(datetime(2026, 12, 1, 0, 5, tzinfo=berlin)) == "30 Nov 2026, 23:05 UTC"
 
 
 @pytest.mark.parametrize(

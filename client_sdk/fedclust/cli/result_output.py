@@ -13,7 +13,7 @@ from fedclust.result.one_cloud import chosen_text, verdict
 from fedclust.result.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
 from fedclust.result.sweep import sweep_table
 from fedclust.result.tables import bounds_of
-from fedclust.result.wording import equal_text, listed
+from fedclust.result.wording import equal_text, listed, plain
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Result, SweepEntry
@@ -31,7 +31,7 @@ def show_result(shown: Facts) -> None:
             (
                 cluster.number,
                 cluster.size,
-                *(None if each.mean is None else f"{each.mean:.6g}" for each in centroid),
+                *(None if each.mean is None else plain(each.mean) for each in centroid),
             )
             for cluster, centroid in zip(shown.clusters, shown.centroids, strict=True)
         ],
@@ -42,7 +42,7 @@ def show_result(shown: Facts) -> None:
         "stopped_because": result.stopped_because,
     }
     quality = result.quality.model_dump() if result.quality else {}
-    facts |= {name: f"{value:.6g}" for name, value in quality.items() if value is not None}
+    facts |= {name: plain(value) for name, value in quality.items() if value is not None}
     if result.profile is not None and result.profile.all_equal:
         facts["records all equal"] = equal_text(result.profile.all_equal)
     show_facts(facts)
@@ -91,7 +91,7 @@ def clusters_text(result: Result) -> str:
 def show_sweep(entries: Sequence[SweepEntry]) -> None:
     """Print the measures of every K of a sweep."""
     titles, rows = sweep_table(entries)
-    show_table(titles, [[f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows])
+    show_table(titles, [[plain(x) if isinstance(x, float) else x for x in row] for row in rows])
 
 
 def show_outcomes(outcomes: Outcomes) -> None:
@@ -110,7 +110,7 @@ def show_outcomes(outcomes: Outcomes) -> None:
 def show_bounds(bounds: Bounds) -> None:
     """Print the bounds of the least inertia, and whether they are proven."""
     for name, value in (("lower bound", bounds.lower), ("upper bound", bounds.upper)):
-        show(out, f"{name:<16} {'unknown' if value is None else f'{value:.6g}'}")
+        show(out, f"{name:<16} {'unknown' if value is None else plain(value)}")
     if bounds.gap is not None:
         proven = "certified" if bounds.certified else "not certified"
         show(out, f"{'gap':<16} {100 * bounds.gap:.3g} % ({proven})")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
+from fedclust.result.wording import plain
 
 #: Okabe & Ito's colours, which colour-blind readers tell apart.
 PALETTE = (
@@ -306,7 +307,7 @@ def short(value: float | None) -> str:
     if value is None:
         return "–"
     if value != 0 and not 1e-3 <= abs(value) < 1e7:
-        return f"{value:.3g}"
+        return plain(value, 3)
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
     shown = f"{value:.{digits}f}"
     return shown.rstrip("0").rstrip(".") if "." in shown else shown

@@ -11,9 +11,10 @@ from typing import Self
 import numpy as np
 
 from fedclust.errors import UsageError
+from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.result.dissimilarity import dissimilarity_text
-from fedclust.result.wording import share, without_noise
+from fedclust.result.wording import share, without_noise, without_rest
 from fedclust.schema.encoding import Column, blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
@@ -245,7 +246,8 @@ def _cluster_columns(
         if not profile.known[k, j]:
             found.append(ClusterColumn(column, measure, None))
             continue
-        mean, wide = float(profile.means[k, j]), float(profile.overall_deviations[j])
+        wide = float(profile.overall_deviations[j])
+        mean = without_rest(float(profile.means[k, j]), wide)
         # A spread that is only rounding gives no difference.
         apart = mean - float(profile.overall_means[j])
         difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
@@ -296,11 +298,28 @@ def _centroid_columns(
     result: Result, columns: tuple[Column, ...], k: int
 ) -> tuple[ClusterColumn, ...]:
     known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
-    values = result.centroids_original[k]
+    values = centroid_values(result.centroids_original[k], result.scale, columns)
     return tuple(
-        ClusterColumn(column, "centroid", _mean(float(value), column) if is_known else None)
+        ClusterColumn(column, "centroid", value if is_known else None)
         for column, value, is_known in zip(columns, values, known, strict=True)
     )
+
+
+def centroid_values(
+    centroid: FloatArray, scale: FloatArray, columns: tuple[Column, ...]
+) -> list[float]:
+    """Return a centroid (d,) in own units, without what is only rounding.
+
+    Parameters
+    ----------
+    centroid, scale : (d,) float64
+        In own units, transforms undone; the spread that columns were divided by.
+    columns : tuple of Column, length d
+    """
+    return [
+        _mean(without_rest(value, spread if column.transform == "none" else 0.0), column)
+        for column, value, spread in zip(columns, centroid.tolist(), scale.tolist(), strict=True)
+    ]
 
 
 def _mean(value: float, column: Column) -> float:

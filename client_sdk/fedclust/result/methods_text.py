@@ -20,7 +20,7 @@ from fedclust.result.one_cloud import n_apart
 from fedclust.result.outcomes import outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.references import bibtex_of, cite, cited
-from fedclust.result.wording import in_markdown, named_values, variable_text
+from fedclust.result.wording import in_markdown, named_values, time_text, variable_text
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, clustered, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 
@@ -124,7 +124,7 @@ def _site_persons(facts: Facts) -> str:
 def _completed(facts: Facts) -> str:
     if facts.completed_at is None:
         return ""
-    return f"The analysis was completed on {facts.completed_at:%Y-%m-%d}."
+    return f"The analysis was completed on {time_text(facts.completed_at)}."
 
 
 # --- variables ------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from fedclust.result.wording import (
     named_values,
     percent,
     time_text,
-    without_noise,
 )
 from fedclust.schema.encoding import Column
 from fedclust.schema.result import ClusterProfile
@@ -563,7 +562,7 @@ def _rounds(facts: Facts, plots: Plots) -> str:
             "phase": each.phase,
             "sites": each.n_sites,
             "inertia": each.inertia,
-            "shift of centroids": each.centroid_shift and without_noise(each.centroid_shift),
+            "shift of centroids": each.centroid_shift and round(each.centroid_shift, 3),
         }
         for each in facts.result.history
     ]

@@ -27,7 +27,7 @@ from fedclust.result.markup import html_document, html_table
 from fedclust.result.methods_text import WRITE_UP
 from fedclust.result.page import html
 from fedclust.result.tables import centroid_table, counts_text, csv_text
-from fedclust.result.wording import named_values
+from fedclust.result.wording import named_values, time_text
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
@@ -356,7 +356,7 @@ def _preview(crate: Crate, contents: Mapping[str, bytes], document: ResultDocume
     return html_document(
         crate.name,
         f"<h1>{escape(crate.name)}</h1><p>{escape(crate.description)}</p>"
-        f"<p><b>Completed:</b> {document.completed_at:%Y-%m-%d %H:%M} UTC</p>"
+        f"<p><b>Completed:</b> {time_text(document.completed_at)}</p>"
         f"<p><b>Licence:</b> {licence}</p>"
         f'<p>Begin with <a href="report.html">the report</a>. The file <a href="{METADATA}">'
         f"{METADATA}</a> describes this RO-Crate for programs. The crate holds no rows of persons "

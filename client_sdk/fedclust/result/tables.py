@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedclust.errors import UsageError
-from fedclust.result.facts import Cluster, ClusterColumn, Facts
+from fedclust.result.facts import Cluster, ClusterColumn, Facts, centroid_values
 from fedclust.result.outcomes import count_rows, outcome_columns
-from fedclust.result.wording import share
+from fedclust.result.wording import plain
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.outcomes import Outcomes
@@ -164,7 +164,7 @@ def _field(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return repr(value)
+        return plain(value)
     return spreadsheet_text(str(value))
 
 
@@ -190,10 +190,12 @@ def centroid_table(document: ResultDocument) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["cluster", "size", *(spreadsheet_text(column.name) for column in columns)])
-    for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
+    scale: Any = np.asarray(document.result["scale"], dtype=np.float64)
+    for cluster, (size, centroid) in enumerate(zip(sizes, centroids, strict=True)):
+        values = centroid_values(centroid, scale, columns)
         tidy = [
-            repr(share(value) if column.kind == "binary" else value) if is_known else ""
-            for column, value, is_known in zip(columns, centroid, known[cluster], strict=True)
+            plain(value, 10) if is_known else ""
+            for value, is_known in zip(values, known[cluster], strict=True)
         ]
         writer.writerow([cluster, "" if size is None else size, *tidy])
     return text.getvalue().encode()

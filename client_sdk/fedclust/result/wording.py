@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 
 from fedclust.schema.feature import Feature, Outcome
 
 #: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
 _ROUNDING = 1e-12
+#: The share of a column's spread below which a value only differs from 0 by sums of numbers.
+_REST = 1e-6
 #: In English, whatever locale a program around this one has set.
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 #: What marks text up within a line of Markdown, Pandoc's included, and what undoes an escape.
@@ -43,6 +46,12 @@ def named_values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}: {value_text(value)}" for name, value in values.items())
 
 
+def plain(value: float, digits: int = 6) -> str:
+    """Return a number in so many digits, without a power of ten: 44.9, 0.00000019."""
+    shown = f"{Decimal(f'{value + 0.0:.{digits}g}'):f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
 def time_text(at: datetime) -> str:
     """Return a time as people write it, with its zone: 26 Nov 2026, 18:35 UTC."""
     at = at.astimezone(UTC)
@@ -69,6 +78,11 @@ def equal_text(all_equal: Mapping[str, tuple[int, int]]) -> str:
 def without_noise(value: float) -> float:
     """Return a share, or a number in the scaled space, as 0 if it differs from it by rounding."""
     return 0.0 if abs(value) < _ROUNDING else value
+
+
+def without_rest(value: float, spread: float) -> float:
+    """Return a value in own units as 0 if its distance from 0 is a trifle of the spread."""
+    return 0.0 if abs(value) < _REST * spread else value
 
 
 def isolated(text: str) -> str:

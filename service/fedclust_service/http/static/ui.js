@@ -1,7 +1,8 @@
 // Times in the reader's zone, tables that sort, and what htmx could not load. Nothing needs it.
 "use strict";
 
-const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const zone = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric",
+  hour: "2-digit", minute: "2-digit", timeZoneName: "short" });
 
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]:not([data-local])")) {

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fedclust.result.wording import time_text
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.request_context import context_of
 from fedclust_service.http.ui.navigation import entries_for
@@ -69,10 +70,10 @@ def time_element(value: datetime | None) -> Markup:
     if value is None:
         return Markup("–")
     at = value.astimezone(UTC)
-    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(
+    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
         at.isoformat(timespec="seconds").replace("+00:00", "Z"),
         at.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00"),
-        at.strftime("%Y-%m-%d %H:%M"),
+        time_text(at),
     )
 
 
