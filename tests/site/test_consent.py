@@ -314,11 +314,11 @@ def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
         "Counts of `died` by final cluster, computed from your rows, each with random noise "
         "(standard deviation 5). Uses 10 of your 100 points; 30 were used before, 60 remain. "
         "Somebody who knows everything else about all patients guesses one patient's yes/no "
-        "outcome right 56 times in 100 from this question, and 67 times once all 100 points are "
-        "used, instead of 50 times. Then no further question about these patients is answered. "
-        "This does not cover a family or group with the same outcome. "
+        "outcome right 56 times in 100 from this question, 61 with those before, and 67 once all "
+        "100 points are used, instead of 50. When no points remain, no further question about "
+        "these patients is answered. This does not cover a family or group with the same outcome. "
     ), said
-    assert said.endswith("more need an approval of their own (fedclust allowance raise).")
+    assert said.endswith("an approval of their own at this site (fedclust allowance raise).")
 
 
 def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
@@ -326,7 +326,7 @@ def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
     said = points_said(asked)
     assert "Counts of `died`, `readmitted` by final cluster" in said
     assert "(standard deviation 5, 2.2). Uses 60 of your 150 points; 0 were used before" in said
-    assert "64 times in 100 from these questions, and 71 times once all 150 points" in said
+    assert "64 times in 100 from these questions, 64 with those before, and 71 once all" in said
     assert "died: this column is also a feature, so the 71 of 100 does not hold for it." in said
 
 

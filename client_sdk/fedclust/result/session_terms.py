@@ -211,7 +211,7 @@ class SessionTerms:
             stop = f"fedclust approve {self.session} --withdraw, or fedclust leave"
             yield "afterwards", f"To stop: {stop}. Nothing more is sent."
             yield "", "What was sent cannot be recalled and stays in the result."
-            yield "", "The operators say how long submissions are kept."
+            yield "", "Ask the coordinator's operators how long they keep submissions."
             yield "options", named_values(definition.config)
             yield "policy", named_values(policy.model_dump())
             yield "seed", str(definition.seed)
@@ -255,11 +255,12 @@ class SessionTerms:
         what = "exact rows" if self.protection_none else "these records"
         yield f"In each round: numbers computed from {what}, such as sums, counts and means."
         if evidence.NAME in phases:
-            cells = f", and up to {N_CELLS} cells, which join {what}"
+            sets = "rows" if self.protection_none else "groups"
+            cells = f", and sizes and values of up to {N_CELLS} sets of {sets}"
             more = cells if sends_cells(self.plan) else ""
             yield f"At the end: sizes of the clusters, how clear they are{more}."
         if resampling.NAME in phases:
-            yield "To test them: counts of persons who stay together in redrawn data."
+            yield "To test them: counts of persons who stay together in random samples."
         if self.plan.outcomes:
             names = ", ".join(each.name for each in self.plan.outcomes)
             noise = "exactly" if self.protection_none else "each with random noise"

@@ -199,7 +199,7 @@ class ConsentRequest(SessionTerms):
         if listed:
             more = len(listed) - _MOST_COLUMNS
             rest = f" and {more} columns more" if more > 0 else ""
-            said = "Persons in groups that share one value, which whoever knows the group knows: "
+            said = "Persons whose whole group has one value, known to all who know the group: "
             said += f"{', '.join(listed[:_MOST_COLUMNS])}{rest}. "
         yield f"{said}Ask for sensitive and rare traits as outcomes, not as columns."
 
@@ -235,8 +235,8 @@ class ConsentRequest(SessionTerms):
                 "does not hold for it."
             )
         yield (
-            "Persons who join this table later share its points; more need an approval of their "
-            "own (fedclust allowance raise)."
+            "Persons who join this table later share its points. More points need an approval of "
+            "their own at this site (fedclust allowance raise)."
         )
 
     def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
@@ -295,9 +295,10 @@ def question_text(question: Question, balance: Balance) -> str:
         f"noise (standard deviation {sds}). Uses {question.points} of your {balance.limit} points; "
         f"{used} were used before, {remain} remain. Somebody who knows everything else about all "
         f"patients guesses one patient's yes/no outcome right {guess(question.points)} times in "
-        f"100 from {these}, and {guess(balance.limit)} times once all {balance.limit} points are "
-        "used, instead of 50 times. Then no further question about these patients is answered. "
-        "This does not cover a family or group with the same outcome."
+        f"100 from {these}, {guess(used + question.points)} with those before, and "
+        f"{guess(balance.limit)} once all {balance.limit} points are used, instead of 50. When no "
+        "points remain, no further question about these patients is answered. This does not cover "
+        "a family or group with the same outcome."
     )
 
 
