@@ -212,7 +212,7 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
         ("session result swept --format table --out x", 2, "--format table is for the screen"),
         ("session result swept --out -", 2, "an output needs a file's name"),
         ("session result swept --k 9", 2, "choose K from those of this session's results: 2, 3"),
-        ("session result swept --report x.pdf", 2, "a report's file ends in .html, .json, .csv"),
+        ("session result swept --report x.pdf", 2, "the file of a report ends in .html"),
         (
             "session create one --file -",
             2,

@@ -55,6 +55,12 @@ def is_report(begin: bytes) -> bool:
     return page or b'"sets_apart"' in begin or begin.startswith(b"cluster,size,column,feature,")
 
 
+def is_table(begin: bytes) -> bool:
+    """Whether a file may be a table 1: an Office file, a page or CSV that fedclust wrote."""
+    page = begin.startswith(b"<!doctype html>") and b"<title>Table 1." in begin
+    return page or begin.startswith((b"PK\x03\x04", b",All,"))
+
+
 def is_review(begin: bytes) -> bool:
     """Whether a file begins like a page that ``fedclust review`` wrote."""
     return begin.startswith(b"<!doctype html>") and b"Approval code" in begin
@@ -92,10 +98,12 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
         taken.append(path.resolve())
 
 
-def check_report(path: Path | None) -> None:
-    """Refuse a report's file with an unknown ending."""
-    if path is not None and path.suffix.lower() not in FORMATS:
-        raise UsageError(f"{path}: a report's file ends in {', '.join(FORMATS)}")
+def check_report(
+    path: Path | None, what: str = "a report", endings: Sequence[str] = FORMATS
+) -> None:
+    """Refuse a file with an unknown ending."""
+    if path is not None and path.suffix.lower() not in endings:
+        raise UsageError(f"{path}: the file of {what} ends in {', '.join(endings)}")
 
 
 def _refuse_stranger(path: Path, known: Known) -> None:

@@ -28,6 +28,7 @@ from fedclust.cli.output_files import (
     is_document,
     is_report,
     is_result,
+    is_table,
     write,
 )
 from fedclust.cli.result_output import show_result
@@ -45,6 +46,7 @@ from fedclust.cli.watch import Watcher
 from fedclust.client.field_names import FieldNames
 from fedclust.result.ro_crate import check_license
 from fedclust.result.session_result import SessionResult
+from fedclust.result.table_one import FORMATS as TABLE_FORMATS
 from fedclust.result.tables import centroid_table
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
@@ -310,6 +312,7 @@ def watch(
     "fedclust session result heart-2026",
     "fedclust session result heart-2026 --format csv --out centroids.csv",
     "fedclust session result heart-2026 --report heart.html",
+    "fedclust session result heart-2026 --table-one table1.docx",
     "fedclust session result heart-2026 --result-out heart.fedclust",
     "fedclust session result heart-2026 --format ro-crate --license CC-BY-4.0 --out heart.zip",
     "fedclust session result heart-2026 --format methods",
@@ -333,6 +336,14 @@ def result(
         Path | None, o.opt("--out", "File to write; by default standard output.")
     ] = None,
     report: o.Report = None,
+    table: Annotated[
+        Path | None,
+        o.opt(
+            "--table-one",
+            "Write table 1 of a manuscript to this .docx, .xlsx, .csv or .html file: features and "
+            "outcomes by cluster.",
+        ),
+    ] = None,
     result_out: o.ResultOut = None,
     licence: Annotated[
         str | None,
@@ -349,8 +360,10 @@ def result(
 
     --result-out writes what labels new rows: fedclust predict FILE --data ROWS --out LABELS.
     """
-    check_outputs(((path, is_document), (report, is_report), (result_out, is_result)), ())
+    known = ((path, is_document), (report, is_report), (table, is_table), (result_out, is_result))
+    check_outputs(known, ())
     check_report(report)
+    check_report(table, "table 1", TABLE_FORMATS)
     shape = _result_form(form, path, as_json=as_json)
     _check_license(licence, shape)
     with connection.client() as client:
@@ -360,6 +373,9 @@ def result(
     if report is not None:
         found.save_report(report)
         show(err, f"report: {report}")
+    if table is not None:
+        found.save_table_one(table)
+        show(err, f"table 1: {table}")
     if result_out is not None:
         found.save(result_out)
         show(err, f"next: fedclust predict {result_out} --data FILE --out LABELS")

@@ -76,7 +76,12 @@ class Line:
         if self.cell and self.estimate is None:
             return f"within the cell {self.cell}"
         shown = estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
-        return f"{shown}, within the cell {self.cell}" if self.cell else shown
+        return f"{shown}{self.of_cell}"
+
+    @property
+    def of_cell(self) -> str:
+        """Which cell holds a median, as its text ends; else empty."""
+        return f", within the cell {self.cell}" if self.cell else ""
 
 
 def estimate_text(found: Estimate | None, *, percent: bool = False, within: bool = False) -> str:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fedclust.result.comparison import Comparison
     from fedclust.result.figures.plots import Plots
     from fedclust.result.overview import TableName
+    from fedclust.result.table_one import TableOne
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -692,6 +693,30 @@ class SessionResult(Facts):
         from fedclust.result.tables import report_bytes
 
         content = report_bytes(self, Path(path))
+        with writing(path):
+            write_atomically(Path(path), content)
+
+    def table_one(self) -> TableOne:
+        """Return table 1 of a manuscript: features and outcomes by cluster, with footnotes."""
+        from fedclust.result.table_one import table_one
+
+        return table_one(self)
+
+    def save_table_one(self, path: str | os.PathLike[str]) -> None:
+        """Write table 1 of a manuscript.
+
+        Parameters
+        ----------
+        path : path
+            Its ending says in which form: ``.docx`` (the extra ``[docx]``), ``.xlsx`` (the extra
+            ``[excel]``), ``.csv`` or ``.html``. The same result gives the same bytes.
+
+        Raises
+        ------
+        UsageError
+            The file cannot be written, has another ending, or its package is not installed.
+        """
+        content = self.table_one().content(Path(path))
         with writing(path):
             write_atomically(Path(path), content)
 

@@ -18,6 +18,7 @@ from fedclust.result.one_cloud import chosen_text
 from fedclust.result.page import body
 from fedclust.result.ro_crate import check_license, crate_bytes
 from fedclust.result.session_result import SessionResult, read_result
+from fedclust.result.table_one import FORMATS
 from fedclust.result.tables import centroid_table, report_bytes
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -151,6 +152,11 @@ _DOWNLOADS = (
         (("Methods", "methods.md"), ("BibTeX", "references.bib")),
     ),
     Download(
+        "Table 1",
+        "Features and outcomes by cluster, with footnotes, for a manuscript.",
+        tuple((each[1:].upper(), f"table-one{each}") for each in FORMATS),
+    ),
+    Download(
         "Result",
         "Everything about the clusters, in scaled and own units. It finds the cluster of new "
         "patients, with fedclust predict or in another program.",
@@ -215,6 +221,7 @@ def absent_result(page: PageRequest, session: SessionInfo) -> Response:
 # --- downloads ------------------------------------------------------------------------------------
 
 
+_OFFICE = "application/vnd.openxmlformats-officedocument"
 #: The type of each file, and what follows the session's name in the name that it is saved under.
 _FILES = {
     "result.json": (JSON, ".json"),
@@ -222,6 +229,10 @@ _FILES = {
     "report.html": (HTML, "-report.html"),
     "report.json": (JSON, "-report.json"),
     "report.csv": (CSV, "-report.csv"),
+    "table-one.docx": (f"{_OFFICE}.wordprocessingml.document", "-table-one.docx"),
+    "table-one.xlsx": (f"{_OFFICE}.spreadsheetml.sheet", "-table-one.xlsx"),
+    "table-one.csv": (CSV, "-table-one.csv"),
+    "table-one.html": (HTML, "-table-one.html"),
     "methods.md": ("text/markdown; charset=utf-8", "-methods.md"),
     "references.bib": ("application/x-bibtex", "-references.bib"),
     "ro-crate.zip": ("application/zip", "-ro-crate.zip"),
@@ -241,6 +252,8 @@ def _file(page: PageRequest) -> Response:
         content = result.to_json()
     elif file == "centroids.csv":
         content = centroid_table(result.document)
+    elif file.startswith("table-one."):
+        content = result.table_one().content(file)
     elif file in WRITE_UP:
         content = WRITE_UP[file](result).encode()
     else:

@@ -1,0 +1,304 @@
+"""Table 1 of a manuscript: the clusters' features and outcomes, as people print them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from pathlib import PurePath
+from typing import Any
+
+from fedclust.errors import UsageError
+from fedclust.result.drawing import short
+from fedclust.result.facts import ClusterColumn, Facts
+from fedclust.result.markup import html_document, html_table
+from fedclust.result.one_cloud import verdict
+from fedclust.result.outcomes import Line, cluster_lines, effect_text, measure_text, noise_text
+from fedclust.result.tables import spreadsheet_text
+from fedclust.result.wording import isolated, listed, percent
+from fedclust.schema.encoding import Column
+from fedclust.schema.outcomes import OutcomeResult
+
+#: Endings of a table's file.
+FORMATS = (".docx", ".xlsx", ".csv", ".html")
+#: The time of files without one: the first that a ZIP file can hold.
+_NO_TIME = datetime(1980, 1, 1, tzinfo=UTC)
+#: The least number of groups whose records estimate a cluster's spread: of fewer, it was wrong by
+#: a factor of up to five.
+_GROUPS_FOR_SD = 20
+#: Measures that may differ from those of persons.
+_OF_GROUPS = frozenset({"typical value", "share of groups"})
+_DASH = "–"
+
+
+@dataclass(frozen=True)
+class TableOne:
+    """Features and outcomes by cluster.
+
+    Attributes
+    ----------
+    title : str
+    header : tuple of str
+        The headings: an empty one, all persons, each cluster, the largest difference.
+    rows : tuple of tuples of str, each as long as ``header``
+    footnotes : tuple of str
+        What a reader has to know of the numbers.
+    completed_at : datetime or None
+        When the session ended; None for a simulation.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    footnotes: tuple[str, ...]
+    completed_at: datetime | None = None
+
+    def __str__(self) -> str:
+        lines = [self.header, *self.rows]
+        wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
+        return "\n".join([self.title, *shown, *self.footnotes])
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self) -> str:
+        """Return the table with its footnotes as a fragment of HTML."""
+        table = html_table(self.title, self.header, self.rows)
+        return table + "".join(f"<p>{escape(line)}</p>" for line in self.footnotes)
+
+    def csv(self) -> str:
+        """Return the table as CSV; the footnotes follow as lines of one field."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        lines = [self.header, *self.rows, *((note,) for note in self.footnotes)]
+        writer.writerows([spreadsheet_text(cell) for cell in line] for line in lines)
+        return text.getvalue()
+
+    def content(self, path: str | PurePath) -> bytes:
+        """Return the file in the form given by the ending of its name.
+
+        The same table gives the same bytes.
+
+        Parameters
+        ----------
+        path : str or path
+            Ends in one of ``FORMATS``.
+
+        Raises
+        ------
+        UsageError
+            Another ending, or a package is missing: python-docx for ``.docx``, openpyxl for
+            ``.xlsx``.
+        """
+        ending = PurePath(path).suffix.lower()
+        if ending == ".csv":
+            return self.csv().encode()
+        if ending == ".html":
+            return html_document(self.title, self.html()).encode()
+        if ending == ".docx":
+            return self._docx()
+        if ending == ".xlsx":
+            return self._xlsx()
+        raise UsageError(f"{path}: the file of a table 1 ends in {', '.join(FORMATS)}")
+
+    def _docx(self) -> bytes:
+        try:
+            import docx
+        except ImportError:
+            message = "a DOCX file needs python-docx: pip install 'fedclust[docx]'"
+            raise UsageError(message) from None
+        document = docx.Document()
+        document.add_paragraph(self.title, style="Caption")
+        table = document.add_table(rows=0, cols=len(self.header), style="Table Grid")
+        for line in (self.header, *self.rows):
+            for cell, text in zip(table.add_row().cells, line, strict=True):
+                cell.text = text
+        for note in self.footnotes:
+            document.add_paragraph(note)
+        return self._repacked(document)
+
+    def _xlsx(self) -> bytes:
+        try:
+            import openpyxl
+        except ImportError:
+            message = "an XLSX file needs openpyxl: pip install 'fedclust[excel]'"
+            raise UsageError(message) from None
+        workbook = openpyxl.Workbook()
+        sheet = workbook.active
+        sheet.title = "Table 1"
+        for line in ((self.title,), self.header, *self.rows, *((n,) for n in self.footnotes)):
+            sheet.append([spreadsheet_text(cell) for cell in line])
+        return self._repacked(workbook)
+
+    def _repacked(self, document: Any) -> bytes:
+        """Return a saved document with the session's time in the place of this moment's."""
+        at = (self.completed_at or _NO_TIME).astimezone(UTC)
+        saved, packed = io.BytesIO(), io.BytesIO()
+        document.save(saved)
+        with zipfile.ZipFile(saved) as source, zipfile.ZipFile(packed, "w") as target:
+            for name in source.namelist():
+                entry = zipfile.ZipInfo(name, at.timetuple()[:6])
+                entry.create_system = 3  # Unix, on every platform
+                content = source.read(name)
+                if name == "docProps/core.xml":
+                    content = re.sub(
+                        rb">[\dT:.-]+Z<", f">{at:%Y-%m-%dT%H:%M:%SZ}<".encode(), content
+                    )
+                target.writestr(entry, content, zipfile.ZIP_DEFLATED)
+        return packed.getvalue()
+
+
+def table_one(facts: Facts) -> TableOne:
+    """Return the table of a result.
+
+    Parameters
+    ----------
+    facts : Facts
+    """
+    clusters = facts.clusters
+    titles = [f"Cluster {each.number}" for each in clusters]
+    persons = sum(each.size or 0 for each in clusters)
+    sizes = [
+        _DASH if each.size is None else f"{each.size} ({percent(each.share)})" for each in clusters
+    ]
+    rows = [("Persons", str(persons or _DASH), *sizes, "")]
+    blocks = itertools.groupby(range(len(facts.columns)), lambda j: facts.columns[j].feature)
+    for feature, places in blocks:
+        of_feature = [*places]
+        if facts.columns[of_feature[0]].level is not None:
+            rows.append((f"{isolated(feature)}, %", *[""] * (len(clusters) + 2)))
+        rows += [_feature_row(facts, j) for j in of_feature]
+    outcomes = facts.result.outcomes
+    for found in outcomes.results if outcomes is not None else ():
+        rows += _outcome_rows(found, len(clusters))
+    return TableOne(
+        title=f"Table 1. {facts.definition.title or facts.definition.name}",
+        header=("", "All", *titles, "Difference"),
+        rows=tuple(rows),
+        footnotes=tuple(_footnotes(facts)),
+        completed_at=facts.completed_at,
+    )
+
+
+def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
+    column, profile = facts.columns[j], facts.result.profile
+    entries = [each.entries[j] for each in facts.clusters]
+    unit = f" [{column.unit}]" if column.unit else ""
+    name = f"  {column.level}" if column.level is not None else f"{isolated(column.name)}{unit}"
+    # A level stands below the name of its feature, which says what its numbers are.
+    said = name if column.level is not None else f"{name}, {_measure(entries[0])}"
+    everybody = _DASH
+    if profile is not None:
+        mean, spread = float(profile.overall_means[j]), float(profile.overall_deviations[j])
+        everybody = _value(column, entries[0].measure, mean, spread)
+    shown = [
+        _DASH
+        if entry.mean is None or profile is None
+        else _value(
+            column,
+            entry.measure,
+            float(profile.means[k, j]),
+            float(profile.deviations[k, j]) if _has_spread(facts, k) else 0.0,
+        )
+        for k, entry in enumerate(entries)
+    ]
+    return (said, everybody, *shown, _largest_difference(entries))
+
+
+def _has_spread(facts: Facts, k: int) -> bool:
+    """Whether a cluster has enough groups to estimate standard deviations."""
+    policy, size = facts.definition.policy, facts.clusters[k].size
+    if policy.protection == "none":
+        return True
+    return size is not None and size >= _GROUPS_FOR_SD * policy.min_group_size
+
+
+def _measure(entry: ClusterColumn) -> str:
+    """Return what the numbers of a column are."""
+    return {
+        "mean": "mean (SD)",
+        "share": "%",
+        "share of groups": "% of groups",
+        "geometric mean": "geometric mean (within one SD)",
+    }.get(entry.measure, entry.measure)
+
+
+def _value(column: Column, measure: str, mean: float, spread: float) -> str:
+    """Return a cell of a feature from mean and spread, both with the transform."""
+    if column.kind == "binary":
+        return f"{100 * min(max(mean, 0.0), 1.0):.1f}"
+    undo = {"log": math.exp, "log1p": math.expm1}.get(column.transform)
+    if undo is not None:
+        centre, low, high = (short(undo(at)) for at in (mean, mean - spread, mean + spread))
+        alone = measure == "typical value" or not spread
+        return centre if alone else f"{centre} ({low} to {high})"
+    if measure == "typical value" or not spread:
+        return short(mean)
+    # Three digits of the standard deviation, as journals print them.
+    digits = min(max(0, 2 - math.floor(math.log10(spread))), 6)
+    return f"{mean:.{digits}f} ({spread:.{digits}f})"
+
+
+def _largest_difference(entries: Sequence[ClusterColumn]) -> str:
+    known = [entry.difference for entry in entries if entry.difference is not None]
+    if entries[0].measure in _OF_GROUPS:
+        return _DASH
+    return f"{max(known) - min(known):.2f}" if known and len(known) == len(entries) else _DASH
+
+
+def _outcome_rows(found: OutcomeResult, n_clusters: int) -> list[tuple[str, ...]]:
+    unit = f" [{isolated(found.unit)}]" if found.unit else ""
+    blank = [""] * (n_clusters + 1)
+    rows = [(f"{isolated(found.name)}{unit}", _DASH, *blank)]
+    lines = [cluster_lines(found, own) for own in found.clusters]
+    for place, first in enumerate(lines[0] if lines else ()):
+        rows.append((f"  {first.what}", _DASH, *(_line_text(row[place]) for row in lines), ""))
+    compared: dict[str, dict[int, str]] = {}
+    for each in found.comparisons:
+        compared.setdefault(measure_text(each), {})[each.cluster] = effect_text(each)
+    for measure, effects in compared.items():
+        cells = [effects.get(k, "reference") for k in range(n_clusters)]
+        rows.append((f"  {measure}", _DASH, *cells, ""))
+    return rows
+
+
+def _line_text(line: Line) -> str:
+    """Return a number with its interval; of a median not the cell that holds it."""
+    return line.text if line.estimate is None else line.text.removesuffix(line.of_cell)
+
+
+def _footnotes(facts: Facts) -> list[str]:
+    policy = facts.definition.policy
+    notes = []
+    if policy.protection != "none":
+        notes.append(
+            f"Features and numbers of persons: from groups of at least {policy.min_group_size} "
+            f"persons at {len(facts.sites)} sites, each group with the middle value of its persons."
+        )
+    measures = {entry.measure for each in facts.clusters for entry in each.entries}
+    if measures & _OF_GROUPS:
+        notes.append(
+            "Typical value, % of groups: half of a site's groups or more hold one value, so that "
+            "the mean or share of persons can differ."
+        )
+    if not all(_has_spread(facts, each.number) for each in facts.clusters):
+        least = _GROUPS_FOR_SD * policy.min_group_size
+        notes.append(f"SD: this table cannot tell for clusters of fewer than {least} persons.")
+    notes.append(
+        "Difference: the largest between two clusters, in standard deviations of all persons."
+    )
+    outcomes = facts.result.outcomes
+    said: dict[str, list[str]] = {}
+    for found in outcomes.results if outcomes is not None else ():
+        said.setdefault(noise_text(found), []).append(isolated(found.name))
+    notes += [f"{listed(names)}: 95 % intervals. {noise}" for noise, names in said.items()]
+    notes.append(verdict(facts.result))
+    return [note for note in notes if note]
