@@ -233,13 +233,14 @@ class ServedSite(Site):
         observed = sum(each.observed for each in moments)
         imputed = sum(each.observed * each.mean for each in moments) / observed
         landmarks = payloads["landmarks", self._me]
-        # Which cell is which group is side knowledge. Nothing but the groups is in the cells.
+        # Which cell is which group, and which records are imputed, is side knowledge: a record may
+        # equal the mean by chance. Nothing but the groups is in the cells.
         known = np.where(np.isnan(view.values), imputed, view.values)
         cells = ((known[:, None] - landmarks.means) ** 2).sum(axis=2).argmin(axis=1)
         assert sorted(cells) == list(range(len(landmarks.counts)))
         values = landmarks.means[cells]
-        values[np.isclose(values, imputed, rtol=1e-9, atol=0.0)] = np.nan
-        assert np.allclose(values, view.values, rtol=1e-9, atol=1e-9, equal_nan=True)
+        assert np.allclose(values, known, rtol=1e-9, atol=1e-9)
+        values[np.isnan(view.values)] = np.nan
         sizes = landmarks.counts[cells]
         return replace(view, sizes=sizes, values=values, everything=everything)
 
