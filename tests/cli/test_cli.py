@@ -526,15 +526,6 @@ def test_there_is_no_option_for_a_token(command: Command) -> None:
     assert command.site("check", "--token", "fcs_x") == 2
 
 
-def test_predict_says_what_is_wrong_with_its_files(command: Command) -> None:
-    target = str(command.path / "out.csv")
-    data = ("--data", str(command.data), "--out", target)
-    assert command.run("predict", str(command.path / "absent"), *data) == 2
-    (command.path / "junk").write_bytes(b"junk")
-    assert command.run("predict", str(command.path / "junk"), *data) == 2
-    assert not Path(target).exists()
-
-
 def test_a_stranger_behind_the_address(command: Command) -> None:
     command.fake.before = lambda _request: answer(200, b"<html>", "text/html")
     assert command.site("participate", "--yes") == 6

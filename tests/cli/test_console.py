@@ -160,14 +160,6 @@ def test_reading_is_shown_once_it_has_taken_two_seconds(
     assert "joined" in file.getvalue()
 
 
-def test_quick_reading_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "err", Console(file=(file := Terminal()), force_terminal=True))
-    with console.ProgressLine(lambda: 0.0, at_once=False) as line:
-        line.read("rows.csv", 0, None)
-        line.read("rows.csv", 60, 60)
-    assert not re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", file.getvalue()).strip()
-
-
 def test_reading_is_not_told_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust import Site, simulate
-from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
+from fedclust import simulate
 from fedclust.client import Client
-from fedclust.client.http import ConnectionOptions, Http
 from fedclust.result.session_result import SessionResult
-from fedclust.site.state import SiteState
 from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import processes
 from support.processes import COMMAND, clean_environment
@@ -319,144 +315,7 @@ def test_completion_knows_the_commands(tmp_path: Path) -> None:
     assert "_FEDCLUST_COMPLETE=complete_bash" in done.stdout, done
 
 
-# --- the agent, and a line that breaks ------------------------------------------------------------
-
-
-class BreakingLine:
-    """Passes connections on to a server; cuts each after as many bytes as the budget says."""
-
-    def __init__(self, port: int, budget: Iterator[int]) -> None:
-        self._port, self._budget = port, budget
-        self.cut = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:  # The server has gone: the test is over.
-                return
-            left = next(self._budget)
-            threading.Thread(target=self._pass, args=(near, far, None), daemon=True).start()
-            threading.Thread(target=self._pass, args=(far, near, left), daemon=True).start()
-
-    def _pass(self, source: socket.socket, target: socket.socket, left: int | None) -> None:
-        try:
-            while data := source.recv(65536):
-                if left is not None and len(data) >= left:
-                    target.sendall(data[:left])
-                    self.cut += 1
-                    break
-                left = None if left is None else left - len(data)
-                target.sendall(data)
-        except OSError:
-            pass
-        for end in (source, target):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-
-    def close(self) -> None:
-        self._listener.close()
-
-
-@pytest.mark.long
-def test_agents_finish_two_sessions_over_many_broken_connections(tmp_path: Path) -> None:
-    """Whatever breaks, every round is answered once, and the result is the undisturbed one."""
-    rows = _rows()
-    files = {name: _write(tmp_path / f"{name}.csv", rows[name]) for name in SITES}
-    with running_server(tmp_path / "server") as server:
-        shell = _shell(server, tmp_path)
-        for name in SITES:
-            shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
-        shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-        asked = ["--algorithm", "lloyd", "--features", "x,y", "--sites", ",".join(SITES)]
-        asked += ["--purpose", PURPOSE]
-        for session, k in (("two", "2"), ("three", "3")):
-            shell.run("eva", "session", "create", session, *asked, "--clusters", k, "--seed", "11")
-        rng = np.random.default_rng(0)
-        port = int(server.base_url.rpartition(":")[2])
-        line = BreakingLine(port, iter(lambda: int(rng.integers(1, 4_500)), None))
-        said: list[str] = []
-        agents = []
-        for name in SITES:
-            token = (tmp_path / f"{name}.token").read_text("utf-8").strip()
-            entries = AgentEntries(tmp_path / f"{name}.state")
-            with Site(server.base_url, token, state_dir=entries.directory) as site:
-                for session in ("two", "three"):
-                    entries.put(_entry(site, session, files[name], line.url))
-            agents.append(Agent(entries, _connector(line.url, token, entries), said.append))
-        threads = [
-            threading.Thread(
-                target=agent.run,
-                args=(threading.Event(),),
-                kwargs={"until_done": True, "look_s": 0.2},
-                daemon=True,
-            )
-            for agent in agents
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-        line.close()
-        assert not any(thread.is_alive() for thread in threads), said[-5:]
-        assert line.cut >= 25
-        for session, k in (("two", 2), ("three", 3)):
-            expected = simulate(
-                "lloyd", rows, config={"n_clusters": k}, features=["x", "y"], seed=11
-            )
-            text = shell.run("eva", "session", "result", session, "--format", "csv")
-            found = [line[2:] for line in list(csv.reader(text.splitlines()))[1:]]
-            assert np.array_equal(np.array(found, dtype=float), expected.cluster_centers_)
-        for name in SITES:
-            shell.run(name, "ledger", "verify")
-
-
-def _entry(site: Site, session: str, data: Path, url: str) -> AgentEntry:
-    request = site.check(session, data)
-    return AgentEntry(
-        coordinator=url,
-        site=request.site,
-        session=session,
-        definition_sha256=request.definition_sha256,
-        consented_at=site._now(),
-        data=str(data),
-    )
-
-
-def _connector(url: str, token: str, entries: AgentEntries) -> Any:
-    def connect() -> Site:
-        http = Http(url, token, ConnectionOptions(give_up_after_s=600.0), sleep=lambda _: None)
-        return Site(state_dir=entries.directory, http=http)
-
-    return connect
-
-
-@pytest.mark.long
-def test_another_definition_than_the_one_consented_to_is_not_answered(shell: Shell) -> None:
-    for name in SITES:
-        shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
-    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
-    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
-    data = _write(shell.place / "ada.csv", _rows()["ada"])
-    shell.run("ada", "agent", "add", "heart", "--data", str(data), "--yes")
-    entries = AgentEntries(SiteState(shell.place / "ada.state"))
-    (entry,) = entries.read()
-    entries.put(entry.model_copy(update={"definition_sha256": "0" * 64}))
-    shell.run("ada", "agent", "--until-done")
-    listed = json.loads(shell.run("ada", "agent", "list", "--json"))[0]
-    assert (listed["state"], "another definition" in listed["said"]) == ("ended", True)
-    sites = json.loads(shell.run("eva", "session", "show", "heart", "--json"))["sites"]
-    assert {each["state"] for each in sites} == {"invited"}
+# --- the agent -----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import sys
@@ -270,33 +269,3 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         capsys.readouterr()
         assert verify() == 8
         assert f"{number + 1}" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_two_workers_tell_the_same_story(tmp_path: Path, postgres_url: str) -> None:
-    """Sites ask both; one seals, and is killed on the way; streams of the other go on."""
-    env = {"FEDCLUST_DATABASE_URL": postgres_url, "FEDCLUST_SECRET_KEY": os.urandom(32).hex()}
-    with (
-        running_server(tmp_path / "one", env=env) as one,
-        running_server(tmp_path / "two", env=env) as two,
-    ):
-        people = found(one)
-        seen: list[Event] = []
-
-        def watch() -> None:
-            with stream(two.base_url, people.analyst_token) as response:
-                seen.extend(events(response))
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        with stream(one.base_url, people.analyst_token) as response:
-            assert next(events(response))["event"] == "session.created"
-        one.kill()
-        take_part(people.at(two.base_url), tmp_path)
-        watcher.join(TIMEOUT_S)
-        assert not watcher.is_alive()
-        assert seen[-1]["event"] == "session.completed"
-        one.restart()
-        assert all_events(one.base_url, people.analyst_token) == seen
-        verdict = service("audit", "verify", "--data-dir", str(two.data_dir), env=env)
-        assert verdict.returncode == 0, verdict.stdout + verdict.stderr

@@ -52,10 +52,6 @@ def rows() -> dict[str, NDArray[np.float64]]:
     return full
 
 
-def _names(has: Sequence[int]) -> list[str]:
-    return [NAMES[j] for j in has]
-
-
 def write(path: Path, X: NDArray[np.float64], has: Sequence[int]) -> Path:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)

@@ -241,17 +241,6 @@ def test_an_infinite_value_is_refused_naming_column_and_count() -> None:
         engine.label(plan, _result(), rows)
 
 
-def test_rows_with_a_missing_value_are_dropped_or_imputed_as_the_policy_says() -> None:
-    rows = np.random.default_rng(0).normal(size=(20, 2))
-    rows[:6, 1] = np.nan
-    dropping = plan_for(2, {"n_clusters": 3}, {"missing": "drop"})
-    imputing = plan_for(2, {"n_clusters": 3})
-
-    assert _one_step(dropping, rows).n == 70
-    assert _one_step(imputing, rows).n == 100
-    assert _one_step(imputing, rows).observed.tolist() == [100, 70]
-
-
 def test_rows_too_large_to_square_are_refused_at_the_site() -> None:
     plan = plan_for(2, {"n_clusters": 3})
     rows = np.random.default_rng(0).normal(size=(20, 2)) * 1e200

@@ -282,21 +282,6 @@ def test_audit_is_filtered_and_paged(watched: Watched) -> None:
     assert token not in json.dumps(everything)
 
 
-def test_sessions_are_paged_newest_first_and_filtered(watched: Watched) -> None:
-    for number in range(5):
-        watched.api.define("ada", f"s-{number}", list(SITES))
-    watched.api.ok("POST", "/v1/sessions/s-3/cancel", "ada")
-    names, cursor = [], ""
-    while cursor is not None:
-        page = watched.get(f"sessions?limit=2{cursor and '&cursor=' + cursor}")
-        names += [each["name"] for each in page["items"]]
-        cursor = page["next"]
-    assert names == ["s-4", "s-3", "s-2", "s-1", "s-0"]
-    cancelled = watched.get("sessions?state=cancelled")["items"]
-    assert [each["name"] for each in cancelled] == ["s-3"]
-    assert watched.get("sessions?session=nothing")["items"] == []
-
-
 def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched: Watched) -> None:
     """And tells of each what is told of it alone."""
     api = watched.api

@@ -415,15 +415,3 @@ def test_sessions_that_cannot_be_are_simply_not_there(
     response = running.api.request("PUT", path, "north", json=honest)
     refused(running, response, "not-found")
     assert name not in response.text or name in {"-", "..", "nothing"}
-
-
-def test_only_the_honest_answer_is_stored_and_only_once(live: Running) -> None:
-    body = live.api.answer("north", "heart")
-    first = live.api.put("north", "heart", 1, body)
-    assert first.status_code == 201
-    assert first.json()["sha256"] == codec.sha256(body)
-    again = live.api.put("north", "heart", 1, body)
-    assert (again.status_code, again.json()) == (200, first.json())
-    other = live.api.put("north", "heart", 1, body + b" ")
-    assert other.status_code == 409
-    assert live.stored() == 1

@@ -213,85 +213,6 @@ def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path)
         assert "Exception in ASGI" not in server.output()
 
 
-AGGREGATES_FOR_EVER = """
-import sys, threading
-from fedclust import engine
-engine.advance = lambda *_: threading.Event().wait()
-from fedclust_service.cli import main
-sys.exit(main())
-"""
-
-
-@pytest.mark.long  # a thread: `test_stopping_does_not_wait_for_an_endless_aggregation`
-@pytest.mark.skipif(not POSIX, reason="signals")
-def test_a_shutdown_does_not_wait_for_an_aggregation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", AGGREGATES_FOR_EVER])
-    with running_server(tmp_path / "data") as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", "north", "south", "west")
-        api.register("analysts", "ada")
-        api.define("ada", "heart", ["north", "south", "west"])
-        for site in ("north", "south", "west"):
-            api.join(site, "heart")
-        for site in ("north", "south", "west"):
-            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
-        assert server.stop() == 0
-
-
-#: The aggregation's process opens a pipe and never ends by itself; {pipe!r} closes with it.
-AGGREGATES_ELSEWHERE = """
-import sys
-from fedclust_service.orchestration import aggregation_pool
-child = '''
-import threading
-from fedclust import engine
-from fedclust_service.orchestration import aggregation_pool
-pipe = open({pipe!r}, "w")
-def advance(*_):
-    pipe.write("there")
-    pipe.flush()
-    threading.Event().wait()
-engine.advance = advance
-aggregation_pool.main()
-'''
-aggregation_pool.COMMAND = (sys.executable, "-c", child)
-from fedclust import engine
-engine.aggregation_seconds = lambda *_: 60.0
-from fedclust_service.cli import main
-sys.exit(main())
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not POSIX, reason="signals and named pipes")
-@pytest.mark.parametrize("how", ["terminated", "killed"])
-def test_an_aggregation_in_a_process_ends_with_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    script = AGGREGATES_ELSEWHERE.format(pipe=str(pipe))
-    monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", script])
-    with running_server(tmp_path / "data") as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", "north", "south", "west")
-        api.register("analysts", "ada")
-        api.define("ada", "heart", ["north", "south", "west"])
-        for site in ("north", "south", "west"):
-            api.join(site, "heart")
-        for site in ("north", "south", "west"):
-            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
-        with pipe.open("rb", buffering=0) as there:
-            assert there.read(5) == b"there"
-            if how == "killed":
-                server.kill()
-            else:
-                assert server.stop() == 0
-            assert there.read(1) == b"", "nobody has the other end any more"
-
-
 def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         api = ApiCaller(server.base_url, server.operator_token)
@@ -340,14 +261,6 @@ def test_the_port_is_in_use(tmp_path: Path, cli: Cli) -> None:
 def test_an_address_that_is_not_ours(tmp_path: Path, cli: Cli, host: str) -> None:
     flags = ["--host", host, "--behind-proxy", "10.0.0.0/8", "--port", "0"]
     one_line(cli("serve", "--data-dir", str(tmp_path / "data"), *flags), Exit.ADDRESS)
-
-
-def test_beyond_loopback_needs_tls_or_a_proxy(tmp_path: Path, cli: Cli) -> None:
-    result = cli("serve", "--data-dir", str(tmp_path / "data"), "--host", "10.0.0.1")
-    line = one_line(result, Exit.SETTINGS)
-    assert "--tls-cert" in line
-    assert "--behind-proxy" in line
-    assert not (tmp_path / "data").exists()
 
 
 def test_a_second_server_on_the_same_file(tmp_path: Path, cli: Cli) -> None:

@@ -222,16 +222,6 @@ def test_a_round_after_the_last_possible_one_is_refused() -> None:
         refuse_foreign(plan, "heart", most + 1, STEP.document(most + 1))
 
 
-def test_another_definition_than_the_one_consented_to_is_not_joined(tmp_path: Path) -> None:
-    hostile = HostileCoordinator([CELLS], **DEFINITION)
-    hostile.sha256 = "0" * 64
-
-    hostile.ask(tmp_path, patients())
-
-    assert isinstance(hostile.ended, errors.ProtocolError)
-    assert hostile.joined is None
-
-
 # --- tasks within consent -------------------------------------------------------------------------
 
 CHOSEN = (3, 31, 62, 90, 140)

@@ -130,19 +130,6 @@ def test_results_are_in_lexicographic_order_and_labels_and_sizes_follow() -> Non
 # --- defined for every awkward case ---------------------------------------------------------------
 
 
-def test_three_distinct_rows_and_sixteen_clusters() -> None:
-    sites = {
-        site: np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 20, axis=0)
-        for site in ("a", "b", "c")
-    }
-    result = simulate("lloyd", sites, config={"n_clusters": 16})
-
-    assert sorted(result.cluster_centers_.round(12).tolist()) == [[0, 0], [0, 1], [1, 0]]
-    assert result.sizes_ == (60, 60, 60)
-    assert "3 distinct" in " ".join(result.warnings_)
-    assert result.inertia_ == pytest.approx(0.0, abs=1e-20)
-
-
 def test_fewer_received_cells_than_clusters_are_returned_with_a_warning() -> None:
     sites = blobs(CENTRES[:1], (6, 7, 8))
     result = simulate("lloyd", sites, config={"n_clusters": 12})
@@ -185,21 +172,6 @@ def test_repeated_given_centroids_are_one_with_a_warning() -> None:
     assert result.cluster_centers_[1].tolist() == [99.0, 99.0]
     assert result.sizes_ == (60, 0)
     assert "2 distinct" in " ".join(result.warnings_)
-
-
-def test_constant_columns_and_one_cluster() -> None:
-    rng = np.random.default_rng(0)
-    sites = {
-        site: np.column_stack([np.full(30, 7.25), rng.normal(size=30)]) for site in ("a", "b", "c")
-    }
-    result = simulate("lloyd", sites, config={"n_clusters": 1}, policy=EXACT)
-
-    assert result.result.scale[0] == 1.0
-    assert result.cluster_centers_[0, 0] == 7.25
-    assert result.inertia_ == pytest.approx(90.0)
-    assert result.quality_ is not None
-    assert result.quality_.simplified_silhouette is None
-    assert result.quality_.davies_bouldin is None
 
 
 def test_a_single_site_in_a_simulation() -> None:

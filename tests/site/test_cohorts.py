@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -281,32 +280,6 @@ def test_a_kill_while_the_state_is_made_leaves_none_or_a_whole_one(tmp_path: Pat
         assert len(killed.store.records()) == len(killed.lines()) <= 1
         killed.update(mixed(80))
         assert len(killed.lines()) == 1
-
-
-def test_a_killed_process_leaves_readable_groups(hospital: Hospital) -> None:
-    hospital.update(mixed(80))
-    script = (
-        "import sys; from pathlib import Path\n"
-        "sys.path[:0] = sys.argv[2:]\n"
-        "from site_cohorts_child import main; main(Path(sys.argv[1]))\n"
-    )
-    here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, str(hospital.state.directory), *here],
-        stdout=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    for _ in range(3):
-        assert child.stdout.readline() == b"written\n"
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
-
-    (record,) = hospital.store.records().values()
-    assert len(record.history) >= 4
-    sizes = np.bincount(record.cohort.groups)
-    np.testing.assert_array_equal(sizes, record.cohort.sizes)
-    hospital.store.withdraw("P7", NOW)  # the lock is free
 
 
 def test_first_uses_at_once_wait_for_one_another(tmp_path: Path) -> None:

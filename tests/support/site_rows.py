@@ -32,23 +32,6 @@ def bounded(sites: dict[str, FloatArray]) -> list[dict[str, Any]]:
     ]
 
 
-def binarised(sites: dict[str, FloatArray], columns: Sequence[int]) -> dict[str, FloatArray]:
-    """Return some columns of all sites as 0 or 1: above the pooled 0.8 quantile or not."""
-    pooled = np.concatenate(list(sites.values()))[:, columns]
-    threshold = np.quantile(pooled, 0.8, axis=0)
-    return {site: (rows[:, columns] > threshold).astype(float) for site, rows in sites.items()}
-
-
-def levelled(sites: dict[str, FloatArray], columns: Sequence[int]) -> dict[str, FloatArray]:
-    """Return some columns of all sites as levels 0 to 2: pooled 0.6 and 0.85 quantiles apart."""
-    pooled = np.concatenate(list(sites.values()))[:, columns]
-    thresholds = np.quantile(pooled, [0.6, 0.85], axis=0)
-    return {
-        site: (rows[:, columns] > thresholds[:, None]).sum(axis=0).astype(float)
-        for site, rows in sites.items()
-    }
-
-
 def blobs(
     centres: FloatArray, sizes: Sequence[int], spread: float = 0.1, seed: int = 0
 ) -> dict[str, FloatArray]:

@@ -252,13 +252,6 @@ def test_only_sites_have_tables_and_only_operators_see_them(place: Place, operat
     assert "Protected tables" not in place.readers["ada"].open("/ui/sites/south")
 
 
-def test_a_wrong_address_is_refused_at_its_field(operator: Reader) -> None:
-    refused = operator.post("/ui/sites/south", [("title", "South"), ("email", "nobody")])
-    assert refused.status_code == 422
-    assert 'id="email-wrong">This is no e-mail address' in refused.text
-    assert 'value="nobody"' in refused.text
-
-
 def test_a_list_is_searched_and_paged(place: Place, operator: Reader) -> None:
     for number in range(51):
         body = {"name": f"clinic-{number:02}"}
