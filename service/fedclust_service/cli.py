@@ -37,10 +37,11 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
-db = typer.Typer(help="Upgrade the database's schema.", no_args_is_help=True)
-config = typer.Typer(help="Show the settings.", no_args_is_help=True)
-audit = typer.Typer(help="Verify the audit trail.", no_args_is_help=True)
+db = typer.Typer(help="Upgrade the database's schema.", no_args_is_help=True, rich_markup_mode=None)
+config = typer.Typer(help="Show the settings.", no_args_is_help=True, rich_markup_mode=None)
+audit = typer.Typer(help="Verify the audit trail.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(db, name="db")
 app.add_typer(config, name="config")
 app.add_typer(audit, name="audit")
@@ -135,7 +136,6 @@ def _with_flags(names: list[str], command: Callable[..., None]) -> Callable[...,
                 typer.Option(
                     help=Settings.model_fields[name].description,
                     metavar="VALUE",
-                    rich_help_panel="Settings",
                 ),
             ],
         )
