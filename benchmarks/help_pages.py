@@ -30,7 +30,13 @@ from support.local_coordinator import local_coordinator  # noqa: E402
 
 SITE = ROOT / "service" / "fedclust_service" / "http" / "help"
 TIMES, REACH_MS, SHOWN = 5, 200, 10
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_BROWSERS = (
+    "chromium",
+    "chromium-headless-shell",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 _LOADED = "() => performance.getEntriesByType('navigation')[0].loadEventEnd"
 _SPHINX = ("-m", "sphinx", "--quiet", "--builder", "html")
 

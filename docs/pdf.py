@@ -14,7 +14,13 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_NAMES = (
+    "chromium",
+    "chromium-headless-shell",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 _FOOTER = (
     '<div style="width: 100%; font-size: 8px; text-align: center">'
     '<span class="pageNumber"></span> / <span class="totalPages"></span></div>'

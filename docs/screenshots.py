@@ -27,7 +27,13 @@ KEPT = {
     ("basel", "consent"): ("page_consent", "body"),
 }
 _WIDE, _PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 812}
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_NAMES = (
+    "chromium",
+    "chromium-headless-shell",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 
 
 def main() -> None:

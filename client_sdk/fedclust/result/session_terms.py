@@ -256,9 +256,12 @@ class SessionTerms:
         yield f"In each round: numbers computed from {what}, such as sums, counts and means."
         if evidence.NAME in phases:
             sets = "rows" if self.protection_none else "groups"
-            cells = f", and sizes and values of up to {N_CELLS} sets of {sets}"
-            more = cells if sends_cells(self.plan) else ""
-            yield f"At the end: sizes of the clusters, how clear they are{more}."
+            more = f", and sizes and values of up to {N_CELLS} sets of {sets}"
+            of_clusters = "At the end: sizes of the clusters"
+            if sends_cells(self.plan):
+                yield f"{of_clusters}, how clear they are{more}."
+            else:
+                yield f"{of_clusters} and how clear they are."
         if resampling.NAME in phases:
             yield "To test them: counts of persons who stay together in random samples."
         if self.plan.outcomes:
