@@ -38,8 +38,8 @@ from fedclust_service.store import DataDamaged, Tx
 
 #: What ``failure`` says of a session that is held.
 _HELD = (
-    "The process that aggregates round {number} died (deaths: {deaths}). The coordinator's operator "
-    "should look for the cause, for example too little memory, and then have the session try "
+    "The process that aggregates round {number} died (deaths: {deaths}). The coordinator's "
+    "operator should look for the cause, for example too little memory, and then have the session try "
     "again, or cancel it. All answers are kept."
 )
 #: What the session's ``failure`` says for each reason.
@@ -49,8 +49,8 @@ FAILURE_MESSAGES = {
         "Create a session with a smaller min_group_size or n_clusters, or with more sites."
     ),
     FailureReason.QUORUM_NOT_REACHED: (
-        "Too few sites answered the round by its deadline and in fail_after_s after it. Create a new session with the sites that can answer, or with a longer "
-        "round_timeout_s."
+        "Too few sites answered the round by its deadline and in fail_after_s after it. Create a "
+        "new session with the sites that can answer, or with a longer round_timeout_s."
     ),
     FailureReason.TASK_REFUSED: (
         "Sites have refused a task, and fewer than min_sites are left. This happens when fedclust "
