@@ -128,9 +128,12 @@ def chosen(found: dict[int, CloudComparison]) -> tuple[int, str]:
     clear = [k for k, each in found.items() if each.p is not None and each.p <= LEVEL]
     if not clear:
         return 1, "one cloud"
-    if whole := [k for k in clear if stand_apart(found[k])]:
-        return max(whole), "apart"
     gaps = {1: 0.0, **{k: each.gap or 0.0 for k, each in sorted(found.items())}}
+    if whole := [k for k in sorted(clear) if stand_apart(found[k])]:
+        best = whole[0]
+        for k in whole[1:]:
+            best = k if gaps[k] - (found[k].gap_error or 0.0) > gaps[best] else best
+        return best, "apart"
     ks = list(gaps)
     steps = {k: (gaps[k] - gaps[b]) / (k - b) for b, k in pairwise(ks)}
     return max(clear, key=steps.__getitem__), "step"

@@ -55,10 +55,7 @@ _UNMEASURED = (
     "sizes and quality are not known: fewer sites than min_sites could answer the closing "
     "evaluation"
 )
-_K_UNMEASURED = (
-    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
-    "evaluation for this number of clusters"
-)
+_K_UNMEASURED = f"{_UNMEASURED} for this number of clusters"
 
 
 class EvidenceTask(Model):

@@ -1,9 +1,15 @@
 """Which number of clusters to recommend, and the sentences that say why.
 
 Where the clusters were compared with one cloud (``engine.reference``), that decides: the largest K
-whose clusters are clearer than the cloud's and all stand apart; if there is none, the K at which
-the inertia falls most beyond that of the cloud; if no K is clearer, none. Elsewhere the highest
-simplified silhouette, and of mixtures the lowest BIC. Measures that disagree are named.
+whose clusters are clearer than the cloud's, all stand apart, and gain more than chance over the
+next smaller such K; if there is none, the K at which the inertia falls most beyond that of the
+cloud; if no K is clearer, none. Elsewhere the highest simplified silhouette, and of mixtures the
+lowest BIC. Measures that disagree are named.
+
+References
+----------
+Tibshirani, Walther & Hastie, "Estimating the number of clusters in a data set via the gap
+statistic", 2001: one standard error is what chance gains.
 """
 
 from __future__ import annotations
@@ -156,10 +162,15 @@ def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
     clear, remarks = _coarse_enough(clear)
     apart = [entry for entry in clear if _close_clusters(entry) == []]
     gains = [-_step(entries, entry) for entry in clear]
-    best = apart[-1] if apart else clear[int(tolerant_argmin(gains))]
+    best = apart[0] if apart else clear[int(tolerant_argmin(gains))]
+    for entry in apart[1:]:
+        # Halves of a true cluster sometimes stand apart, too.
+        best = entry if _gap(entry, errors=1.0) > _gap(best) else best
     by_silhouette = _ranked(_coarse_enough(entries)[0])[:1]
     tied = tuple(e.n_clusters for e in by_silhouette if e.n_clusters != best.n_clusters)
     says = [*cloud_sentences(best.result), *_largest_gain(entries, best)]
+    if more := [entry for entry in apart if entry.n_clusters > best.n_clusters]:
+        says.append(f"Those of K = {_listed(more)} stand apart, too, but add no more than chance.")
     if tied:
         other, score = by_silhouette[0], _or_lowest(by_silhouette[0].simplified_silhouette)
         p = _p(other)
@@ -251,22 +262,24 @@ def _largest_gain(entries: Sequence[SweepEntry], best: SweepEntry) -> list[str]:
     elif close and most is not best:
         why = f", but not all clusters of K = {k} stand apart"
     elif most.n_clusters < best.n_clusters:
-        why = f", but K = {best.n_clusters} is the largest K whose clusters all stand apart"
+        why = f", but K = {best.n_clusters} adds more than chance, and all its clusters stand apart"
     return [f"The step from {before} to {k} clusters gains most{why}."]
 
 
 def _step(entries: Sequence[SweepEntry], entry: SweepEntry) -> float:
     """Return by how much the gap grows for each cluster more than with the next smaller K."""
-    gaps = {1: 0.0} | {
-        e.n_clusters: e.result.one_cloud.gap
-        for e in entries
-        if e.result.one_cloud is not None and e.result.one_cloud.gap is not None
-    }
+    gaps = {1: 0.0} | {e.n_clusters: _gap(e) for e in entries if _p(e) is not None}
     k = entry.n_clusters
     if k not in gaps:
         return -np.inf
     before = max(smaller for smaller in gaps if smaller < k)
     return (gaps[k] - gaps[before]) / (k - before)
+
+
+def _gap(entry: SweepEntry, errors: float = 0.0) -> float:
+    """Return by how much the clusters are clearer than the cloud's, less some standard errors."""
+    found = entry.result.one_cloud
+    return -np.inf if found is None else (found.gap or 0.0) - errors * (found.gap_error or 0.0)
 
 
 def _p(entry: SweepEntry) -> float | None:
