@@ -129,7 +129,6 @@ def _coordinator(database: str) -> Iterator[tuple[ServerProcess, ApiCaller]]:
 
 def _people(server: ServerProcess) -> ApiCaller:
     api = ApiCaller(server.base_url, server.operator_token)
-    api.tokens["operator"] = server.operator_token
     for role, name in (("analysts", ANALYSTS[0]), ("sites", SITE)):
         api.tokens[name] = api.ok("POST", f"/v1/{role}/{name}/tokens", "operator")["token"]
     api.register("sites", *NAMES)

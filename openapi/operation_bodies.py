@@ -51,7 +51,6 @@ def record_operations(place: Path) -> dict[str, Any]:
     """Run the session in a coordinator below ``place``; return bodies by operation."""
     with local_coordinator(place, clock=ManualClock(), threads=True) as local:
         api = ApiCaller(local.base_url, local.operator_token)
-        api.tokens["operator"] = local.operator_token
         return _Recorder(api).record()
 
 

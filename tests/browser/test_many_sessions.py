@@ -25,7 +25,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
         co = local.coordinator
         fill(co.store, co.clock.now(), entries=1)
         found = ApiCaller(local.base_url, local.operator_token)
-        found.tokens["operator"] = local.operator_token
         for role, name in (("analysts", "ada"), ("sites", SITE)):
             found.tokens[name] = found.ok("POST", f"/v1/{role}/{name}/tokens", "operator")["token"]
         yield found

@@ -26,7 +26,6 @@ def test_operators_read_who_is_late_since_when(
     clock = ManualClock(datetime.now(UTC) - timedelta(hours=3))
     with local_coordinator(tmp_path, clock=clock) as local:
         api = ApiCaller(local.base_url, local.operator_token)
-        api.tokens["operator"] = local.operator_token
         api.register("sites", *SITES)
         api.register("analysts", "ada")
         for name in ("heart", "liver"):

@@ -38,13 +38,38 @@ class Running:
 def populate(local: LocalCoordinator) -> ApiCaller:
     """Register three sites, an analyst, and let the sites join a session."""
     api = ApiCaller(local.base_url, local.operator_token)
-    api.tokens["operator"] = local.operator_token
     api.register("sites", *SITES)
     api.register("analysts", "ada")
     api.define("ada", "heart", list(SITES), policy={"missing": "drop"})
     for site in SITES:
         api.join(site, "heart")
     return api
+
+
+#: Of each kind somebody with a token that nobody uses.
+OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}
+
+
+def two_analysts(local: LocalCoordinator) -> tuple[ApiCaller, dict[str, str]]:
+    """Make a study and a session in round 1 for each of two analysts, of three sites each.
+
+    Also returns the ids of tokens of ``OTHERS``.
+    """
+    api = ApiCaller(local.base_url, local.operator_token)
+    sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
+    api.register("sites", *sessions["ada"], *sessions["bob"])
+    api.register("analysts", *sessions)
+    api.register("operators", "grace")
+    for analyst, sites in sessions.items():
+        api.study(analyst, f"of-{analyst}", sites)
+        api.define(analyst, f"of-{analyst}", sites, study=f"of-{analyst}")
+        for site in sites:
+            api.join(site, f"of-{analyst}")
+    issued = {
+        kind: api.ok("POST", f"/v1/{kind}/{name}/tokens", "operator")
+        for kind, name in OTHERS.items()
+    }
+    return api, {kind: each["id"] for kind, each in issued.items()}
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,8 @@ from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 
+from .conftest import OTHERS, two_analysts
+
 OWN, FOREIGN, ABSENT = "own", "foreign", "absent"
 YES, NO, HIDDEN = "yes", 403, 404
 #: Nobody's: the answer does not depend on a token.
@@ -130,7 +132,6 @@ BODIES: dict[str, Any] = {
     "refuse_task": {"rule": "task"},
 }
 #: Whom routes about people are asked about: nobody whose token another test needs.
-_OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}
 CALLERS = {"site": "north", "analyst": "ada", "operator": "operator"}
 ROUTES = {route.operation_id or route.name: route for route in api_routes()}
 
@@ -150,23 +151,9 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
     clock = ManualClock()
     place: Path = tmp_path_factory.mktemp("access")
     with local_coordinator(place, clock=clock) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.tokens["operator"] = local.operator_token
-        api.register("sites", "north", "south", "west", "lima", "oslo", "rome")
-        api.register("analysts", "ada", "bob")
-        api.register("operators", "grace")
-        sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
-        for analyst, sites in sessions.items():
-            api.study(analyst, f"of-{analyst}", sites)
-            api.define(analyst, f"of-{analyst}", sites, study=f"of-{analyst}")
-            for site in sites:
-                api.join(site, f"of-{analyst}")
+        api, ids = two_analysts(local)
         # The thread that does this does not run here.
         local.coordinator.sealer.run_once()
-        ids = {}
-        for kind, name in _OTHERS.items():
-            issued = api.ok("POST", f"/v1/{kind}/{name}/tokens", local.operator_token)
-            ids[kind] = issued["id"]
         yield Populated(local, api, ids, _bad_tokens(api, clock, place))
 
 
@@ -207,7 +194,7 @@ def _path(route: APIRoute, which: str, ids: dict[str, str]) -> str:
         "study": owners[which],
         "number": "1",
         "site": {OWN: "west", FOREIGN: "rome", ABSENT: "nowhere"}[which],
-        "name": "nobody" if which == ABSENT else _OTHERS[kind],
+        "name": "nobody" if which == ABSENT else OTHERS[kind],
         "table_id": "0" * 32,
         "token_id": "absent" if which == ABSENT else ids[kind],
         "algorithm": "nothing" if which == ABSENT else "lloyd",

@@ -6,7 +6,6 @@ import itertools
 from typing import Any
 
 import httpx
-import pytest
 
 from support.damage import change_stored
 
@@ -57,24 +56,3 @@ def test_a_damaged_session_is_refused_and_has_failed(running: Running) -> None:
     assert (found["state"], found["stopped_because"]) == ("failed", "stored_data_damaged")
     assert running.api.ok("GET", "/v1/admin/sessions", "operator")["items"]
     assert running.api.ok("GET", "/v1/admin/overview", "operator")
-
-
-@pytest.mark.parametrize("what", ["task", "submission"])
-def test_a_damaged_task_is_refused_and_ends_the_session(running: Running, what: str) -> None:
-    name = f"damaged-{next(_COUNT)}"
-    api, path = running.api, f"/v1/sessions/{name}"
-    api.define("ada", name, list(SITES))
-    for site in SITES:
-        api.join(site, name)
-    body = api.answer("north", name)
-    store = running.local.coordinator.store
-    row = store.read("test.session", lambda tx: tx.sessions.get(name))
-    assert row is not None
-    change_stored(store, "rounds", "common", lambda _: b"\xc1", session_id=row.id)
-    if what == "task":
-        refused(api.request("GET", f"{path}/task", "north"))
-    else:
-        refused(api.put("north", name, 1, body))
-    assert listed(running, path)["stopped_because"] == "stored_data_damaged"
-    trail = api.ok("GET", f"/v1/admin/audit?session={name}&action=round.damaged", "operator")
-    assert [each["details"]["what"] for each in trail["items"]] == ["task"]

@@ -23,7 +23,6 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinator
 @pytest.fixture(scope="module")
 def api(local: LocalCoordinator) -> ApiCaller:
     api = ApiCaller(local.base_url, local.operator_token)
-    api.tokens["operator"] = local.operator_token
     api.register("sites", *SITES)
     api.register("analysts", "ada")
     for session in ("one", "two", "three"):

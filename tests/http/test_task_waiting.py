@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +12,7 @@ import httpx
 import pytest
 
 from fedclust.wire import codec
-from fedclust.wire.submissions import BINARY, JSON
+from fedclust.wire.submissions import JSON
 from support.timeouts import TIMEOUT_S, eventually
 
 from .conftest import SITES, Running
@@ -105,14 +104,6 @@ def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
         assert (body["status"], body["round"]) == ("work", 2)
 
 
-def test_json_and_binary_say_the_same(running: Running) -> None:
-    as_json = running.api.request("GET", TASK, "north", headers={"Accept": JSON})
-    as_binary = running.api.request("GET", TASK, "north", headers={"Accept": BINARY})
-    assert as_json.headers["Content-Type"] == JSON
-    assert as_binary.headers["Content-Type"] == BINARY
-    assert json.loads(codec.to_json(codec.decode(as_binary.content))) == as_json.json()
-
-
 @pytest.mark.parametrize(
     "accept", ["text/html", "application/xml, image/*", "application/json;q=0"]
 )
@@ -166,14 +157,3 @@ def test_hundreds_wait_without_holding_threads(live: Running) -> None:
             return {response.status_code for response in await asyncio.gather(*polls)}
 
     assert asyncio.run(poll()) == {200}
-
-
-def test_a_shutdown_ends_every_wait_with_503(live: Running) -> None:
-    etag = get(live, "north").headers["ETag"]
-    future = in_background(lambda: get(live, "north", etag, wait=25))
-    waiting(live)
-    live.local.end()
-    response = future.result(TIMEOUT_S)
-    assert response.status_code == 503
-    assert int(response.headers["Retry-After"]) > 0
-    assert response.json()["type"].endswith(":unavailable")

@@ -215,13 +215,6 @@ def test_plain_http_that_is_always_closed_without_an_answer_hints_at_https() -> 
         client.request("GET", "/v1/x")
 
 
-def test_a_proxy_that_wants_a_password_is_not_asked_again() -> None:
-    script, time = Script(httpx.ProxyError("407 Proxy Authentication Required")), Time()
-    with pytest.raises(ProxyError):
-        http(script, time).request("GET", "/v1/x")
-    assert time.slept == []
-
-
 def test_a_page_of_somebody_else_is_an_error_without_its_contents() -> None:
     script = Script(answer(403, b"<html>blocked by SECRET policy"))
     with pytest.raises(Exception, match="proxy or another server") as caught:
@@ -307,15 +300,16 @@ def test_a_wrong_proxy_is_refused_without_its_password(proxy: str) -> None:
 
 
 def test_certificates_that_cannot_be_read(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.pem"
+    absent, empty = tmp_path / "absent.pem", tmp_path / "empty.pem"
     empty.write_text("nothing", "utf-8")
-    for options in (
-        ConnectionOptions(ca_bundle=tmp_path / "absent.pem"),
-        ConnectionOptions(ca_bundle=empty),
-        ConnectionOptions(client_cert=empty),
-        ConnectionOptions(client_key=empty),
+    for options, said in (
+        (ConnectionOptions(ca_bundle=absent), r"absent\.pem"),
+        (ConnectionOptions(ca_bundle=empty), r"empty\.pem"),
+        (ConnectionOptions(client_cert=absent), r"absent\.pem"),
+        (ConnectionOptions(client_cert=empty), r"empty\.pem"),
+        (ConnectionOptions(client_key=empty), "client"),
     ):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=said):
             Http(URL, SECRET, options)
 
 
@@ -350,16 +344,11 @@ def test_an_address_that_cannot_be_reached_says_why_and_what_to_look_at() -> Non
 @pytest.mark.parametrize("status", [407, None])
 def test_a_proxy_password_is_not_asked_for_on_the_command_line(status: int | None) -> None:
     step = answer(407) if status else httpx.ProxyError("407 Proxy Authentication Required")
+    time = Time()
     with pytest.raises(ProxyError, match="FEDCLUST_PROXY") as caught:
-        http(Script(step)).request("GET", "/v1/whoami")
+        http(Script(step), time).request("GET", "/v1/whoami")
     assert "--proxy" not in str(caught.value)
-
-
-def test_the_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
-    absent = tmp_path / "absent.pem"
-    for options in (ConnectionOptions(ca_bundle=absent), ConnectionOptions(client_cert=absent)):
-        with pytest.raises(UsageError, match=r"absent\.pem"):
-            Http(URL, SECRET, options)
+    assert time.slept == [], "it is not asked again"
 
 
 def test_a_proxy_from_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

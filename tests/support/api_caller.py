@@ -45,7 +45,9 @@ NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 @dataclass
 class ApiCaller:
-    """People at a coordinator and their tokens; ``data`` where not ``rows_of`` is meant.
+    """People at a coordinator and their tokens, ``operator`` among them.
+
+    ``data`` where not ``rows_of`` is meant.
 
     ``randbelow`` draws the noise of outcomes.
     """
@@ -57,6 +59,9 @@ class ApiCaller:
     options: dict[str, Any] = field(default_factory=dict)
     data: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     randbelow: RandBelow = secrets.randbelow
+
+    def __post_init__(self) -> None:
+        self.tokens.setdefault("operator", self.operator)
 
     def request(
         self, method: str, path: str, token: str | None = None, **keywords: Any

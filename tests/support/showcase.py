@@ -58,7 +58,6 @@ def showcase(place: Path) -> Iterator[Showcase]:
     clock = ManualClock()
     with local_coordinator(place, clock=clock, threads=True) as local:
         api = ApiCaller(local.base_url, local.operator_token)
-        api.tokens["operator"] = local.operator_token
         api.register("sites", *NAMES)
         api.register("analysts", "ada", "eve")
         api.data |= {site: rows[:, COLUMNS] for site, rows in breast_cancer().items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +17,7 @@ from fedclust.client.field_names import FieldNames
 from fedclust.client.session_request import declare, dropped_text, inherit, read_model
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
+from fedclust.schema import times
 from fedclust.schema.model import Model
 from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo, complete
 from fedclust.wire.models import SessionCreate
@@ -288,13 +289,9 @@ class StudyOptions(_Shared):
 
 def read_time(text: str, option: str) -> datetime:
     """Return a time with its offset; UsageError for anything else."""
-    try:
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is not None:
-            return time.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    raise UsageError(f"{option}: give the time with its offset, for example 2026-12-01T12:00Z")
+    if (time := times.read_time(text)) is None:
+        raise UsageError(f"{option}: give the time with its offset, for example 2026-12-01T12:00Z")
+    return time
 
 
 def _in_study(study: StudyInfo | None, key: str) -> bool:

@@ -9,16 +9,20 @@ from pydantic import BeforeValidator, PlainSerializer
 from pydantic_core import PydanticCustomError
 
 
-def _read_time(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
+def read_time(text: str) -> datetime | None:
+    """Return a time with its offset, in UTC; None for any other text."""
     try:
-        time = datetime.fromisoformat(value)
-        if time.tzinfo is not None:
-            return time.astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        return time.astimezone(UTC) if time.tzinfo is not None else None
     except (ValueError, OverflowError):  # not a time, or out of range in UTC
-        pass
-    raise PydanticCustomError("time", "a time must be RFC 3339 with a UTC offset")
+        return None
+
+
+def _read_time(value: Any) -> Any:
+    time = read_time(value) if isinstance(value, str) else value
+    if time is None and value is not None:
+        raise PydanticCustomError("time", "a time must be RFC 3339 with a UTC offset")
+    return time
 
 
 def write_time(value: datetime) -> str:

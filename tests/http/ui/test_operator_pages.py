@@ -33,7 +33,6 @@ class Place:
     def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
         self.api = ApiCaller(local.base_url, local.operator_token)
-        self.api.tokens["operator"] = local.operator_token
         self.api.register("sites", *SITES)
         self.api.register("analysts", "ada")
         self.api.define("ada", "heart", SITES)

@@ -17,10 +17,11 @@ import pytest
 from starlette.routing import Route, Router
 
 from fedclust_service.http import ui
-from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.reader import Reader
+
+from ..conftest import OTHERS, two_analysts
 
 OWN, FOREIGN, ABSENT = "own", "foreign", "absent"
 WHICH = (OWN, FOREIGN, ABSENT)
@@ -119,7 +120,6 @@ EXPECTED: dict[str, PageAccess] = {
 }
 _OPEN = {"GET /sign-in", "POST /sign-in"}
 POSTS = [each for each in EXPECTED if each.startswith("POST") and each not in _OPEN]
-_OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}
 
 
 def _routes() -> set[str]:
@@ -137,21 +137,7 @@ class Place:
 
     def __init__(self, local: LocalCoordinator) -> None:
         self.local = local
-        self.api = api = ApiCaller(local.base_url, local.operator_token)
-        api.tokens["operator"] = local.operator_token
-        api.register("sites", "north", "south", "west", "lima", "oslo", "rome")
-        api.register("analysts", "ada", "bob")
-        api.register("operators", "grace")
-        sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
-        for analyst, sites in sessions.items():
-            api.study(analyst, f"of-{analyst}", sites)
-            api.define(analyst, f"of-{analyst}", sites, study=f"of-{analyst}")
-            for site in sites:
-                api.join(site, f"of-{analyst}")
-        self.ids = {
-            kind: api.ok("POST", f"/v1/{kind}/{name}/tokens", "operator")["id"]
-            for kind, name in _OTHERS.items()
-        }
+        self.api, self.ids = two_analysts(local)
         self.readers = {name: self.reader(name) for name in (*READERS.values(), "bob")}
 
     def reader(self, name: str) -> Reader:
@@ -162,7 +148,7 @@ class Place:
         template = page.partition(" ")[2]
         kind = template.split("/")[1]
         here = {OWN: "of-ada", FOREIGN: "of-bob", ABSENT: "of-nobody"}[which]
-        person = "nobody" if which == ABSENT else _OTHERS.get(kind, "sizes")
+        person = "nobody" if which == ABSENT else OTHERS.get(kind, "sizes")
         return "/ui" + template.format(
             session=here,
             study=here,

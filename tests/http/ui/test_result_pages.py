@@ -82,7 +82,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A sweep, a method with clusters of each site's own, and sessions without a result."""
     with local_coordinator(tmp_path_factory.mktemp("results"), threads=True) as local:
         api = ApiCaller(local.base_url, local.operator_token)
-        api.tokens["operator"] = local.operator_token
         api.register("sites", *SITES)
         api.register("analysts", "ada", "eve")
         api.data = {site: _rows(number) for number, site in enumerate(SITES)}

@@ -27,7 +27,6 @@ class Place:
     def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
         self.api = ApiCaller(local.base_url, local.operator_token)
-        self.api.tokens["operator"] = local.operator_token
         self.api.register("sites", *SITES, "east")
         self.api.register("analysts", "ada", "ben")
         self.readers = {

@@ -25,7 +25,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     place = tmp_path_factory.mktemp("stewards")
     with local_coordinator(place, clock=ManualClock()) as local:
         made = ApiCaller(local.base_url, local.operator_token)
-        made.tokens["operator"] = local.operator_token
         made.register("sites", *SITES, "east")
         made.register("analysts", "ada", "eve")
         made.define("ada", "heart", SITES, title=HOSTILE)
