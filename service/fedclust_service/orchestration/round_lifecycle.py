@@ -39,8 +39,8 @@ from fedclust_service.store import DataDamaged, Tx
 #: What ``failure`` says of a session that is held.
 _HELD = (
     "The process that aggregates round {number} died (deaths: {deaths}). The coordinator's "
-    "operator should look for the cause, for example too little memory, and then have the session try "
-    "again, or cancel it. All answers are kept."
+    "operator should look for the cause, for example too little memory, and then have the session "
+    "try again, or cancel it. All answers are kept."
 )
 #: What the session's ``failure`` says for each reason.
 FAILURE_MESSAGES = {
