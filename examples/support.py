@@ -86,7 +86,7 @@ def tell(study: Study, out: Path) -> None:
     title("5. The clusters that the protocol asked for")
     print(result)
     print(result.to_frame("transfer").iloc[:, :6].round(2).to_string())
-    title("6. Who dies?")
+    title("6. The outcomes")
     frame = result.to_frame("outcomes")
     shown = frame[frame["site"] == "all sites"].set_index(["outcome", "what", "cluster"])
     print(shown[["value", "lower", "upper", "p_value"]].round(3).to_string(na_rep=""))
