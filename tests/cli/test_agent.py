@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import psutil
 import pytest
 
@@ -21,14 +20,9 @@ from fedclust.data.mapping import ReadOptions
 from fedclust.site import DataSource, DataSources, Site
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
-from support.fake_coordinator import EPOCH, URL, FakeCoordinator
+from support.fake_coordinator import EPOCH, URL, FakeCoordinator, three_clusters
 from support.ledgers import body_lines
 from support.timeouts import TIMEOUT_S
-
-
-def rows(n: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
 
 
 class Post:
@@ -36,12 +30,12 @@ class Post:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
+        self.fake = FakeCoordinator({"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)})
         self.entries = AgentEntries(SiteState())
         self.said: list[str] = []
         self.data = place / "cohort.csv"
         with self.data.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["x", "y"], *rows(60, 3).tolist()])
+            csv.writer(file).writerows([["x", "y"], *three_clusters(60, 3).tolist()])
         self.entry = AgentEntry(
             coordinator=URL,
             site="me",

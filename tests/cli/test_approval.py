@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
-from support.command_line import CommandLine
+from support.command_line import CommandLine, Terminal
 from support.fake_coordinator import URL, FakeCoordinator
 
 RNG = np.random.default_rng(8)
@@ -96,10 +95,6 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
 def test_approving_is_asked_in_a_terminal_and_needs_the_code_elsewhere(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     code = desk.reviewed()
     shown = []
 

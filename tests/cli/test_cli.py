@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import io
 import json
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from typer.main import get_command
 
@@ -26,17 +24,11 @@ from fedclust.schema.feature import Feature
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from fedclust_service import cli as service_cli
-from support.command_line import CommandLine
-from support.fake_coordinator import FakeCoordinator, answer, refusal
+from support.command_line import CommandLine, Terminal
+from support.fake_coordinator import FakeCoordinator, answer, refusal, three_clusters
 from support.ledgers import body_lines
 
-
-def rows(n: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
-
-
-MINE = rows(60, 3)
+MINE = three_clusters(60, 3)
 
 
 class Command(CommandLine):
@@ -50,7 +42,7 @@ class Command(CommandLine):
     ) -> None:
         super().__init__(monkeypatch, capsys)
         self.path = tmp_path
-        self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
+        self.fake = FakeCoordinator({"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)})
         self.token = tmp_path / "token"
         self.token.write_text("fcs_secret\n", "utf-8")
         self.token.chmod(0o600)
@@ -200,10 +192,7 @@ def test_the_screen_contradicts_no_answer(command: Command) -> None:
 
 
 def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
+    class Typist(Terminal):
         def readline(self, *_: Any) -> str:
             line = super().readline()
             if line == "^C\n":
@@ -211,13 +200,13 @@ def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPat
             return line
 
     for typed in ("", "\n", "n\n", "what\nNo\n"):
-        monkeypatch.setattr(sys, "stdin", Terminal(typed))
+        monkeypatch.setattr(sys, "stdin", Typist(typed))
         assert command.site("participate") == 4, typed
-    monkeypatch.setattr(sys, "stdin", Terminal("^C\n"))
+    monkeypatch.setattr(sys, "stdin", Typist("^C\n"))
     assert command.site("participate") == 130
     assert "same command again" in command.err
     assert command.fake.joined is None
-    monkeypatch.setattr(sys, "stdin", Terminal("Yes\n"))
+    monkeypatch.setattr(sys, "stdin", Typist("Yes\n"))
     assert command.site("participate") == 0
 
 

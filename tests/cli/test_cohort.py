@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedclust.site.state import SiteState
-from support.command_line import CommandLine
+from support.command_line import CommandLine, Terminal
 from support.purpose import PURPOSE
 
 STATE = "state.sqlite3"
@@ -117,19 +117,12 @@ def test_a_person_is_withdrawn(command: Command) -> None:
     assert "p700" not in command.err
 
 
-class Keyboard(io.StringIO):
-    """Standard input of a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(("answer", "code", "withdrawn"), [("n", 4, 0), ("y", 0, 1)])
 def test_a_persons_id_is_asked_for(
     command: Command, answer: str, code: int, withdrawn: int
 ) -> None:
     assert command.create() == 0
-    assert command.run("withdraw", typed=Keyboard(f"p7\n{answer}\n")) == code
+    assert command.run("withdraw", typed=Terminal(f"p7\n{answer}\n")) == code
     assert "The person's id" in command.err
     assert command.run("show", "--json") == 0
     assert json.loads(command.out)[0]["withdrawn"] == withdrawn

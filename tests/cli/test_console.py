@@ -17,6 +17,7 @@ from fedclust.cli import console
 from fedclust.site import Progress
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
+from support.command_line import Terminal
 from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
@@ -35,13 +36,6 @@ LINES = [
     "round 1: too few sites are left; the analyst can cancel",
     "round 2 cells: sent",
 ]
-
-
-class Terminal(io.StringIO):
-    """A terminal that is only looked at."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, width: int, *events: Progress, **options: object) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -18,7 +16,8 @@ from fedclust.cli import console
 from fedclust.cli import main as cli
 from fedclust.cli.options import Connection
 from fedclust.site import progress
-from support.fake_coordinator import FakeCoordinator
+from support.command_line import Terminal
+from support.fake_coordinator import FakeCoordinator, three_clusters
 from support.purpose import PURPOSE
 
 SESSION = {
@@ -29,16 +28,6 @@ SESSION = {
     "features": [{"name": "x"}, {"name": "y"}],
     "sites": ["a", "b", "c"],
 }
-
-
-def rows(n: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(
@@ -53,9 +42,9 @@ class Terminal(io.StringIO):
     ],
 )
 def test_reading_is_shown(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
+    fake = FakeCoordinator({"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)})
     with (tmp_path / "rows.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([["x", "y"], *rows(60, 3).tolist()])
+        csv.writer(file).writerows([["x", "y"], *three_clusters(60, 3).tolist()])
     (tmp_path / "session.json").write_text(json.dumps(SESSION), "utf-8")
 
     def site(_: Connection, *__: Any, **___: Any) -> Any:

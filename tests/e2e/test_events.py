@@ -20,7 +20,6 @@ from e2e.random_kills import POLICY, SESSION, D, K, rows
 from fedclust import errors
 from fedclust.cli.main import main as fedclust
 from fedclust.client import Client
-from fedclust.site import Site
 from support.consortium import Consortium
 from support.ledgers import body_lines
 from support.server import ServerProcess, running_server, service
@@ -66,26 +65,6 @@ def all_events(url: str, token: str, last: int | None = None) -> list[Event]:
         return list(events(response))
 
 
-def take_part(people: Consortium, place: Path) -> None:
-    data = rows()
-    failures: list[BaseException] = []
-
-    def one(name: str) -> None:
-        try:
-            token = people.site_tokens[name]
-            with Site(people.url, token=token, state_dir=place / name) as site:
-                site.participate(SESSION, data[name], consent=True)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=one, args=(name,)) for name in data]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(TIMEOUT_S)
-    assert not failures, failures
-
-
 def found(server: ServerProcess) -> Consortium:
     people = Consortium.found(server.base_url, server.operator_token, tuple(rows()))
     people.create(SESSION, D, algorithm="lloyd", config=CONFIG, policy=SHORT)
@@ -103,7 +82,7 @@ def test_a_session_is_followed_to_its_end(tmp_path: Path) -> None:
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        take_part(people, tmp_path)
+        people.run(SESSION, rows(), tmp_path)
         watcher.join(TIMEOUT_S)
         assert not watcher.is_alive(), "the stream did not end with the session"
         seen = [event for _, event in live]
@@ -209,7 +188,7 @@ def test_after_kill_nothing_is_lost_or_told_twice(tmp_path: Path) -> None:
                 operator.add("sites", extra)
             server.kill()
             server.restart()
-        take_part(people, tmp_path)
+        people.run(SESSION, rows(), tmp_path)
         seen += all_events(server.base_url, people.analyst_token, seen[-1]["id"])
         assert seen == all_events(server.base_url, people.analyst_token)
         assert seen[-1]["event"] == "session.completed"
@@ -227,7 +206,7 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
     """The coordinator's own check finds nothing: the head was set back too."""
     with running_server(tmp_path / "server") as server:
         people = found(server)
-        take_part(people, tmp_path)
+        people.run(SESSION, rows(), tmp_path)
         name = min(people.site_tokens)
 
         def verify(url: str = server.base_url) -> int:

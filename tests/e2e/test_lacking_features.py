@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from e2e.random_kills import shared
-from fedclust import Site, simulate
+from fedclust import simulate
 from fedclust.client import Client
 from fedclust.engine.preparation import SiteMoments
 from fedclust.errors import Invalid, SitesUnsuitable
@@ -21,11 +19,10 @@ from fedclust.result.session_result import SessionResult
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
-from support.consortium import Consortium, columns
+from support.consortium import Consortium, columns, write_csv
 from support.databases import in_turn, sqlite_first  # noqa: F401  # in place of database_url
 from support.method_variants import ALL, IDS
 from support.server import ServerProcess, running_server
-from support.timeouts import TIMEOUT_S
 
 NAMES = ["x0", "x1", "x2", "x3"]
 HAS = {"ada": [0, 1, 2], "brno": [1, 2, 3], "cadiz": [0, 2, 3]}
@@ -52,33 +49,6 @@ def rows() -> dict[str, NDArray[np.float64]]:
     return full
 
 
-def write(path: Path, X: NDArray[np.float64], has: Sequence[int]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", *(f"x{j}" for j in has)])
-        for number, row in enumerate(X[:, has].tolist()):
-            values = ("" if np.isnan(value) else repr(value) for value in row)
-            writer.writerow([f"{path.stem}-{number}", *values])
-    return path
-
-
-def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SessionResult]:
-    results: dict[str, SessionResult] = {}
-
-    def work(name: str) -> None:
-        token, journal = consortium.site_tokens[name], files[name].parent / f"journal-{name}"
-        with Site(consortium.url, token=token, state_dir=journal) as site:
-            results[name] = site.participate("lacking", files[name], id_column="id", consent=True)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in files]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    assert set(results) == set(files)
-    return results
-
-
 @pytest.mark.parametrize(
     ("case", "database_url"),
     in_turn(list(MASKING.values()), list(MASKING)),
@@ -89,11 +59,13 @@ def test_sites_with_different_columns_get_what_simulate_gives(
 ) -> None:
     method, options = case
     full, config = rows(), {"n_clusters": 3, **options}
-    files = {site: write(tmp_path / f"{site}.csv", full[site], HAS[site]) for site in HAS}
+    files = {site: tmp_path / site / "rows.csv" for site in HAS}
+    for site, file in files.items():
+        write_csv(file, full[site], HAS[site])
     expected = simulate(method, files, config=config, policy=POLICY, features=columns(4), seed=7)
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     consortium.create("lacking", 4, algorithm=method, config=config, policy=POLICY)
-    results = take_part(consortium, files)
+    results = consortium.run("lacking", files, tmp_path, id_column="record")
     for name, found in results.items():
         assert np.array_equal(found.labels_, expected.labels_[name])
         assert (found.labels_ >= 0).all()
@@ -106,7 +78,7 @@ def test_sites_with_different_columns_get_what_simulate_gives(
     assert results["ada"].result.mask is not None
     assert results["ada"].result.mask.all()
     for has in ([2, 3], [0, 1, 2, 3], [1]):
-        new = write(tmp_path / "new.csv", full["brno"], has)
+        write_csv(new := tmp_path / "new.csv", full["brno"], has)
         distances = ((full["brno"][:, None] - centres[None])[:, :, has] ** 2).sum(axis=2)
         assert np.array_equal(SessionResult.load(saved).predict(new), distances.argmin(axis=1))
 

@@ -20,17 +20,11 @@ from fedclust.live_line import SlowWork
 from fedclust.local.estimators import FederatedKMeans
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.progress import Preview, Progress, SessionWork
+from support.command_line import Terminal
 from support.fake_coordinator import FakeCoordinator
 from support.site_rows import blobs
 
 SITES = blobs(np.array([[0.0, 0.0], [9.0, 9.0]]), [30, 30, 30])
-
-
-class Terminal(io.StringIO):
-    """A terminal that is only looked at."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 class Timer:

@@ -17,17 +17,12 @@ from fedclust import errors
 from fedclust.data import Dataset
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.state import SiteState
-from support.fake_coordinator import FakeCoordinator
+from support.fake_coordinator import FakeCoordinator, three_clusters
 
 IDS = [f"p{i}" for i in range(60)]
 
 
-def rows(n: int, seed: int) -> NDArray[np.float64]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
-
-
-MINE = rows(60, 3)
+MINE = three_clusters(60, 3)
 
 
 def frame(values: NDArray[np.float64], ids: list[str] | None = None) -> pd.DataFrame:
@@ -36,7 +31,9 @@ def frame(values: NDArray[np.float64], ids: list[str] | None = None) -> pd.DataF
 
 
 def coordinator(**options: Any) -> FakeCoordinator:
-    return FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)}, **options)
+    return FakeCoordinator(
+        {"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)}, **options
+    )
 
 
 def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:

@@ -30,17 +30,11 @@ from fedclust.site.state import SiteState, state_directory
 from fedclust.wire import codec
 from fedclust.wire.models import TaskResponse
 from support.crashes import ticking
-from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal
+from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal, three_clusters
 from support.ledgers import body_lines
 
-
-def rows(n: int, seed: int) -> NDArray[np.float64]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
-
-
-MINE = rows(80, 3)
-OTHERS = {"alpha": rows(60, 1), "beta": rows(50, 2)}
+MINE = three_clusters(80, 3)
+OTHERS = {"alpha": three_clusters(60, 1), "beta": three_clusters(50, 2)}
 
 
 def coordinator(**definition: Any) -> FakeCoordinator:
@@ -117,7 +111,7 @@ def test_a_completed_session_gives_its_result_again_and_sends_nothing(tmp_path: 
 
 
 def test_too_few_rows_answer_empty_and_label_all_the_same(tmp_path: Path) -> None:
-    fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
+    fake = FakeCoordinator({**OTHERS, "gamma": three_clusters(40, 9)})
     result = fake.site(tmp_path).participate("heart", MINE[:3], consent=True)
     assert len(result.labels_) == 3
     entries = body_lines(tmp_path)
@@ -583,7 +577,7 @@ def answering(fake: FakeCoordinator, number: int, slug: str, then: Any = None) -
 
 def test_a_round_that_has_moved_on_is_recorded_and_the_next_one_answered(tmp_path: Path) -> None:
     # Closed without this site just before its answer arrived: at the deadline, with the quorum.
-    fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
+    fake = FakeCoordinator({**OTHERS, "gamma": three_clusters(40, 9)})
     answering(fake, 3, "round-closed", lambda: fake.close_round())
     reported: list[Progress] = []
     result = fake.site(tmp_path).participate(
@@ -849,14 +843,6 @@ def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(tmp_path: Path, at: i
     fake.site(tmp_path / "state").participate("heart", MINE, consent=True)
     assert len({number for number, _ in fake.puts}) == len(set(fake.puts))
     assert Ledger(SiteState(tmp_path / "state")).verify() == []
-
-
-def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", "utf-8")
-    fake = coordinator()
-    with pytest.raises(errors.StateError, match="file"):
-        fake.site(tmp_path / "file").participate("heart", MINE, consent=True)
-    assert fake.joined is None
 
 
 def test_a_callers_own_error_is_not_taken_for_the_journals(tmp_path: Path) -> None:

@@ -149,12 +149,6 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
-def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", "utf-8")
-    with pytest.raises(errors.StateError), SiteState(tmp_path / "file").write():
-        pass
-
-
 @pytest.mark.parametrize("name", ["cohorts", "ledger.jsonl", "data-sources.json", "agent.json"])
 def test_an_older_state_is_not_taken_for_an_empty_one(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("", "utf-8")
@@ -176,14 +170,6 @@ def test_a_newer_state_and_another_database_are_refused(tmp_path: Path) -> None:
             connection.execute(statement)
         with pytest.raises(errors.StateError, match=said), state.read():
             pass
-
-
-def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock or a write-ahead log does not hold there."""
-    monkeypatch.setattr(state_module, "network_file_system", lambda _: "nfs4")
-    with pytest.raises(errors.StateError, match="FEDCLUST_STATE_DIR"), SiteState(tmp_path).write():
-        pass
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_kind_of_a_mount_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 
 import pytest
 
 from fedclust.cli import main as cli
+
+
+class Terminal(io.StringIO):
+    """A terminal: somebody looks at it, or types what it holds."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class CommandLine:

@@ -33,6 +33,12 @@ URL = "https://coordinator.example"
 Handler = Callable[[httpx.Request], httpx.Response | None]
 
 
+def three_clusters(n: int, seed: int) -> NDArray[np.float64]:
+    """Return rows of two features about three places on the diagonal."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
 class FakeCoordinator(httpx.BaseTransport):
     """One session in which ``me`` is the site under test.
 
