@@ -120,13 +120,6 @@ def test_approving_is_asked_in_a_terminal_and_needs_the_code_elsewhere(
     assert "fedclust approve heart --withdraw" in desk.err
 
 
-def test_other_terms_than_the_approved_ones_are_refused(desk: Desk) -> None:
-    assert desk.approve("--code", desk.reviewed()) == 0
-    assert desk.take_part(("participate",), "--min-group-size", "9") == 4
-    assert "min group size (5 before, 9 now)" in desk.err
-    assert desk.fake.joined is None
-
-
 def test_other_data_than_the_approved_ones_are_refused(desk: Desk) -> None:
     mapping, other = desk.place / "columns.toml", desk.place / "other.csv"
     mapping.write_text("[features.x]\nsentinels = [-9]\n", "utf-8")
@@ -153,19 +146,6 @@ def test_other_data_than_the_approved_ones_are_refused(desk: Desk) -> None:
     with desk.data.open("a", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(RNG.normal(size=(9, 2)).tolist())
     assert desk.take_part(("participate",), *mapped) == 0, desk.err
-
-
-def test_what_cannot_be_approved_or_withdrawn_is_a_usage_error(desk: Desk) -> None:
-    assert desk.approve("--code", "0" * 12) == 2
-    assert "fedclust review heart --data FILE" in desk.err
-    assert desk.approve("--withdraw") == 2
-    assert "no approval of session heart is in force" in desk.err
-    desk.reviewed()
-    assert desk.approve("--code", "0" * 12) == 2
-    assert "read the code on the page" in desk.err
-    desk.fake = FakeCoordinator(OTHERS, config={"n_clusters": 2})
-    assert desk.approve("--code", "0" * 12) == 2
-    assert "another definition" in desk.err
 
 
 def test_a_withdrawal_needs_no_coordinator_and_is_shown(desk: Desk) -> None:

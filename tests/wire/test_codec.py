@@ -76,6 +76,12 @@ def test_what_has_no_binary_form_is_refused(value: object) -> None:
         codec.encode({"x": value} if not isinstance(value, dict) else value)
 
 
+def test_an_array_has_at_most_four_axes() -> None:
+    """What else a body may lie about: `http/test_bad_submissions.py`."""
+    with pytest.raises(codec.CodecError, match="at most 4"):
+        codec.decode(msgpack.packb({"dtype": "float64", "shape": [1] * 5, "data": b"\0" * 8}))
+
+
 def test_deep_nesting_is_refused_before_it_is_walked() -> None:
     tree: object = 1
     for _ in range(100):
