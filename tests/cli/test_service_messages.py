@@ -29,10 +29,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory, with files that are not what a setting asks for."""
     monkeypatch.chdir(tmp_path)
     Path("text").write_text("s3cret", "utf-8")
-    for name, mode in (("open", 0o644), ("short", 0o600)):
+    keys = {"open": (SECRET, 0o644), "short": ("s3cret", 0o600), "odd": ("\u00e9" * 50, 0o600)}
+    for name, (content, mode) in keys.items():
         key = Path(name, "secret.key")
         key.parent.mkdir()
-        key.write_text(SECRET if name == "open" else "s3cret", "utf-8")
+        key.write_text(content, "utf-8")
         key.chmod(mode)
     Path("files").mkdir()
     Path("files", "fedclust_nope").write_text("s3cret", "utf-8")
@@ -76,6 +77,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("init --data-dir text/x", {}, 5, "the data directory text/x cannot be made"),
         ("init --data-dir open", {}, 3, "run chmod 600 open/secret.key"),
         ("init --data-dir short", {}, 3, "holds no key of at least 32 characters: restore it"),
+        ("init --data-dir odd", {}, 3, "holds no key of at least 32 characters: restore it"),
         ("init --token-out text", {}, 2, "--token-out: text cannot be written: File exists"),
         ("operator-token --name Op", {}, 2, "--name: use a-z, 0-9 and -, at most 63"),
         ("audit verify --head xyz", {}, 2, "--head: give 64 hexadecimal digits, or NUMBER:HASH"),
@@ -83,6 +85,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("backup --data-dir no --out x", {}, 5, "no backup was made: there is no database"),
         ("restore --data-dir files --from no", {}, 5, "nothing was restored: there is no file no"),
         ("db current --database-url sqlite:///text", {}, 5, "it is not an SQLite database; move"),
+        (
+            "serve --port 0",
+            {"DATABASE_URL": "postgresql+psycopg://u:s3cret@127.0.0.1:1/x"},
+            5,
+            "check that the database runs",
+        ),
         (
             "backup --out x",
             {"DATABASE_URL": "postgresql+psycopg://u:s3cret@h/x"},
@@ -113,6 +121,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             {},
             4,
             "203.0.113.5 port 8499 cannot be listened on (",
+        ),
+        (
+            "serve --host no.such.host.invalid --behind-proxy 10.0.0.0/8",
+            {},
+            4,
+            "there is no address no.such.host.invalid to listen on: set --host",
         ),
     ],
 )
