@@ -242,6 +242,7 @@ def upgrade() -> None:
         _column("result", sa.LargeBinary()),
         _column("provenance", sa.LargeBinary()),
         _column("sha256", WORD, null=True),
+        _column("cluster_names", sa.Text(), null=True),
         sa.ForeignKeyConstraint(
             ["session_id"], ["sessions.id"], name=op.f("fk_results_session_id_sessions")
         ),

@@ -211,6 +211,8 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
         ("session result swept --json --format csv", 2, "--json and --format csv contradict"),
         ("session result swept --format table --out x", 2, "--format table is for the screen"),
         ("session result swept --out -", 2, "an output needs a file's name"),
+        ("session name swept a,b,c,d", 2, "NAMES: give 2 or 3 names, one for each cluster; 4"),
+        ("session name swept A,a", 2, "NAMES: two clusters have the same name"),
         ("session result swept --k 9", 2, "choose K from those of this session's results: 2, 3"),
         ("session result swept --report x.pdf", 2, "the file of a report ends in .html"),
         (

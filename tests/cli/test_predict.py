@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,13 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
     margin = float(rows["a"]["margin"])
     found = SessionResult.load(folder / "drop.fc").predict_details("new.csv", "mrn")
     assert margin == pytest.approx(found.margin[0], rel=1e-3)
+    # Clusters that have names are also named, and stay numbers.
+    named = {"2": ("Old, grey", "=young"), "3": ("a", "b", "c")}
+    replace(SessionResult.load(folder / "drop.fc"), names=named).save(folder / "named.fc")
+    assert run("named.fc", *given[:-1], "named.csv")[0] == 0
+    with (folder / "named.csv").open(newline="") as file:
+        names = {row["mrn"]: (row["cluster"], row["name"]) for row in csv.DictReader(file)}
+    assert names == {"a": ("0", "Old, grey"), "b": ("1", "'=young"), "c": ("", "")}
     # The same file again, but no other file.
     assert run("drop.fc", *given)[0] == 0
     assert "holds something else" in run("drop.fc", *given[:-1], "impute.fc")[2]

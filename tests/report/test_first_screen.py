@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedclust.result.figures.plots import Plots
 from fedclust.result.first_screen import answer, html_first_screen, in_words
+from fedclust.result.overview import text_overview
+from fedclust.result.page import html
+from fedclust.result.tables import csv_text
 from fedclust.schema.encoding import Column
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.transfer import SiteTransfer, Transfer
-from support.outcome_results import DIED, outcome_facts
+from support.drawings import check_drawing
+from support.outcome_results import DIED, RELAPSE, outcome_facts
 from support.results import facts_of
 
 NAMES = ("age", "systolic", "BNP", "sodium")
@@ -105,3 +111,20 @@ def test_past_a_dozen_clusters_the_tables_go_on() -> None:
     shown = html_first_screen(facts_of(np.arange(28.0).reshape(14, 2), ("u", "v")))
     assert shown.count('<div class="card">') == 12
     assert "2 more clusters: see the tables below." in shown
+
+
+def test_figures_tables_and_files_use_the_names_of_clusters() -> None:
+    facts = replace(outcome_facts((DIED, RELAPSE), 2), names={"2": ("Elderly <65>", "y" * 60)})
+    page = html(facts)
+    for words in ("<h2>Elderly &lt;65&gt;</h2>", "in Elderly &lt;65&gt;", f"<h2>Y{'y' * 59}</h2>"):
+        assert words in page
+    assert "luster 0" not in page.partition("Outcomes</h2>")[0]
+    plots = Plots(facts)
+    for figure in (plots.profile(), plots.sizes(), plots.forest(), plots.survival()):
+        check_drawing(figure)
+        assert "Elderly <65>" in figure.description or "yyy" in figure.description
+    assert csv_text(facts).splitlines()[1].endswith(",Elderly <65>")
+    assert "Elderly <65>" in text_overview(facts)
+    # Names of another K are not these clusters' names.
+    assert facts.cluster_names == ("Elderly <65>", "y" * 60)
+    assert replace(facts, names={"3": ("a", "b", "c")}).cluster_names == ("cluster 0", "cluster 1")

@@ -225,15 +225,18 @@ def test_the_summary_says_from_which_to_which_cluster_an_outcome_goes(facts: Fac
     outcomes = facts.result.outcomes
     assert outcomes is not None
     for found in outcomes.results:
-        line = range_text(found)
+        line = range_text(found, facts.cluster_names)
         shares = [[x for x in cluster_lines(found, own) if x.is_share] for own in found.clusters]
         least, greatest = (-1, 0) if found.kind == "time" else (0, -1)
         assert line.lower().startswith(headed(found).lower())
         assert f"from {shares[least][-1].text} in cluster" in line
         assert f"to {shares[greatest][-1].text} in cluster" in line
-    assert range_text(outcomes.results[0]) in answer(facts)[0]
+    assert range_text(outcomes.results[0], facts.cluster_names) in answer(facts)[0]
     without = replace(facts, result=facts.result.model_copy(update={"outcomes": None}))
     assert answer(without)[1:] == list(outcome_sentences(without))
+
+
+NAMES = ("cluster 0", "cluster 1", "cluster 2")
 
 
 def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
@@ -241,11 +244,11 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
     unknown = [own.model_copy(update={"shares": (UNKNOWN,) * 2}) for own in found.clusters[1:]]
     one = found.model_copy(update={"clusters": (found.clusters[0], *unknown)})
     text = cluster_lines(found, found.clusters[0])[-1].text
-    assert range_text(one).endswith(
+    assert range_text(one, NAMES).endswith(
         f": {text} in cluster 0 alone; this table cannot tell 2 of 3 clusters."
     )
     none = found.model_copy(update={"clusters": tuple(unknown)})
-    assert range_text(none).endswith(f": {CANNOT_TELL}.")
+    assert range_text(none, NAMES).endswith(f": {CANNOT_TELL}.")
 
 
 def test_the_card_of_a_cluster_has_one_line_for_each_outcome(facts: Facts) -> None:

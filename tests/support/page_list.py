@@ -46,6 +46,7 @@ PAGES: dict[str, dict[str, str]] = {
         "session-hostile": "/ui/sessions/hostile",
         "start": "/ui/sessions/cells-spring/start",
         "invite": "/ui/sessions/tumours-2026/invite",
+        "names": "/ui/sessions/tumours-2026/names?k=3",
         "cancel": "/ui/sessions/cells-spring/cancel",
         "delete": "/ui/sessions/hostile/delete",
         "consent": "/ui/sessions/tumours-2026/consent?site=turku",

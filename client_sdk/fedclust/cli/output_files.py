@@ -147,18 +147,25 @@ def write_predictions(
     found: Predictions,
     id_column: str | None,
     probabilities: NDArray[Any] | None = None,
+    cluster_names: Sequence[str] = (),
 ) -> None:
     """Write one line for each row: its id, or its number from 0, and its prediction.
 
-    Probabilities (n, K) follow, empty where missing values forbid a cluster.
+    The name of its cluster follows, if clusters have names, and then probabilities (n, K). Both are
+    empty where missing values forbid a cluster.
     """
     soft = np.empty((len(found), 0)) if probabilities is None else probabilities
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([id_column or "row", *DETAILS, *probability_names(soft.shape[1])])
+    named = ["name"] if cluster_names else []
+    writer.writerow([id_column or "row", *DETAILS, *named, *probability_names(soft.shape[1])])
     names = found.ids or range(len(found))
-    for name, row, own in zip(names, found.rows(), soft.tolist(), strict=True):
-        cells = (f"{value:.4g}" if isinstance(value, float) else value for value in row)
+    labels = found.labels.tolist()
+    for name, k, row, own in zip(names, labels, found.rows(), soft.tolist(), strict=True):
+        own_name = ["" if k < 0 else cluster_names[k] for _ in named]
+        cells = (
+            f"{value:.4g}" if isinstance(value, float) else value for value in (*row, *own_name)
+        )
         fields = (spreadsheet_text(c) if isinstance(c, str) else c for c in cells)
         shares = ("" if value != value else f"{value:.4f}" for value in own)
         writer.writerow([name, *fields, *shares])

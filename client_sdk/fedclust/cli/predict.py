@@ -85,7 +85,8 @@ def predict(
     with ProgressLine(at_once=False) as line:
         found = loaded.place_rows(loaded.new_rows(source.rows(line.read), source.id_column))
     soft = found.probabilities if probabilities else None
-    write_predictions(out_path, found, source.id_column, soft)
+    names = loaded.cluster_names if loaded.named else ()
+    write_predictions(out_path, found, source.id_column, soft, names)
     if source.id_column is None:
         show(err, "labels are named by row number only; give --id-column to name the rows")
     n_clusters = loaded.result.n_clusters

@@ -29,7 +29,7 @@ def show_result(shown: Facts) -> None:
         ["cluster", "persons", *(column.name for column in shown.columns)],
         [
             (
-                cluster.number,
+                shown.cluster_names[cluster.number] if shown.named else cluster.number,
                 cluster.size,
                 *(None if each.mean is None else plain(each.mean) for each in centroid),
             )

@@ -251,6 +251,23 @@ def invite(
     conclude(f"{session}: {', '.join(names)} invited", info, as_json)
 
 
+@o.command(app, "name", 'fedclust session name heart-2026 "Elderly,Cardiorenal,Young"')
+def name_clusters(
+    connection: o.Connection,
+    session: o.Session,
+    names: Annotated[str, o.arg("Names of the clusters in their order, comma-separated.")],
+    as_json: o.AsJson = False,
+) -> None:
+    """Name the clusters of a completed session's result, for all its readers.
+
+    Of several K the clustering with so many clusters gets the names. Labels stay numbers.
+    """
+    given = [name.strip() for name in names.split(",")]
+    with connection.client() as client, FieldNames({"/cluster_names": "NAMES"}).applied():
+        info = client.name_clusters(session, given)
+    conclude(f"{session}: {len(given)} clusters are named", info, as_json)
+
+
 @o.command(app, "deadline", "fedclust session deadline heart-2026 2026-12-01T12:00Z")
 def deadline(
     connection: o.Connection,

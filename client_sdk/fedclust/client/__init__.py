@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -297,13 +297,24 @@ class Client:
         return self._get(models.SessionInfo, _path("sessions", name))
 
     def patch_session(self, name: str, patch: models.SessionPatch) -> models.SessionInfo:
-        """Move the open round's deadline, or invite more sites.
+        """Move the open round's deadline, invite more sites, or name the clusters.
 
         Parameters
         ----------
         patch : SessionPatch
         """
         return self._send(models.SessionInfo, "PATCH", _path("sessions", name), patch)
+
+    def name_clusters(self, session: str, names: Sequence[str]) -> models.SessionInfo:
+        """Name the clusters of a completed session's result, for all its readers.
+
+        Parameters
+        ----------
+        session : str
+        names : sequence of str
+            One for each cluster, in their order. Of several K those with so many clusters get them.
+        """
+        return self.patch_session(session, models.SessionPatch(cluster_names=tuple(names)))
 
     def start_session(self, name: str) -> models.SessionInfo:
         """Start a session once its quorum has joined."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
@@ -114,12 +115,15 @@ class Facts:
     provenance : Provenance, optional
         None for a simulation.
     completed_at : datetime, optional
+    names : mapping of str to tuple of str
+        By K, the names that somebody gave its clusters.
     """
 
     result: Result
     definition: Definition
     provenance: Provenance | None = None
     completed_at: datetime | None = None
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, document: ResultDocument, definition: Definition) -> Self:
@@ -135,7 +139,13 @@ class Facts:
         ValidationError
             This version cannot read the document.
         """
-        return cls(document.clustering(), definition, document.provenance, document.completed_at)
+        return cls(
+            document.clustering(),
+            definition,
+            document.provenance,
+            document.completed_at,
+            document.cluster_names,
+        )
 
     @property
     def document(self) -> ResultDocument:
@@ -148,7 +158,19 @@ class Facts:
             features=self.definition.features,
             result=codec.to_tree(self.result),
             provenance=self.provenance,
+            cluster_names=dict(self.names),
         )
+
+    @property
+    def named(self) -> bool:
+        """Whether somebody gave the clusters names."""
+        return str(len(self.result.centroids)) in self.names
+
+    @property
+    def cluster_names(self) -> tuple[str, ...]:
+        """What somebody called these clusters; else "cluster 0" and so on."""
+        count = len(self.result.centroids)
+        return self.names.get(str(count)) or tuple(f"cluster {k}" for k in range(count))
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:

@@ -14,7 +14,7 @@ from fedclust.result.figures.profile import MOST_COLUMNS, mean_of
 from fedclust.result.markup import html_figure, html_folded, html_warning
 from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
 from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
-from fedclust.result.wording import isolated, percent
+from fedclust.result.wording import isolated, percent, titled
 
 #: Most cards; a table below has all clusters.
 _MOST_CARDS = 12
@@ -61,7 +61,7 @@ def answer(facts: Facts) -> list[str]:
             )
     if outcomes is not None and outcomes.results and outcomes.results[0].clusters:
         only = "As a description only: " if apart == 0 else ""
-        said += f" {only}{range_text(outcomes.results[0])}"
+        said += f" {only}{range_text(outcomes.results[0], facts.cluster_names)}"
     lines = [said]
     if result.sweep and not result.tied:
         chosen = chosen_text(result)
@@ -97,8 +97,9 @@ def _card(facts: Facts, cluster: Cluster) -> str:
         if found.clusters
     ]
     sure = "; ".join(_how_sure(facts, k))
+    name = escape(titled(facts.cluster_names[k]))
     return (
-        f'<div class="card"><h2>Cluster {k}</h2><p class="soft">{size}{share}</p>'
+        f'<div class="card"><h2>{name}</h2><p class="soft">{size}{share}</p>'
         f"<p><b>{escape(in_words(cluster))}</b></p>{''.join(f'<p>{each}</p>' for each in lines)}"
         f'<p class="soft">{escape(sure)}</p></div>'
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.markup import html_figure, html_folded, html_table
-from fedclust.result.wording import isolated
+from fedclust.result.wording import isolated, titled
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import (
     Estimate,
@@ -201,21 +201,20 @@ def headed(found: OutcomeResult) -> str:
     return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
 
 
-def range_text(found: OutcomeResult) -> str:
+def range_text(found: OutcomeResult, names: Sequence[str]) -> str:
     """Return the least and the greatest share of the last cell, or the survival at the end."""
     lines = [headline(found, own) for own in found.clusters]
     values = {k: x.estimate.value for k, x in enumerate(lines) if x.estimate is not None}
     known = [(value, k) for k, value in values.items() if value is not None]
     ends = dict.fromkeys([min(known), max(known)] if known else [])
-    said = " to ".join(f"{lines[k].text} in cluster {k}" for _, k in ends)
+    said = " to ".join(f"{lines[k].text} in {isolated(names[k])}" for _, k in ends)
     said = CANNOT_TELL if not said else f"from {said}" if len(ends) > 1 else f"{said} alone"
     if 0 < len(known) < len(lines):
         said += f"; this table cannot tell {len(lines) - len(known)} of {len(lines)} clusters"
-    name = headed(found)
-    return f"{name[0].upper()}{name[1:]}: {said}."
+    return f"{titled(headed(found))}: {said}."
 
 
-def titled(found: OutcomeResult) -> str:
+def unit_text(found: OutcomeResult) -> str:
     """Return the name of an outcome with its unit."""
     return isolated(found.name) + (f" [{isolated(found.unit)}]" if found.unit else "")
 
@@ -330,7 +329,7 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
     found = facts.result.outcomes
     content = "".join(f"<p>{escape(line)}</p>" for line in outcome_sentences(facts))
     for number, each in enumerate(() if found is None else found.results):
-        content += f"<h3>{escape(titled(each))}</h3><p>{escape(noise_text(each))}</p>"
+        content += f"<h3>{escape(unit_text(each))}</h3><p>{escape(noise_text(each))}</p>"
         content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
         content += _html_clusters(each)
         if number:  # The first one stands on the first screen.

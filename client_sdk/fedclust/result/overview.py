@@ -129,7 +129,8 @@ def _text_table(facts: Facts) -> list[str]:
     shown = facts.clusters[:_CLUSTERS]
     if not shown:
         return []
-    columns = [["cluster", *(str(cluster.number) for cluster in shown)]]
+    names = facts.cluster_names if facts.named else map(str, range(len(shown)))
+    columns = [["cluster", *(name for name, _ in zip(names, shown, strict=False))]]
     columns.append(["persons", *(_persons(cluster.size) for cluster in shown)])
     fitting = [padded(column) for column in columns]
     room = COLUMNS - sum(2 + cell_len(column[0]) for column in fitting)

@@ -147,7 +147,7 @@ def _profile(facts: Facts) -> str:
 
 
 def _cluster_titles(facts: Facts) -> list[str]:
-    return [f"cluster {cluster.number}" for cluster in facts.clusters]
+    return [isolated(name) for name in facts.cluster_names]
 
 
 def _of_records(profile: ClusterProfile) -> str:
@@ -200,10 +200,13 @@ def html_site_sizes(facts: Facts, *, clusters: int | None = None, sites: int | N
     counted = by_groups * (facts.definition.policy.protection != "none")
     return html_table(
         f"Persons in each cluster{counted}, with the share of the column's persons.{more}",
-        ["cluster", "all sites", *map(facts.site_name, shown)],
+        ["", "all sites", *map(facts.site_name, shown)],
         [
             *(
-                [k, *(_part(sizes[k], n) for sizes, n in zip(columns, totals, strict=True))]
+                [
+                    isolated(facts.cluster_names[k]),
+                    *(_part(sizes[k], n) for sizes, n in zip(columns, totals, strict=True)),
+                ]
                 for k in range(len(facts.clusters[:clusters]))
             ),
             ["all", *(total or None for total in totals)],
@@ -301,13 +304,13 @@ def _stability(facts: Facts) -> str:
         return ""
     rows = [
         {
-            "cluster": cluster.number,
+            "cluster": isolated(facts.cluster_names[k]),
             "compared with one cloud": apart_text(facts.result, k),
             "mean Jaccard": float(found.jaccard[k]),
             "found again (.75 or more)": percent(found.recovered[k]),
             "dissolved (below .5)": percent(found.dissolved[k]),
         }
-        for k, cluster in enumerate(facts.clusters)
+        for k in range(len(facts.clusters))
     ]
     clusters = html_records(
         f"Each cluster in {found.n_models} models of resampled sites and persons. Jaccard: how far "

@@ -20,7 +20,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.times import Timestamp
 from fedclust.wire import codec
-from fedclust.wire.models import Definition, Provenance
+from fedclust.wire.models import ClusterName, Definition, Provenance
 
 #: What a new patient's cluster follows from; ``method``: more than distances.
 Rule: TypeAlias = Literal["nearest-centroid", "nearest-prototype", "method"]
@@ -75,6 +75,8 @@ class ResultFile(Model):
     result : Result
     provenance : Provenance or None
         None for a simulation.
+    cluster_names : dict of str to tuple of str
+        By K, the names that somebody gave its clusters.
     """
 
     format: Literal["fedclust-result-1"] = FORMAT
@@ -85,6 +87,7 @@ class ResultFile(Model):
     definition: Definition
     result: Result
     provenance: Provenance | None
+    cluster_names: dict[str, tuple[ClusterName, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> ResultFile:

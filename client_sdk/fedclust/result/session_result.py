@@ -626,6 +626,7 @@ class SessionResult(Facts):
             definition=self.definition,
             result=self.result,
             provenance=self.provenance,
+            cluster_names=dict(self.names),
         ).to_json()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -664,6 +665,7 @@ class SessionResult(Facts):
             file.definition,
             file.provenance,
             file.completed_at,
+            file.cluster_names,
             site=file.site,
             _rule=file.rule,
         )

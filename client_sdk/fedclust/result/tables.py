@@ -27,7 +27,7 @@ FORMATS = (".html", ".json", ".csv")
 _SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _COLUMNS = "cluster size column feature level kind unit measure value sd low high difference"
 _OF_OUTCOMES = ("lower", "upper", "sigma")
-_HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES)
+_HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES, "name")
 
 
 def report_bytes(facts: Facts, path: str | PurePath) -> bytes:
@@ -69,7 +69,10 @@ def json_text(facts: Facts) -> str:
             "stopped_because": result.stopped_because,
             "rounds": result.n_rounds,
             "warnings": result.warnings,
-            "clusters": [_cluster(cluster) for cluster in facts.clusters],
+            "clusters": [
+                _cluster(cluster, name)
+                for cluster, name in zip(facts.clusters, facts.cluster_names, strict=True)
+            ],
             "all_equal": result.profile.all_equal if result.profile else None,
             "sizes_by_site": result.site_sizes,
             "quality": result.quality,
@@ -113,9 +116,10 @@ def bounds_of(bounds: Bounds | None) -> dict[str, Any] | None:
     return {**bounds.model_dump(mode="json"), "gap": bounds.gap}
 
 
-def _cluster(cluster: Cluster) -> dict[str, Any]:
+def _cluster(cluster: Cluster, name: str) -> dict[str, Any]:
     return {
         "cluster": cluster.number,
+        "name": name,
         "size": cluster.size,
         "share": cluster.share,
         "sets_apart": [entry.column.name for entry in cluster.sets_apart],
@@ -136,10 +140,11 @@ def csv_text(facts: Facts) -> str:
     """Return the profile, and outcomes with 95 % intervals, as CSV; unknown values are empty."""
     rows = []
     for cluster in facts.clusters:
-        about = {"cluster": cluster.number, "size": cluster.size}
+        name = facts.cluster_names[cluster.number]
+        about: dict[str, Any] = {"cluster": cluster.number, "size": cluster.size, "name": name}
         rows += [{**about, **_column_fields(entry)} for entry in cluster.entries]
-        for name, line, found in outcome_columns(facts, cluster.number):
-            described = {"column": name, "feature": found.name, "level": line.what}
+        for column, line, found in outcome_columns(facts, cluster.number):
+            described = {"column": column, "feature": found.name, "level": line.what}
             described |= {"kind": "outcome", "unit": "" if line.is_share else found.unit}
             estimate = vars(line.estimate) if line.estimate else {}
             rows.append({**about, **described, **estimate, "sigma": found.sigma})

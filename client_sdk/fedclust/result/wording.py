@@ -90,6 +90,11 @@ def isolated(text: str) -> str:
     return text if text.isascii() else f"\u2068{text}\u2069"
 
 
+def titled(name: str) -> str:
+    """Return a name as it begins a sentence or stands alone."""
+    return isolated(name[:1].upper() + name[1:])
+
+
 def in_markdown(text: str) -> str:
     """Return what somebody else wrote so that Markdown shows it and does nothing else.
 

@@ -304,11 +304,23 @@ class SessionInfo(SessionEntry):
     definition: Annotated[Definition, BeforeValidator(_read_definition)]
 
 
+#: What an analyst calls a cluster.
+ClusterName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=60, pattern=_TEXT, strip_whitespace=True),
+    Visible,
+]
+
+
 class SessionPatch(Model):
-    """Move the open round's deadline, or invite more sites."""
+    """Move the open round's deadline, invite more sites, or name the clusters of a result.
+
+    As many ``cluster_names`` as a clustering of the result has clusters, in their order.
+    """
 
     deadline: Timestamp | None = None
     invite: Annotated[tuple[Slug, ...], Field(max_length=10_000)] = ()
+    cluster_names: Annotated[tuple[ClusterName, ...], Field(max_length=10_000)] = ()
 
 
 class Consents(Model):
@@ -526,13 +538,17 @@ class Provenance(Model):
 
 
 class ResultDocument(Model):
-    """``result`` is a :class:`fedclust.schema.result.Result`, as far as its reader may see."""
+    """``result`` is a :class:`fedclust.schema.result.Result`, as far as its reader may see.
+
+    ``cluster_names`` has the names of clusters by their number K, where somebody gave them.
+    """
 
     session: Slug
     completed_at: Timestamp
     features: tuple[Declared, ...]
     result: dict[str, Tree]
     provenance: Provenance
+    cluster_names: dict[str, tuple[ClusterName, ...]] = Field(default_factory=dict)
 
     def clustering(self) -> Result:
         """Return the result without what a later coordinator has added; ValidationError."""

@@ -62,7 +62,29 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         features=definition.features,
         result=codec.to_tree(shown),
         provenance=provenance,
+        cluster_names={k: tuple(names) for k, names in stored.cluster_names.items()},
     )
+
+
+def name_clusters(uow: UnitOfWork, actor: Actor, session: Session, names: tuple[str, ...]) -> None:
+    """Name the clusters of the clustering that has so many; Refusal for names that do not fit."""
+    stored = uow.tx.results.get(session.id)
+    if stored is None:
+        raise _not_ready(session)
+    result = codec.decode_model(Result, stored.result)
+    counts = {len(each.result.centroids) for each in result.sweep or ()} | {len(result.centroids)}
+    complaint = ""
+    if len(names) not in counts:
+        wanted = " or ".join(map(str, sorted(counts)))
+        complaint = f"give {wanted} names, one for each cluster; {len(names)} were given"
+    elif len({name.casefold() for name in names}) < len(names):
+        complaint = "two clusters have the same name"
+    if complaint:
+        raise wrong_field("/cluster_names", "names", complaint, "Give other names.")
+    known = {**stored.cluster_names, str(len(names)): list(names)}
+    uow.tx.results.name_clusters(session.id, known)
+    uow.tx.sessions.touch(session.id)
+    uow.audit(actor, "result.named", session.name, clusters=len(names))
 
 
 def other_k(message: str) -> Refusal:

@@ -36,7 +36,7 @@ from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.domain.study import Study
-from fedclust_service.orchestration import notifications
+from fedclust_service.orchestration import notifications, results
 from fedclust_service.orchestration.access_queries import (
     deleted_before,
     is_slug,
@@ -275,7 +275,7 @@ def patch_session(
     body: SessionPatch,
     check: Callable[[SessionInfo], None] | None = None,
 ) -> SessionInfo:
-    """Move the open round's deadline, or invite sites (its analyst, operators).
+    """Move the open round's deadline, invite sites, or name clusters (its analyst, operators).
 
     ``check`` gets the session before the change and may raise Refusal.
     """
@@ -284,6 +284,8 @@ def patch_session(
         check(_info_for(uow.tx, actor, session))
     if body.invite:
         _invite(uow, actor, session, body.invite)
+    if body.cluster_names:
+        results.name_clusters(uow, actor, session, body.cluster_names)
     if body.deadline is not None:
         _move_deadline(uow, actor, session, body.deadline)
     changed = uow.tx.sessions.get_by_id(session.id) or session

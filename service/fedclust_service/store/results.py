@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, update
 
 from fedclust.wire import codec
 from fedclust_service.store import tables
@@ -18,15 +18,25 @@ _NUMBERED = select(_S.state, _S.sha256).where(
     _S.session_id == bindparam("session_id"), _S.round_number == bindparam("round_number")
 )
 
+_NAME = (
+    update(tables.results)
+    .where(_R.session_id == bindparam("of_session"))
+    .values(cluster_names=bindparam("cluster_names"))
+)
+
 
 @dataclass(frozen=True)
 class StoredResult:
-    """A completed session's result and provenance, in canonical binary form."""
+    """A completed session's result and provenance, in canonical binary form.
+
+    ``cluster_names`` are by K.
+    """
 
     session_id: int
     result: bytes
     provenance: bytes
     completed_at: datetime
+    cluster_names: dict[str, list[str]]
 
 
 class States(Repository):
@@ -67,6 +77,10 @@ class Results(Repository):
         }
         self._insert(tables.results, values, ("session_id",), "the session has a result")
 
+    def name_clusters(self, session_id: int, names: dict[str, list[str]]) -> None:
+        """Store the names of clusters, by K."""
+        self._all(_NAME, of_session=session_id, cluster_names=names)
+
     def get(self, session_id: int) -> StoredResult | None:
         """Return a session's result; DataDamaged if its hash differs."""
         return self._one(_intact, select(tables.results).where(_R.session_id == session_id))
@@ -75,4 +89,4 @@ class Results(Repository):
 def _intact(*, sha256: str | None, **columns: Any) -> StoredResult:
     if sha256 != codec.sha256(columns["result"] + columns["provenance"]):
         raise DataDamaged("result")
-    return StoredResult(**columns)
+    return StoredResult(**columns | {"cluster_names": columns["cluster_names"] or {}})

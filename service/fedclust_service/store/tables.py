@@ -311,6 +311,8 @@ results = Table(
     Column("result", LargeBinary, nullable=False),
     Column("provenance", LargeBinary, nullable=False),
     Column("sha256", Word),
+    # By K, what somebody calls the clusters.
+    Column("cluster_names", CanonicalJson),
     ForeignKeyConstraint(["session_id"], ["sessions.id"]),
 )
 # Rows are only appended; the sealer adds number and hash once.

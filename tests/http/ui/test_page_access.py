@@ -70,6 +70,7 @@ _ACTS = (
     "/start",
     "/deadline",
     "/invite",
+    "/names",
     "/rounds/{number}/close",
     "/sites/{site}/exclude",
     "/delete",

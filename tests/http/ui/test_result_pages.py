@@ -22,7 +22,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots, drawn_figures
 from fedclust.result.methods_text import WRITE_UP
 from fedclust.result.page import sections
-from fedclust.result.session_result import read_result
+from fedclust.result.session_result import SessionResult, read_result
 from fedclust.result.tables import report_bytes
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
@@ -415,3 +415,51 @@ def test_results_that_cannot_be_compared_are_refused_in_words(
     assert "The two results share no feature: choose others" in " ".join(page.words[""])
     assert "agreement" not in page.words
     assert "Both profiles" in page.words["profiles"]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_names_of_clusters_stand_wherever_the_result_is_shown(
+    api: ApiCaller, tmp_path: Path
+) -> None:
+    before = api.ok("GET", "/v1/sessions/joined-up", "ada")["definition_sha256"]
+    me, names = reader(api, "ada"), ["Elderly", "<Young>", "Others"]
+    assert '<label for="name-2">Cluster 2</label>' in me.open("/ui/sessions/joined-up/names")
+    me.post("/ui/sessions/joined-up/names", [("name", name) for name in names])
+    shown = Text(reader(api, "north").open("/ui/sessions/joined-up/result"))
+    assert set(names) <= set(shown.words[""]) & set(shown.words["clusters"])
+    assert "Elderly" in reader(api, "north").open(
+        "/ui/sessions/joined-up/result/figures/profile.svg"
+    )
+    with Client(api.base_url, api.tokens["ada"]) as client:
+        client.name_clusters("joined-up", names)  # Again, the same.
+        result = client.result("joined-up")
+    assert result.cluster_names == tuple(names)
+    result.save(tmp_path / "named.fedclust")
+    assert SessionResult.load(tmp_path / "named.fedclust").cluster_names == tuple(names)
+    report = json.loads(me.open("/ui/sessions/joined-up/result/report.json"))
+    assert [each["name"] for each in report["clusters"]] == names
+    assert api.ok("GET", "/v1/sessions/joined-up", "ada")["definition_sha256"] == before
+    path = "/v1/admin/audit?action=result.named&session=joined-up"
+    assert len(api.ok("GET", path, "operator")["items"]) == 2
+
+
+def test_names_that_do_not_fit_are_refused(api: ApiCaller) -> None:
+    def refused(session: str, names: list[str], name: str = "ada") -> Any:
+        body = {"cluster_names": names}
+        return api.request("PATCH", f"/v1/sessions/{session}", name, json=body)
+
+    for names, said in (
+        (["a", "b", "c", "d"], "give 2 or 3 names, one for each cluster; 4 were given"),
+        (["a", "A"], "two clusters have the same name"),
+        (["a", "b" * 61], "at most 60 characters"),
+        (["a", ""], "at least 1 character"),
+    ):
+        answer = refused("swept", names)
+        assert answer.status_code == 422, answer.text
+        assert said in answer.json()["errors"][0]["message"]
+    assert refused("open", ["a", "b"]).json()["type"].endswith(":result-not-ready")
+    assert refused("swept", ["a", "b"], "north").status_code == 403
+    assert refused("swept", ["a", "b"], "eve").status_code == 404
+    assert api.ok("GET", "/v1/sessions/swept/result", "ada")["cluster_names"] == {}

@@ -98,7 +98,7 @@ def draw_forest(facts: Facts, outcome: str | None = None) -> Figure:
 def _rows(facts: Facts, found: OutcomeComparison) -> Iterator[_Row]:
     level = f", {found.level}" if found.level else ""
     colour = colour_of(found.cluster)
-    name = f"cluster {found.cluster}{level}"
+    name = f"{facts.cluster_names[found.cluster]}{level}"
     yield _Row(name, effect_text(found), found.estimate, colour, site=False)
     sites = sorted(found.by_site.items())
     for site, own in sites[:MOST_JOINED]:
@@ -126,7 +126,7 @@ def _panel(rows: list[_Row], measure: str, top: float) -> list[str]:
     parts.append(text((x.low + x.high) / 2, bottom + 34, words, "middle"))
     for number, row in enumerate(rows):
         middle = top + _STEP * (number + 0.5)
-        name = clipped(row.name, _NAMES - RIGHT)
+        name = clipped(row.name, _NAMES - RIGHT, 12 if row.site else 13)
         weight = "400" if row.site else "600"
         parts.append(text(_NAMES, middle + 4, name, "end", font_weight=weight))
         parts.append(text(_NUMBERS + 14, middle + 4, row.text, "start"))
@@ -191,7 +191,8 @@ def draw_survival(facts: Facts, outcome: str | None = None) -> Figure:
             at = down + 12 + _AT_RISK * (k + 1)
             style = {"stroke": colour_of(k), "stroke_width": "3"}
             parts.append(tag("path", d=f"M{_CURVES - 112:.0f} {at - 4:.1f}h24", **style))
-            parts.append(text(_CURVES - 22, at, f"cluster {k}", "end"))
+            name = clipped(facts.cluster_names[k], _CURVES - 60)
+            parts.append(text(_CURVES - 22, at, name, "end"))
             for point in own.survival:
                 number = f"{max(0, round(point.at_risk))}" if point.time in across else ""
                 parts.append(text(x(point.time), at, number, "middle"))
@@ -199,7 +200,7 @@ def draw_survival(facts: Facts, outcome: str | None = None) -> Figure:
                 f"{estimate_text(p.survival, percent=True, within=True)} at {p.time:g}"
                 for p in own.survival[1:]
             )
-            described.append(f"{found.name}, cluster {k}: {said}")
+            described.append(f"{found.name}, {facts.cluster_names[k]}: {said}")
         down += 12 + _AT_RISK * (len(found.clusters) + 1)
     return Figure(parts, down, "Survival by cluster", joined(described))
 

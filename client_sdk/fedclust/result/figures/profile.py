@@ -18,7 +18,7 @@ from fedclust.result.drawing import (
 )
 from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
 from fedclust.result.figures.words import joined
-from fedclust.result.wording import isolated, percent
+from fedclust.result.wording import isolated, percent, titled
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
@@ -48,8 +48,9 @@ def draw_profile(facts: Facts) -> Figure:
     parts = [text(_LEFT - 8, _TOP - 10, "cluster", "end")]
     parts += [text(end, _TOP - 24, "largest", "start"), text(end, _TOP - 10, "gap", "start")]
     for k in range(0, len(facts.clusters), math.ceil(_APART / wide)):
-        number = str(facts.clusters[k].number)
-        parts.append(text(_LEFT + wide * (k + 0.5), _TOP - 10, number, "middle", font_weight="600"))
+        # A name has as much room as its cells; bold letters are wider.
+        word = clipped(facts.cluster_names[k], wide - 4, 13) if facts.named else str(k)
+        parts.append(text(_LEFT + wide * (k + 0.5), _TOP - 10, word, "middle", font_weight="600"))
     for i, j in enumerate(shown):
         at = _TOP + high * i
         name = clipped(facts.columns[j].name, _LEFT - 16)
@@ -63,7 +64,8 @@ def draw_profile(facts: Facts) -> Figure:
         f"{len(shown)} columns by {len(facts.clusters)} clusters, the columns with the largest gap "
         "between two clusters first; blue is below all persons, red above, by standard deviations. "
     ) + joined(
-        f"Cluster {cluster.number}: {', '.join(differences(cluster))}" for cluster in facts.clusters
+        f"{titled(name)}: {', '.join(differences(cluster))}"
+        for name, cluster in zip(facts.cluster_names, facts.clusters, strict=True)
     )
     return Figure(parts, bottom + 56, "Profile of the clusters", described)
 

@@ -22,6 +22,7 @@ from fedclust.result.drawing import (
 )
 from fedclust.result.facts import Facts
 from fedclust.result.figures.words import MOST_JOINED, joined, persons
+from fedclust.result.wording import titled
 
 #: Height of a bar with the room below it.
 _STEP = 26.0
@@ -42,7 +43,7 @@ def draw_sizes(facts: Facts) -> Figure:
         raise UsageError("no sizes are known: the session had no closing evaluation")
     parts_of = facts.result.site_sizes
     sites = sorted(parts_of)
-    left, top = 78.0, 10.0
+    left, top = 176.0 if facts.named else 78.0, 10.0
     bottom = top + _STEP * len(facts.clusters)
     x = Axis(0.0, most * 1.02, left, WIDTH - RIGHT)
     parts = []
@@ -51,7 +52,8 @@ def draw_sizes(facts: Facts) -> Figure:
         parts.append(text(x(mark), bottom + 16, short(mark), "middle"))
     for k, cluster in enumerate(facts.clusters):
         at = top + _STEP * k
-        parts.append(text(left - 8, at + 17, str(cluster.number), "end", font_weight="600"))
+        name = clipped(facts.cluster_names[k], left - 16, 13) if facts.named else str(k)
+        parts.append(text(left - 8, at + 17, name, "end", font_weight="600"))
         if cluster.size is None:
             parts.append(text(left + 4, at + 17, "not measured", "start"))
             continue
@@ -70,7 +72,7 @@ def draw_sizes(facts: Facts) -> Figure:
         name = clipped(facts.site_name(site), 128)
         parts.append(text(across + 26, down, name, "start"))
     described = joined(
-        f"Cluster {cluster.number}: {persons(cluster.size, cluster.share)}"
+        f"{titled(facts.cluster_names[k])}: {persons(cluster.size, cluster.share)}"
         + "".join(f", {facts.site_name(site)} {parts_of[site][k]}" for site in sites[:MOST_JOINED])
         for k, cluster in enumerate(facts.clusters)
     )
@@ -110,7 +112,8 @@ def draw_mix(facts: Facts) -> Figure:
     described = joined(
         f"{name}: "
         + ", ".join(
-            f"cluster {k} {100 * share:.0f} %" for k, share in enumerate(shares[:MOST_JOINED])
+            f"{facts.cluster_names[k]} {100 * share:.0f} %"
+            for k, share in enumerate(shares[:MOST_JOINED])
         )
         for name, shares in rows
     )

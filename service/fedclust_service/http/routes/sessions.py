@@ -95,9 +95,9 @@ def read(
 @router.patch(
     "/{session}",
     operation_id="change_session",
-    summary="Move the open round's deadline, or invite more sites",
+    summary="Move the open round's deadline, invite more sites, or name the clusters",
     description="Its analyst and operators. After completion sites are invited as readers of "
-    "the result.",
+    "the result. As many `cluster_names` as a clustering of the result has clusters name these.",
     response_description="Changed.",
     openapi_extra=refusals(
         "forbidden",

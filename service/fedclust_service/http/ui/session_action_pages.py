@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -11,12 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fedclust.methods.registry import METHODS
+from fedclust.result.first_screen import in_words
 from fedclust.schema.times import write_time
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import absent, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.filled_form import checked, read_time
 from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
 from fedclust_service.http.ui.session_form_pages import enabled_sites
 from fedclust_service.http.ui.session_view import SessionView, listed, load_view
 from fedclust_service.orchestration import participation, rounds, sessions
@@ -222,6 +224,25 @@ def _invite(page: PageRequest) -> None:
     sessions.patch_session(page.co, page.actor, page.param("session"), body)
 
 
+def _show_names(page: PageRequest, view: SessionView) -> _Shown:
+    """Show an input for each cluster of the K of the address."""
+    if view.info.state != "completed":
+        return _Shown(_against(True, "The session has not completed."))
+    typed = page.form.getlist("name")
+    read, k = read_shown(page, view.info, None), len(typed) or number_of_clusters(page, "k")
+    shown = read.facts if k in (None, len(read.facts.clusters)) else replace(read, k=k).facts
+    names = typed or (shown.cluster_names if shown.named else ("",) * len(shown.clusters))
+    about = [in_words(cluster) for cluster in shown.clusters]
+    return _Shown(values={"clusters": list(zip(about, names, strict=False))})
+
+
+def _name(page: PageRequest) -> None:
+    body = checked(SessionPatch, {"cluster_names": page.form.getlist("name")})
+    if not body.cluster_names:
+        raise Refusal("invalid", "Give each cluster a name.")
+    sessions.patch_session(page.co, page.actor, page.param("session"), body)
+
+
 _ACTIONS = (
     _Action("start", "session-started", _show_start, _start),
     _Action("retry", "session-retried", _show_retry, _retry, right="session.retry"),
@@ -231,5 +252,6 @@ _ACTIONS = (
     _Action("deadline", "deadline-moved", _show_deadline, _move_deadline),
     _Action("exclude", "site-excluded", _show_exclude, _exclude, "sites/{site}/exclude"),
     _Action("invite", "sites-invited", _show_invite, _invite),
+    _Action("names", "clusters-named", _show_names, _name),
 )
 ROUTES = tuple(route for action in _ACTIONS for route in action.routes)
