@@ -122,10 +122,11 @@ def test_the_section_says_what_readers_have_to_know(facts: Facts) -> None:
         "<td>at least 2.3</td>",
         "<td>at most 0.8</td>",
         f"<td>{CANNOT_TELL}</td>",
-        "12.3 % (10.0 to 20.0)",
         "stay [days]",
     ):
         assert words in shown
+    (table,) = [each.html for each in sections(facts) if each.key == "clusters"]
+    assert "12.3 % (10.0 to 20.0)" in table
     # Every outcome has a forest plot, the first one on the first screen, and the time to event has
     # its curves before its table.
     assert shown.count("<svg") == len(DECLARED)

@@ -57,7 +57,7 @@ def test_without_protection_the_numbers_are_those_of_the_rows() -> None:
     table = table_one(found)
     labels = np.concatenate(list(found.labels_.values()))
     rows = np.concatenate([ROWS[place::3] for place in range(3)])
-    assert table.header == ("", "All", "Cluster 0", "Cluster 1", "Difference")
+    assert table.header == ("", "All", "cluster 0", "cluster 1", "Difference")
     for k in range(2):
         own = rows[labels == k]
         assert row(table, "Persons")[2 + k] == f"{len(own)} ({100 * len(own) / 600:.0f} %)"

@@ -331,28 +331,12 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
     for number, each in enumerate(() if found is None else found.results):
         content += f"<h3>{escape(unit_text(each))}</h3><p>{escape(noise_text(each))}</p>"
         content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
-        content += _html_clusters(each)
         if number:  # The first one stands on the first screen.
             content += html_figure(functools.partial(forest, each.name), _FOREST)
         if each.comparisons:
             content += html_table(_TESTS, COMPARED, comparison_rows(each), text=(1,))
         content += _html_counts(facts, each)
     return content
-
-
-def _html_clusters(found: OutcomeResult) -> str:
-    if not found.clusters:
-        return ""
-    explained = {
-        "time": "S(t): the share without the event after t. ",
-        "ordered": "A median is interpolated within its cell; the first and the last cell are "
-        "open, so a median there has no number. ",
-    }
-    return html_table(
-        f"By cluster, over all sites. {explained.get(found.kind, '')}Persons: those with a value, "
-        "counted in rows.",
-        *cluster_table(found),
-    )
 
 
 def _html_counts(facts: Facts, found: OutcomeResult) -> str:

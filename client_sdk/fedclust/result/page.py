@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from fedclust.result.drawing import short, signed
-from fedclust.result.facts import ClusterColumn, Facts
+from fedclust.result.drawing import short
+from fedclust.result.facts import Facts
 from fedclust.result.figures.map import cluster_places, site_places
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import mean_of
@@ -26,6 +26,7 @@ from fedclust.result.methods_text import bibtex, methods_text
 from fedclust.result.one_cloud import apart_text, verdict
 from fedclust.result.outcomes import html_outcomes
 from fedclust.result.sweep import bic_text, sweep_table
+from fedclust.result.table_one import table_one
 from fedclust.result.wording import (
     equal_text,
     from_markdown,
@@ -124,26 +125,11 @@ def _clusters(facts: Facts, plots: Plots) -> str:
 
 
 def _profile(facts: Facts) -> str:
-    if facts.result.profile is None:
+    """Return table 1, and which traits cannot be seen."""
+    profile = facts.result.profile
+    if profile is None and facts.result.outcomes is None:
         return ""
-    rows = [
-        [
-            entries[0].column.name,
-            entries[0].measure,
-            entries[0].column.unit,
-            *map(_described, entries),
-        ]
-        for entries in zip(*(cluster.entries for cluster in facts.clusters), strict=True)
-    ]
-    table = html_table(
-        "The measure of each column over each cluster's persons, of numbers ± standard deviation; "
-        "under a logarithm with the range of one. In brackets: the difference from all persons in "
-        "standard deviations. A dash: no value. Imputed values count.",
-        ["column", "measure", "unit", *_cluster_titles(facts)],
-        rows,
-        text=(1, 2),
-    )
-    return table + _of_records(facts.result.profile)
+    return table_one(facts).html() + ("" if profile is None else _of_records(profile))
 
 
 def _cluster_titles(facts: Facts) -> list[str]:
@@ -151,19 +137,12 @@ def _cluster_titles(facts: Facts) -> list[str]:
 
 
 def _of_records(profile: ClusterProfile) -> str:
-    """Return what to know of columns of which many records hold one value."""
-    said = ""
-    if profile.typical:
-        said = (
-            "<p>Where half of a site's records or more hold one value of a column, it has a "
-            "typical value or a share of groups: the mean or share of the persons can differ.</p>"
-        )
-    if profile.all_equal:
-        said += (
-            f"<p>All records are equal in {escape(equal_text(profile.all_equal))}: a trait that "
-            "few persons have there cannot be seen.</p>"
-        )
-    return said
+    if not profile.all_equal:
+        return ""
+    return (
+        f"<p>All records are equal in {escape(equal_text(profile.all_equal))}: a trait that few "
+        "persons have there cannot be seen.</p>"
+    )
 
 
 def _of_groups(facts: Facts) -> bool:
@@ -176,16 +155,6 @@ def _unit(column: Column) -> str:
     if column.kind != "binary":
         return column.unit
     return f"share ({column.unit})" if column.unit else "share"
-
-
-def _described(entry: ClusterColumn) -> str:
-    """Return a value with its spread, and how far it is from that of all persons."""
-    said = mean_of(entry)
-    if entry.deviation is not None and entry.mean is not None:
-        said += f" ± {short(entry.deviation)}"
-    elif entry.low is not None:
-        said += f" ({short(entry.low)} to {short(entry.high)})"
-    return said if entry.difference is None else f"{said} [{signed(entry.difference)}]"
 
 
 def html_site_sizes(facts: Facts, *, clusters: int | None = None, sites: int | None = None) -> str:

@@ -164,7 +164,7 @@ def table_one(facts: Facts) -> TableOne:
     facts : Facts
     """
     clusters = facts.clusters
-    titles = [f"Cluster {each.number}" for each in clusters]
+    titles = [isolated(name) for name in facts.cluster_names]
     persons = sum(each.size or 0 for each in clusters)
     sizes = [
         _DASH if each.size is None else f"{each.size} ({percent(each.share)})" for each in clusters
@@ -174,7 +174,8 @@ def table_one(facts: Facts) -> TableOne:
     for feature, places in blocks:
         of_feature = [*places]
         if facts.columns[of_feature[0]].level is not None:
-            rows.append((f"{isolated(feature)}, %", *[""] * (len(clusters) + 2)))
+            measure = _measure(clusters[0].entries[of_feature[0]])
+            rows.append((f"{isolated(feature)}, {measure}", *[""] * (len(clusters) + 2)))
         rows += [_feature_row(facts, j) for j in of_feature]
     outcomes = facts.result.outcomes
     for found in outcomes.results if outcomes is not None else ():
@@ -300,5 +301,10 @@ def _footnotes(facts: Facts) -> list[str]:
     for found in outcomes.results if outcomes is not None else ():
         said.setdefault(noise_text(found), []).append(isolated(found.name))
     notes += [f"{listed(names)}: 95 % intervals. {noise}" for noise, names in said.items()]
+    kinds = {found.kind for found in outcomes.results} if outcomes is not None else set()
+    if "time" in kinds:
+        notes.append("S(t): the share without the event after t.")
+    if "ordered" in kinds:
+        notes.append("Median: interpolated within its cell; it has no number in an open cell.")
     notes.append(verdict(facts.result))
     return [note for note in notes if note]
