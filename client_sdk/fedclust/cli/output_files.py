@@ -19,7 +19,8 @@ from fedclust.result.predictions import DETAILS, Predictions, probability_names
 from fedclust.result.result_file import BEGINNING
 from fedclust.result.ro_crate import METADATA
 from fedclust.result.session_result import SessionResult
-from fedclust.result.tables import FORMATS, spreadsheet_text
+from fedclust.result.tables import FORMATS
+from fedclust.result.wording import spreadsheet_text
 
 #: Says whether the beginning of a file shows that a command wrote it: only then is it replaced.
 Known = Callable[[bytes], bool]

@@ -21,8 +21,7 @@ from fedclust.result.facts import ClusterColumn, Facts
 from fedclust.result.markup import html_document, html_table
 from fedclust.result.one_cloud import verdict
 from fedclust.result.outcomes import Line, cluster_lines, effect_text, measure_text, noise_text
-from fedclust.result.tables import spreadsheet_text
-from fedclust.result.wording import isolated, listed, percent
+from fedclust.result.wording import isolated, listed, percent, spreadsheet_text
 from fedclust.schema.encoding import Column
 from fedclust.schema.outcomes import OutcomeResult
 

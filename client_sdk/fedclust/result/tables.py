@@ -14,7 +14,7 @@ import numpy as np
 from fedclust.errors import UsageError
 from fedclust.result.facts import Cluster, ClusterColumn, Facts, centroid_values
 from fedclust.result.outcomes import count_rows, outcome_columns
-from fedclust.result.wording import plain
+from fedclust.result.wording import plain, spreadsheet_text
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.outcomes import Outcomes
@@ -23,8 +23,6 @@ from fedclust.wire.models import ResultDocument
 
 #: Endings of a report's file.
 FORMATS = (".html", ".json", ".csv")
-#: First characters of a formula in a spreadsheet.
-_SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _COLUMNS = "cluster size column feature level kind unit measure value sd low high difference"
 _OF_OUTCOMES = ("lower", "upper", "sigma")
 _HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES, "name")
@@ -171,14 +169,6 @@ def _field(value: Any) -> str:
     if isinstance(value, float):
         return plain(value)
     return spreadsheet_text(str(value))
-
-
-def spreadsheet_text(text: str) -> str:
-    """Return a text that no spreadsheet reads as a formula.
-
-    Some languages also use the wide forms of the signs.
-    """
-    return f"'{text}" if text.lstrip()[:1] in _SIGNS else text
 
 
 def centroid_table(document: ResultDocument) -> bytes:

@@ -13,6 +13,8 @@ from fedclust.schema.feature import Feature, Outcome
 _ROUNDING = 1e-12
 #: The share of a column's spread below which a value only differs from 0 by sums of numbers.
 _REST = 1e-6
+#: First characters of a formula in a spreadsheet.
+_SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 #: In English, whatever locale a program around this one has set.
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 #: What marks text up within a line of Markdown, Pandoc's included, and what undoes an escape.
@@ -83,6 +85,14 @@ def without_noise(value: float) -> float:
 def without_rest(value: float, spread: float) -> float:
     """Return a value in own units as 0 if its distance from 0 is a trifle of the spread."""
     return 0.0 if abs(value) < _REST * spread else value
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return a text that no spreadsheet reads as a formula.
+
+    Some languages also use the wide forms of the signs.
+    """
+    return f"'{text}" if text.lstrip()[:1] in _SIGNS else text
 
 
 def isolated(text: str) -> str:
