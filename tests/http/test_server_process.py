@@ -32,9 +32,7 @@ POSIX = os.name == "posix"
 class Cli(Protocol):
     """Runs ``fedclust-service`` in this process, to its end."""
 
-    def __call__(
-        self, *arguments: str, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]: ...
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture
@@ -45,13 +43,11 @@ def cli(
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
 
-    def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         capsys.readouterr()
         with monkeypatch.context() as patch:
             for name in os.environ.keys() - clean_environment().keys():
                 patch.delenv(name)
-            for name, value in (env or {}).items():
-                patch.setenv(name, value)
             patch.setattr(sys, "argv", ["fedclust-service", *arguments])
             patch.chdir(tmp_path)
             code = main()
