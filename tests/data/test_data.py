@@ -47,12 +47,6 @@ def test_columns_are_found_by_name_and_come_in_the_sessions_order(tmp_path: Path
     assert table.X.flags.c_contiguous
 
 
-@pytest.mark.parametrize("word", ["", " ", "NA", "na", "N/A", "NaN", "nan", "null", "NULL", "None"])
-def test_what_is_missing(tmp_path: Path, word: str) -> None:
-    table = load(csv(tmp_path, f"age,sex,chol\n1,0,{word}\n"), FEATURES)
-    assert np.isnan(table.X[0, 2])
-
-
 @pytest.mark.parametrize(
     ("text", "rule", "column", "row"),
     [

@@ -116,12 +116,14 @@ def test_options_go_before_the_file_and_markers_add_up(site: Dataset, tmp_path: 
     np.testing.assert_allclose(raw(dataset, SEX, CHOL)[1], [193.35, np.nan, np.nan])
 
 
-@pytest.mark.parametrize("word", ["", "NA", "n/a", "#N/A", "<NA>", "NaN", "null", "None", "."])
+@pytest.mark.parametrize(
+    "word", ["", " ", "NA", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "."]
+)
 def test_the_usual_markers(word: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(f'chol,cp\n"{word}","{word}"\n', "utf-8")
     chol, cp = raw(tmp_path / "x.csv", CHOL, CP)
     assert np.isnan(chol).all()
-    assert cp == [1] if word == "none" else [-1]
+    assert cp == [-1]
 
 
 def test_codes_are_compared_as_numbers_or_as_unchanged_text() -> None:
