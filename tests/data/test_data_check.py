@@ -204,6 +204,14 @@ FEATURES = (
     {"name": "age", "unit": "years", "lower": 0, "upper": 120},
     {"name": "chol", "unit": "mg/dl", "lower": 50, "upper": 700},
 )
+DEFINITION = {
+    "name": "heart",
+    "purpose": PURPOSE,
+    "algorithm": "lloyd",
+    "config": {"n_clusters": 3},
+    "features": list(FEATURES),
+    "sites": ["a", "b", "me"],
+}
 
 
 class Office(CommandLine):
@@ -292,14 +300,7 @@ def test_out_of_core_without_protection_is_refused_by_the_command(office: Office
 
 
 def test_the_command_without_a_coordinator(office: Office) -> None:
-    body = {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "lloyd",
-        "config": {"n_clusters": 3},
-        "features": list(FEATURES),
-        "sites": ["a", "b", "me"],
-    }
+    body = DEFINITION
     file = office.path / "heart.json"
     for tree in (body, {"state": "recruiting", "definition": {**body, "method_version": 1}}):
         file.write_text(json.dumps(tree), "utf-8")
@@ -316,6 +317,48 @@ def test_the_command_without_a_coordinator(office: Office) -> None:
         file.write_text(bad, "utf-8")
         assert office.run("check", *given) == 2
         assert str(file) in office.err
+
+
+def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None:
+    mapping = office.path / "suggested.toml"
+    write = ("--write-mapping", str(mapping))
+    rows = office.path / "cohort.csv"
+    text = rows.read_text("cp1252").replace("chol_mmol", "Cholesterin (mmol/l)")
+    rows.write_text(text, "cp1252")
+    assert office.run("check", "heart", *office.data, *write) == 0, office.err
+    assert "suggested.toml: a suggested mapping; 0 lines marked uncertain" in office.err
+    assert "all 2 features, 60 rows" in office.out
+    assert "columns that are not used (1): id" in office.out
+    assert office.run("check", "heart", *office.data, "--mapping", str(mapping)) == 0
+    written = mapping.read_bytes()
+    assert office.run("check", "heart", *office.data, *write) == 2
+    assert "File exists" in office.err
+    assert mapping.read_bytes() == written
+    assert office.run("check", "--study", "s", *office.data, *write) == 2
+    assert office.run("check", "heart", *office.data, *office.mapping, *write) == 2
+    assert "leave out the mapping" in office.err
+
+
+def test_what_is_open_and_unknown_codes_are_on_the_screen_alone(office: Office) -> None:
+    smoker = {"name": "smoker", "kind": "binary"}
+    chest = {"name": "pain", "kind": "categorical", "levels": ["typical", "none"]}
+    body = {**DEFINITION, "features": [*FEATURES, smoker, chest]}
+    (office.path / "heart.json").write_text(json.dumps(body), "utf-8")
+    lines = "".join(f"{40 + i};ja;Sharp\n{50 + i};vielleicht;typical\n" for i in range(10))
+    (office.path / "cohort.csv").write_text(f"alter;Raucher;pain\n{lines}", "utf-8")
+    mapping = office.path / "suggested.toml"
+    check = ("check", "--definition", str(office.path / "heart.json"), *office.data)
+    assert office.run(*check, "--write-mapping", str(mapping)) == 3
+    for said in (
+        "chol: no column here is called like it",
+        'smoker: codes that are not known: "vielleicht" 10',
+        'pain: codes that are not known: "Sharp" 10',
+        "pain: codes that are not known: 'Sharp' 10",
+    ):
+        assert said in office.out
+    assert office.run(*check, "--mapping", str(mapping), "--json") == 3
+    assert "Sharp" not in office.out + office.err
+    assert "vielleicht" not in office.out + office.err
 
 
 def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> None:

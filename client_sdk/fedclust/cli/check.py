@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
+import textwrap
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedclust.cli.console import (
 from fedclust.cli.row_check import CheckedTable, RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
+from fedclust.data import suggest_mapping
 from fedclust.data.outcome_rows import measure_staying
 from fedclust.data.site_data import session_rows
 from fedclust.definition import freeze, plan_of
@@ -35,12 +37,14 @@ from fedclust.errors import (
     UsageError,
     VersionUnsupported,
 )
+from fedclust.methods.common.description import counted
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
 from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan, count_usable
+from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import Prepared, SiteRows, prepare
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
@@ -55,6 +59,7 @@ app = typer.Typer(rich_markup_mode=None)
     "fedclust check heart-2026 --data cohort.csv --token-file token \\",
     "    --coordinator https://coordinator.example",
     "fedclust check --study hearts --data cohort.csv",
+    "fedclust check --definition heart.json --data cohort.csv --write-mapping columns.toml",
     "fedclust check --definition heart.json --data cohort.csv --mapping columns.toml",
 )
 # Each parameter is an option, or a group of them, of the command.
@@ -80,6 +85,14 @@ def check(
             "needed.",
         ),
     ] = None,
+    write_mapping: Annotated[
+        Path | None,
+        o.opt(
+            "--write-mapping",
+            "Suggest a mapping file for these rows, write it here, and check with it. No file is "
+            "replaced.",
+        ),
+    ] = None,
     full: o.Full = False,
     as_json: o.AsJson = False,
 ) -> None:
@@ -91,24 +104,49 @@ def check(
         raise UsageError("give one of: the name of a session, --study STUDY, --definition FILE")
     if study is not None and full:
         raise UsageError("--full is for one session: fedclust check SESSION --full")
+    if study is not None and write_mapping is not None:
+        raise UsageError("--write-mapping is for one session: a mapping file then serves others")
     line = ProgressLine(at_once=False)
     source = how.source(data, persons)
-    rows = SourceRows(source.rows(line.read), source, persons.given(source), line)
+
+    def rows_for(body: SessionCreate) -> SourceRows:
+        used = source
+        if write_mapping is not None:
+            used = _suggested(body, source, line, write_mapping, quiet=as_json)
+        return SourceRows(used.rows(line.read), used, persons.given(used), line)
+
     if study is not None:
         with connection.site() as site, connection.client() as client:
+            rows = SourceRows(source.rows(line.read), source, persons.given(source), line)
             found = _StudyCheck(site, rows).of(client, study)
         _conclude_study(study, found, as_json)
         return
     if definition is not None:
-        done = _check_definition(read_definition_file(definition), rows)
+        body = read_definition_file(definition)
+        done = _check_definition(body, rows_for(body))
     else:
         assert session is not None  # noqa: S101  (one of the three is given)
         with connection.client() as client:
             info = client.session(session)
         accepted_plan(session, info)
         with connection.site() as site:
-            done = _check_session(site, info, rows)
+            done = _check_session(site, info, rows_for(info.definition))
     _conclude(done, full, as_json)
+
+
+def _suggested(
+    body: SessionCreate, source: DataSource, line: ProgressLine, path: Path, *, quiet: bool
+) -> DataSource:
+    """Write the mapping file that is suggested, and return the source that is read by it."""
+    with line:
+        found = suggest_mapping(body.features, source.rows(line.read))
+    found.write(path)
+    n_open = len(found.still_open)
+    show(err, f"{path}: a suggested mapping; {counted(n_open, 'line')} marked uncertain")
+    for text in () if quiet else found.still_open:
+        show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
+    reading = source.reading.model_copy(update={"mapping": o.absolute(path)})
+    return source.model_copy(update={"reading": reading})
 
 
 def _conclude(done: RowCheck, full: bool, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -153,7 +154,7 @@ class RowCheck:
             "staying": None if table.staying is None else vars(table.staying),
             "persons_known": None if table.recognition is None else vars(table.recognition),
             "features_unreleased": self.features_unreleased,
-            "columns": [dataclasses.asdict(column) for column in found.columns],
+            "columns": [_column_facts(column) for column in found.columns],
             "rows_far_out": None if found.far_out is None else vars(found.far_out),
             "absences": [vars(each) for each in found.absences],
             "repeated_ids": {
@@ -421,8 +422,16 @@ def _absence_text(found: Absence) -> str:
     )
 
 
+def _column_facts(column: ColumnProfile) -> dict[str, Any]:
+    """Return a column as JSON, without codes that may be anything."""
+    return {k: v for k, v in dataclasses.asdict(column).items() if k != "unknown_codes"}
+
+
 def _column_lines(column: ColumnProfile) -> list[str]:
     lines = [f"{column.feature}: {text}" for text in column.says]
+    if column.unknown_codes:
+        codes = (f"{code!r} {n}" for code, n in Counter(column.unknown_codes).most_common())
+        lines.append(f"{column.feature}: codes that are not known: {list_names([*codes])}")
     if column.levels and column.n:
         shares = (f"{name} {count / column.n:.1%}" for name, count in column.levels.items())
         lines.append(f"{column.feature}: {', '.join(shares)}")

@@ -33,8 +33,12 @@ def list_names(names: Sequence[str]) -> str:
 
 def mapping_lines(feature: str, table: str, line: str) -> str:
     """Return lines of a mapping file; ``table`` is below the feature's own."""
-    key = feature if re.fullmatch(r"[A-Za-z0-9_-]+", feature) else json.dumps(feature)
-    return f"[features.{key}{table}]\n{line}"
+    return f"[features.{mapping_key(feature)}{table}]\n{line}"
+
+
+def mapping_key(feature: str) -> str:
+    """Return a feature's name as a key of TOML."""
+    return feature if re.fullmatch(r"[A-Za-z0-9_-]+", feature) else json.dumps(feature)
 
 
 def sentinel_advice(feature: str, number: str) -> str:

@@ -86,6 +86,20 @@ class CsvReader(Reader):
         counts = map(self._count_fields, _DELIMITERS if alone else (self._delimiter,))
         return max(counts, key=lambda rows: max((n for _, n in rows), default=0))
 
+    def likely_delimiter(self) -> str:
+        """Return the delimiter that gives most of the first rows as many fields as the header."""
+        if self._known_delimiter:
+            return self._delimiter
+        found: dict[str, tuple[bool, int, int]] = {}
+        for delimiter in _DELIMITERS:
+            widths: list[int] = []
+            with self._reading(), self._open() as file, suppress(csv.Error):
+                rows = csv.reader(self._lines(file), strict=True, delimiter=delimiter)
+                widths += map(len, itertools.islice(filter(None, rows), FIRST_ROWS))
+            width = widths[0] if widths else 0
+            found[delimiter] = (width > 1, widths.count(width), width)
+        return max(found, key=lambda delimiter: found[delimiter])
+
     def _count_fields(self, delimiter: str) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         end = self._before

@@ -21,6 +21,7 @@ from fedclust.data.chunks import (
     batches,
     extra_missing,
 )
+from fedclust.data.decode import looks_like_a_value
 from fedclust.data.mapping import ColumnsFile
 from fedclust.errors import DataError
 
@@ -88,6 +89,23 @@ class ExcelReader(Reader):
             rows = ((number, row) for number, row in self._rows() if number >= self._top)
             first = itertools.islice(rows, FIRST_ROWS)
             return [(number, sum(not _is_blank(cell) for cell in row)) for number, row in first]
+
+    def likely_header(self) -> dict[str, Any]:
+        """Return the number of the header's row, and its names if merged cells make it two rows.
+
+        As settings of a mapping file: none where the first row is the header.
+        """
+        with self._reading():
+            rows = list(itertools.islice(self._rows(), FIRST_ROWS))
+        width = max(len(row) for _, row in rows)
+        texts = [[_name(_cell(row, place)) for place in range(width)] for _, row in rows]
+        filled = [sum(map(bool, names)) for names in texts]
+        top = next(i for i, n in enumerate(filled) if 2 * n >= max(filled))
+        for number, record in rows[top + 1 : top + 2]:
+            pairs = list(zip(texts[top], texts[top + 1], strict=True))
+            if any(b > a == "" for a, b in pairs) and not any(map(_is_value, record)):
+                return {"header_row": number, "columns": tuple(b or a for a, b in pairs)}
+        return {"header_row": rows[top][0]} if rows[top][0] != self._top else {}
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of ``rows`` rows; the last may be shorter. Empty rows are skipped."""
@@ -274,6 +292,11 @@ def _has_rows(sheet: Any) -> bool:
     """Return whether a sheet has a header and a row."""
     filled = (record for record in _values(sheet) if not all(map(_is_blank, record)))
     return next(filled, None) is not None and next(filled, None) is not None
+
+
+def _is_value(cell: Any) -> bool:
+    """Return whether a cell is a number, a date or the like, and no name."""
+    return not _is_blank(cell) and not (isinstance(cell, str) and not looks_like_a_value(cell))
 
 
 def _cell(record: Sequence[Any], place: int) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedclust.data.advice import outside_text, sentinel_advice, unknown_text
 from fedclust.data.readings import limits
 from fedclust.data.row_source import RowBlock, RowFault, RowSource, matrix_of
-from fedclust.data.row_warnings import FACTORS, IdDetector, count_unknown, fitting_units
+from fedclust.data.row_warnings import FACTORS, IdDetector, fitting_units, unknown_codes
 from fedclust.errors import DataError, DisclosureError
 from fedclust.schema.feature import Feature, Outcome
 
@@ -59,6 +59,8 @@ class ColumnProfile:
     levels : dict of str to int
         Rows with each level; ``0`` and ``1`` of a binary feature. Of an outcome rows in each cell
         but that for no value. Never sent.
+    unknown_codes : dict of str to int
+        Rows with each code that the session does not know: for this site's screen alone.
     says : tuple of str
         What is wrong or probably a mistake.
     """
@@ -82,6 +84,7 @@ class ColumnProfile:
     furthest: float | None = None
     furthest_sd: float | None = None
     levels: dict[str, int] = field(default_factory=dict)
+    unknown_codes: dict[str, int] = field(default_factory=dict, repr=False)
     says: tuple[str, ...] = ()
 
 
@@ -113,7 +116,9 @@ class _Column:
 
     def __init__(self, feature: Feature) -> None:
         self.feature = feature
-        self.n = self.below = self.above = self.unknown = 0
+        self.n = self.below = self.above = 0
+        #: Codes that the session does not know.
+        self.unknown: Counter[str] = Counter()
         self.mean = self.m2 = 0.0
         self.minimum, self.maximum = math.inf, -math.inf
         self.levels = np.zeros(len(feature.levels or ("0", "1")), dtype=np.int64)
@@ -284,7 +289,7 @@ def _read_columns(
             zip(columns.values(), rows.readings, block.values, converted, strict=True)
         ):
             column.add(values)
-            column.unknown += count_unknown(reading, own, rows.coded(reading.feature.name))
+            column.unknown += unknown_codes(reading, own, rows.coded(reading.feature.name))
             if reading.feature.kind == "numeric":
                 column.add_outside(own, values)
             if place < rows.n_features:
@@ -314,7 +319,7 @@ def _column_profile(
             text += f" {sentinel_advice(feature.name, column.sentinel)}"
         says.append(text)
     if column.unknown:
-        says.append(unknown_text(column.unknown, feature))
+        says.append(unknown_text(column.unknown.total(), feature))
     says += _find_oddities(column, n, bool(faults))
     state: State = "warning" if says else "ok"
     if here is None:
@@ -339,8 +344,9 @@ def _column_profile(
         n=column.n,
         below=column.below,
         above=column.above,
-        unknown=column.unknown,
-        missing=max(0.0, 1.0 - share - column.unknown / n) if n else 0.0,
+        unknown=column.unknown.total(),
+        unknown_codes=dict(column.unknown),
+        missing=max(0.0, 1.0 - share - column.unknown.total() / n) if n else 0.0,
         **(column.figures if numbers else {}),
         furthest=furthest[0],
         furthest_sd=furthest[1],
@@ -362,12 +368,12 @@ def _outcome_profile(
     absent = [rows.local[name] for name in names if name not in rows.columns]
     own = [] if absent else [columns[name] for name in names]
     n, n_rows = int(cells[:-1].sum()), int(cells.sum())
-    unknown = sum(column.unknown for column in own)
+    unknown = sum((column.unknown for column in own), Counter())
     wrong = [fault for name in names for fault in faults[rows.local[name]]]
     says = _fault_texts(rows, wrong)
     for column in own:
         if column.unknown:
-            says.append(unknown_text(column.unknown, column.feature))
+            says.append(unknown_text(column.unknown.total(), column.feature))
     if n_rows and not n:
         says.append("no row has a value: nobody would be counted in any other cell")
     elif n < n_rows / 2:
@@ -385,8 +391,9 @@ def _outcome_profile(
         state=state,
         present=n / n_rows if n_rows else 0.0,
         n=n,
-        unknown=unknown,
-        missing=max(0.0, 1.0 - (n + unknown) / n_rows) if n_rows else 0.0,
+        unknown=unknown.total(),
+        unknown_codes=dict(unknown),
+        missing=max(0.0, 1.0 - (n + unknown.total()) / n_rows) if n_rows else 0.0,
         **(own[0].figures if numbers else {}),
         levels=dict(zip(outcome.cells[:-1], cells.tolist(), strict=False)),
         says=tuple(says),
@@ -431,8 +438,9 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
         constant = int((column.levels > 0).sum()) == 1
     if column.n > 1 and constant and not wrong:
         says.append("all its values are the same")
-    if column.n + column.unknown < n / 2:
-        says.append(f"{1 - (column.n + column.unknown) / n:.0%} of its values are missing")
+    coded = column.n + column.unknown.total()
+    if coded < n / 2:
+        says.append(f"{1 - coded / n:.0%} of its values are missing")
     return says
 
 

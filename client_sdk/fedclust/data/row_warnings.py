@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, TypeAlias
 
@@ -155,7 +156,7 @@ class UnknownCodes:
         ):
             if reading.column is not None:
                 codes = self._rows.coded(reading.feature.name)
-                self.counts[place] += count_unknown(reading, values, codes)
+                self.counts[place] += unknown_codes(reading, values, codes).total()
 
     def warn(self) -> None:
         """Issue a DataWarning for each feature with such codes."""
@@ -271,17 +272,18 @@ class IdDetector:
         return len(seen) >= _IDS_FROM or bool(seen[-1] - seen[0] == len(seen) - 1)
 
 
-def count_unknown(
+def unknown_codes(
     reading: FeatureReading, values: NDArray[np.float64], codes: Sequence[str] | None
-) -> int:
-    """Return how many values (n,) of a column are neither missing nor known to the session."""
+) -> Counter[str]:
+    """Count the codes in a column (n,) that are neither missing nor known to the session."""
     if codes is None:
         if reading.feature.kind == "numeric":
-            return 0
-        return int(np.count_nonzero(~np.isnan(values) & (values != 0.0) & (values != 1.0)))
-    met = np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=len(codes))
-    unknown = [reading.meaning(code) is None for code in codes]
-    return int(met[np.array(unknown, dtype=np.bool_)].sum())
+            return Counter()
+        others = values[~np.isnan(values) & (values != 0.0) & (values != 1.0)]
+        return Counter(f"{value:.15g}" for value in others.tolist())
+    met = np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=len(codes)).tolist()
+    found = zip(codes, met, strict=True)
+    return Counter({code: n for code, n in found if n and reading.meaning(code) is None})
 
 
 def fitting_units(name: str, fits: Sequence[bool]) -> str:

@@ -1,0 +1,479 @@
+"""Suggest a mapping file for a table, by its header and its values. Nothing of it is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.advice import list_names, mapping_key
+from fedclust.data.chunks import MISSING
+from fedclust.data.csvfile import CsvReader
+from fedclust.data.decode import ColumnRule, Decoder
+from fedclust.data.excel import ExcelReader
+from fedclust.data.known_names import (
+    conversion,
+    folded,
+    is_unit,
+    likeness,
+    looks_missing,
+    meaning_of,
+    same_measure,
+    sex_counted,
+    split_unit,
+)
+from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, as_dataset, canonical_code
+from fedclust.data.outcome_rows import with_outcomes
+from fedclust.data.readings import FeatureReading, limits
+from fedclust.data.row_source import BLOCK
+from fedclust.data.sources import describe, open_reader, read_columns
+from fedclust.data.sql import SqlQuery
+from fedclust.errors import DataError, UsageError, writing
+from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+
+#: At most so many different cells of a column are distinguished, and so many codes are written.
+_MOST_CELLS: Final = 100_000
+_MOST_CODES: Final = 40
+_POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
+_THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
+
+
+@dataclass(frozen=True)
+class MappingSuggestion:
+    """A mapping file that is suggested for a table.
+
+    Attributes
+    ----------
+    text : str
+        The file. Its comments hold codes and counts of rows: they are for the site alone.
+    columns : mapping of str to (str or None)
+        The guessed column of each feature and outcome.
+    still_open : tuple of str
+        What is uncertain, as the file marks it; for the site alone.
+    unused : tuple of str
+        The table's other columns.
+    """
+
+    text: str = field(repr=False)
+    columns: Mapping[str, str | None]
+    still_open: tuple[str, ...] = field(repr=False)
+    unused: tuple[str, ...]
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; UsageError if one of this name exists, or it cannot be written."""
+        with writing(path), Path(path).open("x", encoding="utf-8", newline="\n") as file:
+            file.write(self.text)
+
+
+def suggest_mapping(declared: Sequence[Feature | Outcome], source: Any) -> MappingSuggestion:
+    """Guess which column of a table is which feature, and how it is read.
+
+    Parameters
+    ----------
+    declared : sequence of Feature or Outcome
+        The ``features`` of a session's definition.
+    source : Source
+        A table whose columns have names. Options of a :class:`Dataset` are kept.
+
+    Returns
+    -------
+    MappingSuggestion
+        What is uncertain is marked. No missing code is taken without being asked for.
+
+    Raises
+    ------
+    DataError
+        The table cannot be read.
+    UsageError
+        The data set has a mapping, or is an array, whose columns have no names.
+    """
+    dataset = as_dataset(source)
+    if dataset.options.mapping is not None:
+        raise UsageError("a mapping is suggested for a table without one: leave out the mapping")
+    named = isinstance(dataset.source, str | os.PathLike | SqlQuery)
+    if not (named or hasattr(dataset.source, "columns")):
+        raise UsageError("a mapping is suggested for a table whose columns have names")
+    features = with_outcomes(clustered(declared), outcomes_of(declared))
+    table = _read(dataset)
+    matched = _match(features, table)
+    if not any(matched.values()):
+        # The header may be a title or a row.
+        read_columns(Dataset.of(dataset.source, table.options(dataset)))
+    columns = [table.columns[match.column] for match in matched.values() if match]
+    if table.textual and dataset.options.decimal is None:
+        table.set_decimal(columns or table.columns.values())
+    writer = _Writer(table)
+    for feature in features:
+        writer.add(feature, matched[feature.name])
+    used = {match.column for match in matched.values() if match}
+    unused = tuple(name for name in table.header if name and name not in used)
+    return MappingSuggestion(
+        "\n".join([*table.head(describe(dataset.source), unused), *writer.lines]) + "\n",
+        {name: match.column if match else None for name, match in matched.items()},
+        (*table.notes, *writer.still_open),
+        unused,
+    )
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Table:
+    """A table's columns, as counts of their cells, and how it is written."""
+
+    header: Sequence[str]
+    columns: dict[str, Counter[Any]]
+    written: ColumnsFile
+    textual: bool
+    notes: list[str] = field(default_factory=list)
+
+    def options(self, dataset: Dataset) -> Any:
+        names = ("encoding", "columns", "header_row")
+        found = {name: getattr(self.written, name) for name in names}
+        return dataset.options.model_copy(update=found)
+
+    def set_decimal(self, columns: Iterable[Counter[Any]]) -> None:
+        marks: Counter[str] = Counter()
+        for cells in columns:
+            for cell, n in cells.items():
+                if found := _POINTED.fullmatch(str(cell)):
+                    marks[found[1]] += n
+        if marks[","] > marks["."]:
+            self.written = self.written.model_copy(update={"decimal": ","})
+
+    def head(self, name: str, unused: Sequence[str]) -> list[str]:
+        """Return the lines of the file before its features."""
+        lines = [
+            f"# How fedclust would read {_toml(name)}. Look at each line that is marked uncertain.",
+            "# To accept a line that is proposed, delete the # before it. Counts are of rows:",
+            "# delete the comments before you give this file away.",
+            *(f"# uncertain: {note}" for note in self.notes),
+        ]
+        settings = self.written.model_dump(exclude_defaults=True, exclude={"features"})
+        lines += [f"{name} = {_toml(value)}" for name, value in settings.items()]
+        return [
+            *lines,
+            f"# columns that are not used: {', '.join(map(_toml, unused)) or 'none'}",
+            "",
+        ]
+
+
+def _read(dataset: Dataset) -> _Table:
+    written = dataset.options.resolved()
+    try:
+        return _read_as(dataset, written)
+    except DataError as error:
+        if error.rule != "encoding" or written.encoding is not None:
+            raise
+    with Path(dataset.source).open("rb") as file:
+        start = file.read(4)
+    encoding = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
+    if b"\0" in start:
+        return _read_as(dataset, written.model_copy(update={"encoding": encoding}))
+    table = _read_as(dataset, written.model_copy(update={"encoding": "cp1252"}))
+    table.notes.append("the file is not in UTF-8; with cp1252, are letters such as ä right?")
+    return table
+
+
+def _read_as(dataset: Dataset, written: ColumnsFile) -> _Table:
+    reader, notes = open_reader(dataset, written), []
+    found: dict[str, Any] = {}
+    if isinstance(reader, CsvReader) and written.delimiter is None:
+        found = {"delimiter": reader.likely_delimiter()}
+    elif isinstance(reader, ExcelReader) and not (written.columns or written.header_row):
+        found = reader.likely_header()
+        if "columns" in found:
+            notes.append("the header has two rows; are these the columns' names?")
+    if found:
+        reader.close()
+        written = written.model_copy(update=found)
+        reader = open_reader(dataset, written)
+    times = Counter(reader.header)
+    notes += [
+        f"the header names {_toml(name)} twice" for name, n in times.items() if name and n > 1
+    ]
+    names = [name for name in reader.header if name and times[name] == 1]
+    columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
+    for chunk in reader.chunks(names, (), BLOCK):
+        for name, cells in chunk.cells.items():
+            _count(columns[name], cells)
+    return _Table(reader.header, columns, written, reader.textual, notes)
+
+
+def _count(found: Counter[Any], cells: Any) -> None:
+    if isinstance(cells, np.ndarray):
+        cells = list(cells) if cells.dtype.kind in "mM" else cells.tolist()
+    for cell in cells:
+        key = cell.strip() if isinstance(cell, str) else None if cell != cell else cell
+        if key in found or len(found) < _MOST_CELLS:
+            found[key] += 1
+
+
+# --- which column ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Match:
+    """The column of a feature: how well its name fits, and others that fit as well."""
+
+    column: str
+    score: int
+    others: tuple[str, ...] = ()
+
+
+def _match(features: Sequence[Feature], table: _Table) -> dict[str, _Match | None]:
+    """Return the column of each feature; a column is used once, where its name fits best."""
+    scores = {
+        (feature.name, name): (score, _fit(feature, table, name))
+        for feature in features
+        for name in table.columns
+        if (score := likeness(feature.name, name))
+    }
+    found: dict[str, _Match | None] = {feature.name: None for feature in features}
+    used: set[str] = set()
+    # Equal ones keep the order of the session and of the table.
+    for (feature, name), (score, fit) in sorted(scores.items(), key=lambda e: [-x for x in e[1]]):
+        if found[feature] is None and name not in used and (score > 1 or fit > 0.4):
+            rivals = (
+                other for (own, other), each in scores.items()
+                if own == feature and other != name and each[0] == score
+            )  # fmt: skip
+            found[feature] = _Match(name, score, tuple(rivals))
+            used.add(name)
+    return found
+
+
+def _fit(feature: Feature, table: _Table, name: str) -> float:
+    """Return the share of a column's cells that a feature could have."""
+    cells = table.columns[name]
+    if feature.kind != "numeric":
+        codes, _ = _codes(feature, cells)
+        known = sum(n for code, n in codes.items() if _level(feature, code, codes, 4) is not None)
+        return (known / max(1, codes.total()) + (len(codes) <= _MOST_CODES)) / 2
+    values = max((_numbers(cells, mark, table.textual)[0] for mark in ".,"), key=len)
+    lower, upper = limits(feature)
+    inside = sum(n for value, n in values if lower <= value <= upper)
+    given = sum(n for cell, n in cells.items() if not _is_missing(cell))
+    return (inside + sum(n for _, n in values)) / max(1, 2 * given)
+
+
+def _is_missing(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, str) and cell.casefold() in MISSING)
+
+
+def _numbers(
+    cells: Counter[Any], mark: str, textual: bool
+) -> tuple[list[tuple[float, int]], dict[tuple[str, str], list[Any]]]:
+    """Return a column's numbers with their counts, and its other cells by what is wrong."""
+    distinct = list(cells)
+    decoder = Decoder(ColumnRule(coded=False, decimal_mark=mark), textual=textual)
+    decoded = decoder(distinct)
+    values = [
+        (value, cells[cell])
+        for value, cell in zip(decoded.values.tolist(), distinct, strict=True)
+        if value == value
+    ]
+    return values, {why: [distinct[i] for i in rows] for why, rows in decoded.wrong.items()}
+
+
+def _codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter[str]]:
+    """Return a column's codes with their counts, and the cells that are read as missing."""
+    levels = feature.levels or ()
+    spelled = {level.casefold() for level in levels}
+    codes: Counter[str] = Counter()
+    missing: Counter[str] = Counter()
+    for cell, n in cells.items():
+        text = "" if cell is None else str(cell)
+        empty = _is_missing(cell) and text.casefold() not in spelled
+        (missing if empty else codes)[text if empty else canonical_code(text)] += n
+    return codes, missing
+
+
+def _level(feature: Feature, code: str, codes: Iterable[str], score: int) -> str | int | None:
+    """Return the level that a code certainly is; None if that is not certain."""
+    what = meaning_of(code)
+    others = set(map(folded, codes))
+    meant = set(map(meaning_of, codes))
+    if what in ("male", "female") and ({"h", "m"} <= others or not {"male", "female"} <= meant):
+        return None  # M may be mujer
+    if feature.kind == "binary":
+        sex = sex_counted(feature.name)
+        if what in ("male", "female"):
+            return int(what == sex) if sex else None
+        # A column "sex" with 0 and 1 does not say which is which.
+        return None if what is None or (sex and score < 3) else int(what == "yes")
+    levels = feature.levels or ()
+    same = [level for level in levels if folded(level) == folded(code)]
+    if not same and what is not None:
+        stand = {level: meaning_of(level) for level in levels if not level.isdecimal()}
+        pair = {"no", "yes"} if what in ("no", "yes") else {"male", "female"}
+        if pair <= set(stand.values()):
+            same = [level for level, other in stand.items() if other == what]
+    return same[0] if len(same) == 1 else None
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Writes the section of each feature."""
+
+    def __init__(self, table: _Table) -> None:
+        self._table = table
+        self.lines: list[str] = []
+        self.still_open: list[str] = []
+
+    def add(self, feature: Feature, match: _Match | None) -> None:
+        """Write the section of one feature."""
+        key = mapping_key(feature.name)
+        self.lines.append(f"[features.{key}]")
+        if match is None:
+            self._note(feature, "no column here is called like it", '# column = "NAME HERE"')
+        else:
+            self.lines.append(f"column = {_toml(match.column)}")
+            if match.score == 1:
+                self._note(feature, f"is {_toml(match.column)} this column?")
+            if match.others:
+                self._note(feature, f"it may be {list_names([*map(_toml, match.others)])} too")
+            cells = self._table.columns[match.column]
+            if feature.kind == "numeric":
+                self._add_number(feature, match.column, cells)
+            else:
+                self._add_codes(feature, match, cells)
+        self.lines.append("")
+
+    def _note(self, feature: Feature, why: str, *lines: str) -> None:
+        self.lines += [f"# uncertain: {why}", *lines]
+        self.still_open.append(f"{feature.name}: {why}")
+
+    def _add_missing(self, missing: Counter[str]) -> None:
+        if missing:
+            self.lines.append(f"# read as missing: {_with_counts(missing)}")
+
+    def _add_number(self, feature: Feature, column: str, cells: Counter[Any]) -> None:
+        table = self._table
+        found, wrong = _numbers(cells, table.written.decimal, table.textual)
+        self._add_missing(_codes(feature, cells)[1])
+        factor, offset = self._add_unit(feature, column)
+        for (_, message), others in wrong.items():
+            texts = Counter({str(cell): cells[cell] for cell in others})
+            lines = [] if len(others) > _MOST_CODES else [f"# missing = {_toml(list(texts))}"]
+            self._note(feature, f"{message.partition(';')[0]}: {_with_counts(texts)}", *lines)
+        if not found:
+            self._note(feature, "the column has no number")
+            return
+        spelled = [cell for cell in cells if isinstance(cell, str) and _POINTED.fullmatch(cell)]
+        if spelled and all(map(_THREE_DIGITS.fullmatch, spelled)):
+            self._note(feature, "are its marks decimal marks, or do they separate thousands?")
+        own = np.array([value for value, _ in found])
+        counts = np.array([n for _, n in found])
+        values = own * factor + offset
+        absent = _absent(own, counts, _outside(feature, values))
+        if absent.any():
+            numbers = [f"{value:.15g}" for value in own[absent].tolist()]
+            said = _with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
+            line = f"# sentinels = [{', '.join(numbers)}]"
+            self._note(feature, f"these numbers may mean a missing value: {said}", line)
+        self._judge_bounds(feature, values[~absent], counts[~absent])
+
+    def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
+        """Write how the unit in a column's header becomes the session's; return factor, offset."""
+        unit = split_unit(column)[1]
+        if not unit or same_measure(unit, feature.unit):
+            return 1.0, 0.0
+        if not feature.unit or not (is_unit(unit) or "/" in unit):
+            self._note(feature, f"the header says {_toml(unit)}, the session {_toml(feature.unit)}")
+            return 1.0, 0.0
+        self.lines.append(f"unit = {_toml(unit)}")
+        found = conversion(feature.name, column, unit, feature.unit)
+        if found is None:
+            why = f"how does {_toml(unit)} become {_toml(feature.unit)}? It is not read without:"
+            self._note(feature, why, f"# to = {_toml(feature.unit)}", "# factor = ")
+            return 1.0, 0.0
+        factor, offset = found
+        self.lines += [f"to = {_toml(feature.unit)}", f"factor = {float(f'{factor:.6g}')!r}"]
+        if offset:
+            self.lines[-1:] = [f"factor = {factor!r}", f"offset = {offset!r}"]
+        return found
+
+    def _judge_bounds(
+        self, feature: Feature, values: NDArray[np.float64], counts: NDArray[np.int64]
+    ) -> None:
+        """Mark values outside the bounds, or so low within them that the unit may be another."""
+        lower, upper = limits(feature)
+        total, outside = int(counts.sum()), int(counts[_outside(feature, values)].sum())
+        if outside:
+            unit = feature.unit or "the unit of the session"
+            self._note(feature, f"{outside} of {total} values lie outside the bounds, in {unit}")
+        elif total and 0 <= lower < upper < np.inf and values.max() < lower + (upper - lower) / 20:
+            self._note(feature, "all values lie in the lowest twentieth of the bounds: which unit?")
+
+    def _add_codes(self, feature: Feature, match: _Match, cells: Counter[Any]) -> None:
+        codes, missing = _codes(feature, cells)
+        self._add_missing(missing)
+        reading = FeatureReading.of(feature, ColumnMap(), match.column)
+        known: Counter[str] = Counter()
+        unknown: Counter[str] = Counter()
+        lines: list[str] = []
+        for code, n in codes.most_common():
+            level = _level(feature, code, codes, match.score)
+            if level is None and feature.kind == "binary":
+                unknown[code] = n
+            elif reading.meaning(code) is not None:
+                known[code] = n
+            elif level is not None and len(lines) < _MOST_CODES:
+                lines.append(f"{_toml(code)} = {_toml(level)}  # {n}")
+            else:
+                unknown[code] = n
+        if known:
+            self.lines.append(f"# codes of the session: {_with_counts(known)}")
+        if unknown:
+            self._note(feature, f"codes that are not known: {_with_counts(unknown)}")
+            levels = ", ".join(map(_toml, feature.levels or (0, 1)))
+            lines.append(f'# one of {levels}, or "" for a missing value:')
+            for code, n in unknown.most_common(_MOST_CODES):
+                guess = '""' if looks_missing(code) else ""
+                lines.append(f"# {_toml(code)} = {guess}  # {n}")
+        if lines:
+            self.lines += [f"[features.{mapping_key(feature.name)}.levels]", *lines]
+
+
+def _outside(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    lower, upper = limits(feature)
+    return np.asarray((values < lower) | (values > upper))
+
+
+def _absent(
+    own: NDArray[np.float64], counts: NDArray[np.int64], outside: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which distinct numbers look like codes of a missing value.
+
+    They are usual ones and outside the bounds, or at an end and far from all others or far more
+    frequent.
+    """
+    usual = np.array([looks_missing(f"{value:.15g}") for value in own.tolist()])
+    if usual.all():
+        return usual & outside
+    others, most = own[~usual], 3 * counts[~usual].max()
+    gap = np.maximum(others.min() - own, own - others.max())
+    apart = (gap > others.max() - others.min()) | ((gap > 0) & (counts > most))
+    return np.asarray(usual & (outside | apart))
+
+
+def _with_counts(cells: Counter[str]) -> str:
+    said = [f"{_toml(cell) if cell else 'empty'} {n}" for cell, n in cells.most_common(12)]
+    return ", ".join(said) + (f" and {len(cells) - 12} more" if len(cells) > 12 else "")
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML, in one line."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

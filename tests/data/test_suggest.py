@@ -1,0 +1,340 @@
+"""A suggested mapping file: messy tables are read as the clean one, or what differs is marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openpyxl
+import pandas as pd
+import pytest
+
+from fedclust.data import Dataset, load, suggest_mapping
+from fedclust.errors import DataError, UsageError
+from fedclust.schema.feature import Feature, Outcome
+
+FEATURES = (
+    Feature(name="age", unit="years", lower=18, upper=110),
+    Feature(name="creatinine", unit="mg/dl", lower=0.2, upper=20),
+    Feature(name="chol", unit="mg/dl", lower=50, upper=700),
+    Feature(name="female", kind="binary"),
+    Feature(name="smoker", kind="binary"),
+    Feature(name="pain", kind="categorical", levels=("typical", "atypical", "none")),
+)
+DIED = Outcome(name="died", role="outcome", kind="binary")
+DECLARED = (*FEATURES, DIED)
+N = 60
+RNG = np.random.default_rng(37)
+CLEAN = pd.DataFrame(
+    {
+        "age": RNG.integers(30, 90, N),
+        "creatinine": RNG.uniform(0.6, 3.0, N).round(2),
+        "chol": RNG.integers(120, 300, N),
+        "female": RNG.integers(0, 2, N),
+        "smoker": RNG.integers(0, 2, N),
+        "pain": RNG.choice(["typical", "atypical", "none"], N),
+        "died": RNG.integers(0, 2, N),
+    }
+)
+
+
+def coded(column: str, *codes: Any) -> list[str]:
+    """Return a column in other codes, in the order of its own; several of one in turn."""
+    spelled = [each if isinstance(each, tuple) else (each,) for each in codes]
+    own = sorted(CLEAN[column].unique())
+    return [
+        spelled[own.index(value)][i % len(spelled[own.index(value)])]
+        for i, value in enumerate(CLEAN[column])
+    ]
+
+
+def comma(values: Sequence[float]) -> list[str]:
+    return [f"{value!r}".replace(".", ",") for value in np.asarray(values).tolist()]
+
+
+def replaced(column: str, **by_row: Any) -> list[Any]:
+    values = CLEAN[column].tolist()
+    for row, value in by_row.items():
+        values[int(row[1:])] = value
+    return values
+
+
+def csv(encoding: str, sep: str, columns: dict[str, Any], first: str = "") -> Callable[..., Path]:
+    def write(place: Path) -> Path:
+        path = place / "table.csv"
+        rows = [list(columns), *zip(*columns.values(), strict=True)]
+        text = first + "".join(sep.join(map(str, row)) + "\n" for row in rows)
+        path.write_bytes(text.encode(encoding))
+        return path
+
+    return write
+
+
+def sheet(*rows: Sequence[Any], merged: Sequence[str] = ()) -> Callable[..., Path]:
+    def write(place: Path) -> Path:
+        book = openpyxl.Workbook()
+        for row in rows:
+            book.active.append(list(row))
+        for area in merged:
+            book.active.merge_cells(area)
+        book.save(place / "table.xlsx")
+        return place / "table.xlsx"
+
+    return write
+
+
+@dataclass(frozen=True)
+class Messy:
+    """A table, the edits that make the suggested file right, and the cells without a value."""
+
+    write: Callable[[Path], Path]
+    edits: tuple[tuple[str, str], ...] = ()
+    lost: tuple[tuple[int, str], ...] = ()
+
+
+GERMAN = {
+    "Patienten-Nr": range(N),
+    "Alter (Jahre)": CLEAN.age,
+    "Kreatinin (µmol/l)": comma(CLEAN.creatinine / 0.01131),
+    "Cholesterin mmol/l": comma(CLEAN.chol / 38.67),
+    "Geschlecht": coded("female", ("M", "m", "männlich"), ("W", "w", "weiblich")),
+    "Raucher": coded("smoker", ("Nein", "nein"), ("Ja", "JA")),
+    "Pain": coded("pain", "Atypical", "NONE", "typical"),
+    "verstorben": coded("died", "n", "j"),
+}
+ENGLISH = {
+    "patient_id ": [f"P{i // 2}" for i in range(N)],
+    "Age ": [f"{age} " for age in CLEAN.age],
+    " Serum Creatinine": CLEAN.creatinine,
+    "Total cholesterol [mg/dL]": CLEAN.chol,
+    "Gender": coded("female", "Male ", "Female"),
+    "smoking": coded("smoker", "No", " Yes"),
+    "PAIN": [f"{pain}  " for pain in CLEAN.pain],
+    "death": coded("died", "no", "YES"),
+}
+FRENCH = {
+    "Âge (ans)": CLEAN.age,
+    "Créatinine (mg/dl)": comma(CLEAN.creatinine),
+    "Cholesterol": comma(CLEAN.chol + 0.0),
+    "Sexe": coded("female", "H", "F"),
+    "Fumeur": coded("smoker", "non", "oui"),
+    "pain": CLEAN.pain,
+    "dead": CLEAN.died,
+}
+SPANISH = {
+    "Edad": CLEAN.age,
+    "Creatinina": comma(CLEAN.creatinine),
+    "Colesterol": CLEAN.chol,
+    "Sexo": coded("female", "H", "M"),
+    "Fumador": coded("smoker", "No", "Sí"),
+    "Pain": CLEAN.pain,
+    "fallecido": coded("died", "no", "sí"),
+}
+DAYS = pd.Series(pd.to_datetime("2024-01-05")).repeat(N) + pd.to_timedelta(range(N), "D")
+DATES = {
+    "admitted": DAYS.dt.strftime("%Y-%m-%d"),
+    "Aufnahme": DAYS.dt.strftime("%d.%m.%Y"),
+    "discharge": DAYS.dt.strftime("%m/%d/%Y"),
+    "sortie": DAYS.dt.strftime("%d-%m-%y"),
+}
+PLAIN = {name: CLEAN[name] for name in CLEAN}
+TWO_ROWS = (
+    ["Patient", "Person", None, "Labor", None, "Raucher", "Pain", "Exitus"],
+    [None, "Alter", "Geschlecht", "Kreatinin (mg/dl)", "Cholesterin (mg/dl)", None, None, None],
+)
+IN_TWO_ROWS = zip(
+    range(1000, 1000 + N),
+    CLEAN.age.tolist(),
+    coded("female", "m", "w"),
+    CLEAN.creatinine.tolist(),
+    CLEAN.chol.tolist(),
+    coded("smoker", "nein", "ja"),
+    CLEAN.pain,
+    CLEAN.died.tolist(),
+    strict=True,
+)
+MESSY = {
+    "German, of an old Excel": Messy(csv("cp1252", ";", GERMAN)),
+    "German, with a mark": Messy(csv("utf-8-sig", ";", GERMAN)),
+    "English with spaces and duplicate ids": Messy(csv("utf-8", ",", ENGLISH)),
+    "Unicode text of Excel": Messy(csv("utf-16", "\t", FRENCH)),
+    "UTF-16 without a mark": Messy(csv("utf-16-le", ";", GERMAN)),
+    "French": Messy(csv("utf-8", ";", FRENCH)),
+    "Spanish, where M is a woman": Messy(
+        csv("cp1252", ";", SPANISH), (('# "M" = ', '"M" = 1'), ('# "H" = ', '"H" = 0'))
+    ),
+    "dates in four forms, a line that names the separator": Messy(
+        csv("utf-8", ";", {**DATES, **PLAIN}, "sep=;\n")
+    ),
+    "missing codes": Messy(
+        csv(
+            "utf-8",
+            ",",
+            {
+                **PLAIN,
+                "age": replaced("age", r3=-99, r7="NA"),
+                "chol": replaced("chol", r5=999, r8=999),
+                "creatinine": replaced("creatinine", r6="k.A."),
+            },
+        ),
+        (
+            ("# sentinels = [-99]", "sentinels = [-99]"),
+            ("# sentinels = [999]", "sentinels = [999]"),
+            ("# missing = ", "missing = "),
+        ),
+        ((3, "age"), (7, "age"), (5, "chol"), (8, "chol"), (6, "creatinine")),
+    ),
+    "codes in numbers": Messy(
+        csv(
+            "utf-8",
+            "|",
+            {**PLAIN, "smoker": coded("smoker", 2, 1), "pain": coded("pain", 2, 3, 1)},
+        ),
+        (
+            ('# "2" =   #', '"2" = 0 #'),
+            ('# "1" =   #', '"1" = "typical" #'),
+            ('# "2" =   #', '"2" = "atypical" #'),
+            ('# "3" =   #', '"3" = "none" #'),
+        ),
+    ),
+    "merged header cells": Messy(
+        sheet(*TWO_ROWS, *IN_TWO_ROWS, merged=("B1:C1", "D1:E1", "A1:A2", "F1:F2"))
+    ),
+    "a title above": Messy(
+        sheet(["Cohort 2024"], [], list(PLAIN), *CLEAN.itertuples(index=False, name=None))
+    ),
+}
+
+
+def expected(lost: Sequence[tuple[int, str]] = ()) -> tuple[np.ndarray, np.ndarray]:
+    clean = CLEAN.astype(object)
+    for row, column in lost:
+        clean.loc[row, column] = None
+    table = load(clean, FEATURES, outcomes=(DIED,))
+    assert table.outcomes is not None
+    return table.X, table.outcomes
+
+
+def read(path: Path, mapping: Path) -> tuple[np.ndarray, np.ndarray]:
+    table = load(Dataset(path, mapping=mapping), FEATURES, outcomes=(DIED,))
+    assert table.outcomes is not None
+    return table.X, table.outcomes
+
+
+@pytest.mark.parametrize("name", MESSY)
+@pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")
+def test_a_messy_table_is_read_as_the_clean_one(name: str, tmp_path: Path) -> None:
+    messy = MESSY[name]
+    path = messy.write(tmp_path)
+    found = suggest_mapping(DECLARED, path)
+    assert None not in found.columns.values()
+    found.write(tmp_path / "suggested.toml")
+    # What would be read wrongly without an edit is marked.
+    for feature in (*FEATURES, *DIED.columns):
+        wanted = load(CLEAN, [feature]).X
+        try:
+            own = load(Dataset(path, mapping=tmp_path / "suggested.toml"), [feature]).X
+        except DataError:
+            continue
+        marked = any(said.startswith(f"{feature.name}: ") for said in found.still_open)
+        assert marked or np.allclose(own, wanted, rtol=1e-9), feature.name
+    text = found.text
+    for old, new in messy.edits:
+        assert old in text
+        text = text.replace(old, new, 1)
+    (tmp_path / "edited.toml").write_text(text, "utf-8")
+    for own, wanted in zip(read(path, tmp_path / "edited.toml"), expected(messy.lost), strict=True):
+        np.testing.assert_allclose(own, wanted, rtol=1e-9)
+
+
+def test_an_edit_each_is_enough() -> None:
+    assert sum(len(messy.edits) for messy in MESSY.values()) <= len(MESSY) == 12
+
+
+def suggested(place: Path, feature: Feature, **columns: Any) -> tuple[str, str]:
+    """Return the file's text, and what it marks, of a table with a few columns."""
+    path = csv("utf-8", ";", {name.replace("__", " "): cells for name, cells in columns.items()})
+    found = suggest_mapping([feature], path(place))
+    return found.text, "; ".join(found.still_open)
+
+
+AGE, CREATININE, CHOL, FEMALE, SMOKER, PAIN = FEATURES
+
+
+@pytest.mark.parametrize(
+    ("feature", "columns", "says"),
+    [
+        (
+            CHOL,
+            {"chol": comma(CLEAN.chol / 38.67)},
+            "60 of 60 values lie outside the bounds, in mg/dl",
+        ),
+        (CHOL, {"chol": [f"{i}.250" for i in range(60, 90)]}, "do they separate thousands?"),
+        (AGE, {"age": [*range(20, 70), 200]}, "1 of 51 values lie outside the bounds"),
+        (AGE, {"age": ["40", "2024-03-01"]}, 'a date or time: "2024-03-01" 1'),
+        (AGE, {"age": ["ca. 40", "?"]}, "the column has no number"),
+        (AGE, {"age": [40, 41], "Age": [50, 51]}, ""),
+        (AGE, {"Age": [40, 41], "AGE": [50, 51]}, 'it may be "AGE" too'),
+        (AGE, {"age_at_death": [40, 41]}, 'is "age_at_death" this column?'),
+        (AGE, {"weight": [70, 80]}, "no column here is called like it"),
+        (CREATININE, {"creatinine__(U/l)": [1, 2]}, 'how does "U/l" become "mg/dl"?'),
+        (AGE, {"age__(days)": [14610, 18262]}, ""),
+        (Feature(name="nt", unit="x"), {"nt__(a)": [1, 2]}, 'says "a", the session "x"'),
+        (FEMALE, {"sex": [0, 1]}, 'codes that are not known: "0" 1, "1" 1'),
+        (FEMALE, {"sex": ["m", "v"]}, 'codes that are not known: "m" 1, "v" 1'),
+        (SMOKER, {"smoker": ["ja", "nein", "ex"]}, 'codes that are not known: "ex" 1'),
+        (SMOKER, {"smoker": ["-1", "1", "0"]}, 'codes that are not known: "-1" 1'),
+        (SMOKER, {"smoker": [f"c{i}" for i in range(60)]}, "and 48 more"),
+        (Feature(name="sex", kind="binary"), {"sex": ["m", "w"]}, "codes that are not known"),
+        (Feature(name="s", kind="categorical", levels=("no", "yes")), {"s": ["Ja", "n"]}, ""),
+        (Feature(name="s", kind="categorical", levels=("n", "m")), {"s": ["nein"]}, '"nein" 1'),
+        (PAIN, {"pain": ["None", "typical"]}, ""),
+    ],
+)
+def test_what_is_uncertain_is_marked(
+    feature: Feature, columns: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    text, marked = suggested(tmp_path, feature, **columns)
+    assert says in marked
+    assert bool(marked) == bool(says)
+    assert text.count("# uncertain: ") == marked.count(f"{feature.name}: ")
+
+
+def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
+    path = csv("utf-8", ";", {"creatinine (U/l)": [1, 2]})(tmp_path)
+    suggest_mapping([CREATININE], path).write(tmp_path / "m.toml")
+    with pytest.raises(DataError, match="say factor, offset and to"):
+        load(Dataset(path, mapping=tmp_path / "m.toml"), [CREATININE])
+
+
+def test_other_sources_and_options(tmp_path: Path) -> None:
+    frame = CLEAN.rename(columns={"age": "Alter"}).assign(day=DAYS.to_numpy())
+    found = suggest_mapping(DECLARED, frame)
+    assert (found.columns["age"], found.unused, found.still_open) == ("Alter", ("day",), ())
+    assert "SECRET" not in repr(suggest_mapping([AGE], pd.DataFrame({"age": ["SECRET"]})))
+    path = csv("utf-8", ";", {"age": ["40,5", "50"]})(tmp_path)
+    text = suggest_mapping([AGE], Dataset(path, missing=["?"], decimal=".")).text
+    assert 'missing = ["?"]' in text
+    assert 'decimal = ","' not in text
+
+
+def test_what_no_mapping_can_be_suggested_for(tmp_path: Path) -> None:
+    path = csv("utf-8", ";", {"age": [40]})(tmp_path)
+    with pytest.raises(UsageError, match="leave out the mapping"):
+        suggest_mapping([AGE], Dataset(path, mapping={}))
+    with pytest.raises(UsageError, match="have names"):
+        suggest_mapping([AGE], np.ones((2, 1)))
+    titled = csv("utf-8", ";", {"a": [1, 2], "b": [1, 2]}, "Cohort of 2024\n")(tmp_path)
+    with pytest.raises(DataError, match="delete the lines above the header"):
+        suggest_mapping([AGE], titled)
+
+
+def test_a_file_is_never_replaced(tmp_path: Path) -> None:
+    found = suggest_mapping([AGE], CLEAN)
+    found.write(tmp_path / "m.toml")
+    with pytest.raises(UsageError, match="File exists"):
+        found.write(tmp_path / "m.toml")
+    assert (tmp_path / "m.toml").read_text("utf-8") == found.text
