@@ -27,11 +27,11 @@ MEANS = np.array([[50.0, 120.0, 2.0, 1.0], [80.0, 150.0, 12.0, 1.0]])
 @pytest.mark.parametrize(
     ("cloud", "said"),
     [
-        (None, "2 clusters among 200 persons at 2 sites, not compared with what patients"),
+        (None, "2 clusters among 200 persons at 2 sites, not compared with what artificial"),
         (CloudComparison(n_draws=20, p=0.74), "No separate groups were found among 200 persons"),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.02])),
-            "of patients without groups (p = 0.002). Each stands apart from the others.",
+            "of artificial patients without groups (p = 0.002). Each stands apart from the others.",
         ),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.3])),
@@ -94,8 +94,8 @@ def test_a_card_counts_the_sites_that_found_the_cluster_alone() -> None:
     # Of the third table's cluster 0 only 40 of 110 persons are in both; nobody knows of the fourth.
     transfer = _alone([[90, 10], [0, 50]], [[60, 0], [0, 60]], [[40, 60], [10, 90]], None)
     cards = html_first_screen(facts_of(MEANS, NAMES, transfer=transfer))
-    assert "found alone by 2 of 3 sites" in cards
-    assert "found alone by 3 of 3 sites" in cards
+    assert "found in the data of 2 of 3 single sites" in cards
+    assert "found in the data of 3 of 3 single sites" in cards
     assert "persons at 2 of 2 sites" in html_first_screen(facts_of(MEANS, NAMES))
 
 

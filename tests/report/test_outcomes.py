@@ -259,7 +259,7 @@ def test_the_card_of_a_cluster_has_one_line_for_each_outcome(facts: Facts) -> No
         "died: <b>22.3 % (10.0 to 30.0)</b>",
         "ward, home: <b>",
         "stay, 14 and more days: <b>",
-        "relapse, without it at 36 months: <b>",
+        "relapse, without the event at 36 months: <b>",
     ):
         assert words in cards
     assert cards.count("stay, ") == len(facts.clusters)

@@ -44,8 +44,8 @@ def answer(facts: Facts) -> list[str]:
     who = f"{persons}{counted(len(facts.sites), 'site')}"
     if cloud is not None and cloud.p is not None and cloud.p > CLEAR:
         said = (
-            f"No separate groups were found among {who}: patients without groups give clusters as "
-            f"clear ({p_text(cloud.p)})."
+            f"No separate groups were found among {who}: artificial patients without groups give "
+            f"clusters as clear ({p_text(cloud.p)})."
         )
     else:
         n = len(result.centroids)
@@ -53,9 +53,9 @@ def answer(facts: Facts) -> list[str]:
         if result.tied:
             said = f"{tied_text(result)} clusters among {who}: too close to call. The {n} here are "
         if cloud is None or cloud.p is None:
-            said += "not compared with what patients without groups give."
+            said += "not compared with what artificial patients without groups give."
         else:
-            said += f"clearer than those of patients without groups ({p_text(cloud.p)})."
+            said += f"clearer than those of artificial patients without groups ({p_text(cloud.p)})."
             said += {None: "", n: " Each stands apart from the others."}.get(
                 apart, f" {apart or 'None'} of {n} stand apart from their neighbours."
             )
@@ -139,14 +139,17 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
     if result.one_cloud is not None:
         said.append(apart_text(result, k))
     if result.stability is not None:
-        said.append(f"found again in {found_again(float(result.stability.recovered[k]))} samples")
+        again = found_again(float(result.stability.recovered[k]))
+        said.append(f"found again in {again} samples of the patients")
     own = [each.own_table for each in (result.transfer.sites.values() if result.transfer else ())]
     judged = [t for t in own if t is not None and t[:, k].any()]
     if judged:
         union = [t[k].sum() + t[:, k].sum() - t[k, k] for t in judged]
         alone = sum(t[k, k] >= _FOUND * n for t, n in zip(judged, union, strict=True))
-        whose = "your site" if facts.own_site else f"{alone} of {len(judged)} sites"
-        said.append(f"{'not ' * (facts.own_site is not None and not alone)}found alone by {whose}")
+        if facts.own_site:
+            said.append(f"{'' if alone else 'not '}found in your site's data alone")
+        else:
+            said.append(f"found in the data of {alone} of {len(judged)} single sites")
     elif len(result.site_sizes) > 1:
         there = sum(1 for sizes in result.site_sizes.values() if sizes[k])
         said.append(f"persons at {there} of {len(result.site_sizes)} sites")

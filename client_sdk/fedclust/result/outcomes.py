@@ -197,7 +197,7 @@ def headed(found: OutcomeResult) -> str:
     """Return what :func:`headline` is of."""
     line, unit = headline(found, found.clusters[0]), f" {found.unit}" if found.unit else ""
     if found.kind == "time":
-        return f"{isolated(found.name)}, without it at {(found.edges or (0,))[-1]:g}{unit}"
+        return f"{isolated(found.name)}, without the event at {(found.edges or (0,))[-1]:g}{unit}"
     return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
 
 
