@@ -420,6 +420,9 @@ class _Writer:
     def _add_codes(self, feature: Feature, match: _Match, cells: Counter[Any]) -> None:
         codes, missing = _codes(feature, cells)
         self._add_missing(missing)
+        said = split_unit(match.column)[1]
+        if match.score < 4 and said and "/" not in said:
+            self._note(feature, f"the header says {_toml(said)}: is this the column?")
         reading = FeatureReading.of(feature, ColumnMap(), match.column)
         known: Counter[str] = Counter()
         unknown: Counter[str] = Counter()
