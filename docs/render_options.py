@@ -7,8 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
-from fedclust_service.http.ui.form_field import UNSET, FormField, plain_text
-from fedclust_service.http.ui.schema_fields import model_help, options_field
+from fedclust.schema.field_texts import model_help
+from fedclust_service.http.ui.schema_fields import (
+    UNSET,
+    FormField,
+    fields_of,
+    option_fields,
+    plain_text,
+)
 
 #: What a field holds that the browser's form takes as JSON.
 _OF_SEVERAL = {
@@ -33,9 +39,8 @@ def shared_options() -> str:
     """Return the options that methods share, and which methods have them."""
     found: dict[str, tuple[FormField, str, list[str]]] = {}
     for name in METHODS:
-        field = options_field(METHODS[name].options)
         model = variant_models(METHODS[name].options)[0]
-        for each in field.variants[0] if field.chooser else field.fields:
+        for each in fields_of(model):
             if each.name in SHARED_OPTIONS:
                 text = meaning(each.name, model_help(model, code="`"))
                 found.setdefault(each.name, (each, text, []))[2].append(f"`{name}`")
@@ -49,13 +54,12 @@ def shared_options() -> str:
 def options(method: str) -> str:
     """Return the own options of ``method``, those of each variant in a table of their own."""
     models = variant_models(METHODS[method].options)
-    field = options_field(METHODS[method].options)
-    if field.chooser is None:
-        return options_table(field.fields, model_help(models[0], code="`"))
-    by = field.chooser
-    parts = [options_table([by], {by.name: f"Variant. {_OF_PAPER}"})]
-    parts.append(options_table(field.variants[0], model_help(models[0], code="`")))
-    return "\n\n".join(parts)
+    meanings = model_help(models[0], code="`")
+    if len(models) == 1:
+        return options_table(fields_of(models[0]), meanings)
+    by, *own = option_fields(METHODS[method], {})
+    first = options_table([by], {by.name: f"Variant. {_OF_PAPER}"})
+    return f"{first}\n\n{options_table(own, meanings)}"
 
 
 _OF_PAPER = (
@@ -65,15 +69,14 @@ _OF_PAPER = (
 
 def paper_options(method: str) -> str:
     """Return the options of the variants of ``method`` that reproduce a paper."""
+    by, *_ = option_fields(METHODS[method], {})
     models = variant_models(METHODS[method].options)
-    field = options_field(METHODS[method].options)
-    by, parts = field.chooser, []
-    if by is None:
-        raise ValueError(f"{method} has no variants")
-    for name, fields, model in list(zip(by.choices, field.variants, models, strict=True))[1:]:
+    parts = []
+    for name, model in list(zip(by.choices, models, strict=True))[1:]:
         about = (model.__doc__ or "").partition("\n")[0].partition(": ")[2]
         parts.append(f"**`{by.name}: {name}`**: {about}")
-        parts.append(options_table(fields, model_help(model, code="`")))
+        own = (each for each in fields_of(model) if each.name != by.name)
+        parts.append(options_table(own, model_help(model, code="`")))
     return "\n\n".join(parts)
 
 
@@ -119,7 +122,7 @@ def values(field: FormField) -> str:
         return numbers
     if field.kind == "mixed":
         return f"{numbers}, or {', '.join(words)}"
-    if field.kind in ("choice", "checkbox"):
+    if field.kind == "choice":
         return ", ".join(words)
     texts = {"text": "text", "long_text": "text", "time": "date and time", "words": "list of texts"}
     return texts.get(field.kind) or _OF_SEVERAL[field.name]

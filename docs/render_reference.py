@@ -15,6 +15,7 @@ from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
 from fedclust.cli.options import Connection, Persons, Reading, field_names
 from fedclust.schema.feature import Feature, Outcome
+from fedclust.schema.field_texts import attribute_help, model_help
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
 from fedclust.study import StudyCreate, StudyDefaults
@@ -25,7 +26,7 @@ from fedclust_service.cli import app as service_app
 from fedclust_service.domain.audit_actions import AUDIT_ACTIONS
 from fedclust_service.exit_codes import Exit
 from fedclust_service.http.problem_help import PROBLEM_HELP
-from fedclust_service.http.ui.schema_fields import attribute_help, model_field, model_help
+from fedclust_service.http.ui.schema_fields import fields_of
 from fedclust_service.orchestration.events import FOR_ALL, FOR_SITES, OF_ITS_OWN
 from fedclust_service.settings import PREFIX, Settings
 from render_options import default, fields_table, markdown_table, values, with_facts
@@ -150,7 +151,7 @@ def _option(parameter: Any) -> str:
 def settings() -> str:
     """Return every setting of the coordinator."""
     rows = []
-    for each in model_field(Settings, "", "Settings").fields:
+    for each in fields_of(Settings):
         facts = {}
         if each.default not in (None, [], ()):
             facts["Default"] = default(each) if each.kind != "words" else "all"
@@ -165,9 +166,9 @@ def settings() -> str:
 
 def site_settings() -> str:
     """Return every setting of ``site.toml``."""
-    own = [each for each in model_field(SiteSettings, "", "Site").fields if each.kind != "group"]
+    own = [each for each in fields_of(SiteSettings) if each.name != "agent"]
     table = fields_table("setting", own, model_help(SiteSettings, code="`"))
-    agent = model_field(AgentSettings, "", "Agent").fields
+    agent = fields_of(AgentSettings)
     rows = fields_table("setting", agent, model_help(AgentSettings, code="`"), "agent.")
     return "\n".join([table, *rows.splitlines()[2:]])
 
@@ -235,10 +236,9 @@ def problems() -> str:
 
 def definition_fields(model: type[BaseModel]) -> str:
     """Return the fields of a part of a definition."""
-    fields = model_field(model, "", model.__name__).fields
     # A part with fields of its own has a table of its own.
-    shown = [each for each in fields if each.kind != "group"]
-    groups = [each for each in fields if each.kind == "group"]
+    groups = [each for each in fields_of(model) if each.name in ("policy", "defaults")]
+    shown = [each for each in fields_of(model) if each not in groups]
     table = fields_table("field", shown, _own_texts(model))
     if not groups:
         return table

@@ -19,6 +19,7 @@ from support.server import running_server
 from support.timeouts import TIMEOUT_S
 
 from .conftest import Watched
+from .test_session_form import paste
 
 SITES = ("north", "south", "west")
 SESSION, TITLE = "heart-2026", "Hearts of three hospitals"
@@ -60,15 +61,10 @@ def create(page: Page) -> None:
     """Fill the form of a session and create it."""
     page.get_by_role("link", name="Define a session").first.click()
     page.locator("#f-algorithm").select_option("lloyd")
-    page.get_by_text("Add many names").click()
-    page.locator("#feature-names").fill(",".join(FEATURES))
-    page.get_by_role("button", name="Add these names").click()
-    for number, feature in enumerate(FEATURES):
-        # A bound typed into the empty row, before the names are there, would keep that row.
-        expect(page.locator(f"[name='/features/{number}/name']")).to_have_value(feature)
-        page.locator(f"[name='/features/{number}/lower']").fill("-1000")
-        page.locator(f"[name='/features/{number}/upper']").fill("1000")
+    lines = "\n".join(f"{each}\tnumeric\t\t-1000\t1000" for each in FEATURES)
+    paste(page, f"name\tkind\tunit\tmin\tmax\n{lines}\n")
     page.locator("[name='/name']").fill(SESSION)
+    page.get_by_text("Expert:").click()
     page.locator("[name='/title']").fill(TITLE)
     page.locator("[name='/purpose']").fill(PURPOSE)
     page.locator("[name='/config/n_clusters']").fill("3")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -21,14 +20,8 @@ from fedclust.data.sql import SqlQuery
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.feature import Feature
+from fedclust.schema.identifiers import names_an_id
 
-#: Words in the name of a column that identifies rows or persons.
-_ID_WORDS: Final = frozenset({"id", "ids", "identifier", "mrn", "pid", "uuid", "guid", "key", "nr"})
-#: Names of columns that number rows or persons; pandas writes the last for an index.
-_ID_NAMES: Final = frozenset(
-    {"patient", "case", "subject", "record", "row", "index", "number", "unnamed: 0"}
-)
-_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 #: Fewer rows may have different whole numbers by chance.
 _LEAST_ROWS: Final = 20
 #: Whole numbers from here on, another in each row, are numbers of patients rather than values.
@@ -118,7 +111,7 @@ def _judge_columns(source: Any, leave_out: frozenset[str]) -> dict[str, tuple[st
             continue
         if rule is not None and rule.levels:
             found[name] = "", "the mapping says that it holds codes"
-        elif _names_an_id(column):
+        elif names_an_id(column.strip()):
             found[name] = "", "looks like an identifier"
         else:
             unit = "" if rule is None else rule.to or rule.unit or ""
@@ -191,9 +184,3 @@ def _count_rows(values: FloatArray) -> bool:
     span = values.max() - values.min()
     dense = bool(span < 2 * len(values))
     return bool((steps > 0).all() or (steps < 0).all() or dense or values.min() >= _LARGE)
-
-
-def _names_an_id(column: str) -> bool:
-    return column.strip().casefold() in _ID_NAMES or any(
-        word.casefold() in _ID_WORDS for word in _WORDS.findall(column)
-    )

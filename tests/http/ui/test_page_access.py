@@ -104,7 +104,7 @@ EXPECTED: dict[str, PageAccess] = {
     **{
         f"POST /new-{what}{part}": _CREATORS
         for what in ("session", "study")
-        for part in ("", "/check", "/file")
+        for part in ("", "/file")
     },
     f"GET {_SESSION}/retry": _PERSON,
     **{f"GET {_SESSION}{act}": _MANAGED for act in _ACTS},
@@ -259,7 +259,7 @@ def test_queries_do_not_tell_what_exists(place: Place) -> None:
             assert _shown(foreign, "of-bob") == _shown(absent, "of-nobody"), path
     texts = []
     for study in ("of-bob", "of-nobody"):
-        answer = place.readers["ada"].post("/ui/new-session/check", [("study", study)])
+        answer = place.readers["ada"].post("/ui/new-session", [("study", study)])
         texts.append(_shown(answer, study))
     assert texts[0] == texts[1]
 

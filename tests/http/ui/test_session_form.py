@@ -1,11 +1,12 @@
-"""The form that creates a session: read, filled, changed, and turned into the API's body."""
+"""The form that defines a session: read, filled, and turned into the API's body."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,11 @@ from fedclust.study import SessionRequest, StudyCreate, StudyDefaults, StudyInfo
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
-from fedclust_service.http.ui.form_field import SHOWN
+from fedclust_service.http.ui.schema_fields import option_fields
 from fedclust_service.http.ui.session_form import MOST_ROWS, SessionForm
-from fedclust_service.http.ui.session_form_sources import form_of, new_form, read_form
 from support.purpose import PURPOSE
 
+ROOT = Path(__file__).parents[3]
 SITES = ("alpha", "beta", "gamma")
 STUDY = StudyInfo(
     name="hearts",
@@ -39,6 +40,7 @@ STUDY = StudyInfo(
         '{"algorithm": "kfed", "config": {"refine": 2}, "policy": {"quorum": 3}}'
     ),
 )
+READY = {"/name": "heart", "/purpose": PURPOSE, "/config/n_clusters": "3"}
 
 
 def check(body: bytes) -> Definition:
@@ -53,95 +55,195 @@ def check(body: bytes) -> Definition:
         raise Refusal("invalid", str(error), error.errors) from None
 
 
-def typed(form: SessionForm, **more: str) -> list[tuple[str, str]]:
-    """Return what a browser posts: every input that the form shows."""
-    shown = [*form.about, *form.shown_options, *form.running, *form.counting]
-    shown += [*form.policy.fields, *(each for row in form.all_rows for each in row.fields)]
-    texts = {each.pointer: form.text(each) for each in shown}
-    texts |= {"/" + name.replace("__", "/"): text for name, text in more.items()}
-    posted = [("shown_method", form.method), ("/algorithm", form.method), *texts.items()]
-    posted += [*form.hidden, *(("study_feature", name) for name in form.taken)]
-    return posted + ([] if form.study else [("/sites", site) for site in SITES])
+def form_of(texts: Mapping[str, str], study: StudyInfo | None = None) -> SessionForm:
+    """Return the form in which somebody typed these texts."""
+    rows = {int(each.split("/")[2]): None for each in texts if each.startswith("/features/")}
+    return SessionForm("session", study, texts, tuple(rows), () if study else SITES)
 
 
-def variants() -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in sorted(METHODS):
+def row(number: int, **texts: str) -> dict[str, str]:
+    return {f"/features/{number}/{name}": text for name, text in texts.items()}
+
+
+# --- what it makes --------------------------------------------------------------------------------
+
+
+def _within(found: Any) -> Iterator[dict[str, Any]]:
+    """Yield every definition in JSON, each once."""
+    known = []
+    waiting = [found]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += each.values()
+            if {"algorithm", "config", "features"} <= each.keys() and each not in known:
+                known.append(each)
+        elif isinstance(each, list):
+            waiting += each
+    yield from known
+
+
+def definitions() -> Iterator[dict[str, Any]]:
+    """Yield definitions: of every variant of every method, in the examples, and of all fields."""
+    for name in METHODS:
         models = variant_models(METHODS[name].options)
-        for model in models:
-            field = new_form(name).options.chooser
-            yield (
-                name,
-                {} if field is None else {field.name: field.choices[list(models).index(model)]},
-            )
+        by = option_fields(METHODS[name], {})[0]
+        for place in range(len(models)):
+            variant = {} if len(models) == 1 else {by.name: by.choices[place]}
+            yield {"algorithm": name, "config": {"n_clusters": 3, **variant}}
+    examples = ROOT / "service" / "fedclust_service" / "http" / "examples.json"
+    yield from _within(json.loads(examples.read_text("utf-8")))
+    yield {
+        "title": "Hearts, of three hospitals",
+        "contact": "Ada",
+        "approval": "E-7",
+        "expires": "2027-01-31T12:00:30Z",
+        "algorithm": "lloyd",
+        "config": {"n_clusters": [2, 3], "stability": 100, "transfer": True, "tol": 1e-4},
+        "outcomes_k": "recommended",
+        "seed": 5,
+        "start": "manual",
+        "policy": {"min_group_size": 10, "quorum": 3, "scaling": "bounds", "round_timeout_s": 60},
+        "features": [
+            {"name": "age", "unit": "years", "lower": 0, "upper": 99.5, "weight": 2},
+            {"name": "crp", "lower": 0, "upper": 500, "transform": "log1p"},
+            {"name": "died", "kind": "binary"},
+            {"name": "pain", "kind": "categorical", "levels": ["no", "a, b", '"c"']},
+            {"name": "died", "kind": "binary", "role": "outcome"},
+            {"name": "ward", "kind": "categorical", "levels": ["icu", "home"], "role": "outcome"},
+            {
+                "name": "stay",
+                "kind": "ordered",
+                "unit": "days",
+                "edges": [3, 7.5],
+                "values": [1.5, 5, 10],
+                "points": 50,
+                "role": "outcome",
+            },
+            {
+                "name": "relapse",
+                "kind": "time",
+                "edges": [6, 12, 24, 36],
+                "event": "relapsed",
+                "role": "outcome",
+            },
+        ],
+    }
+    yield {
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 2, "start": "given", "centroids": [[0.0], [1.5]]},
+        "policy": {"scaling": "none"},
+    }
 
 
-@pytest.mark.parametrize(("method", "variant"), list(variants()))
-def test_a_form_of_defaults_is_the_shortest_definition_with_the_same_hash(
-    method: str, variant: dict[str, str]
-) -> None:
-    chosen = {f"config__{name}": text for name, text in variant.items()}
-    form = read_form(typed(new_form(method), **chosen), None)
-    feature = {"features__0__name": "age", "features__0__lower": "0", "features__0__upper": "99.5"}
-    filled = {"name": "heart", "purpose": PURPOSE, "config__n_clusters": "3", **feature}
-    form = read_form(typed(form, **filled), None)
-    form, definition = form.checked(check)
-    assert (form.errors, form.general) == ({}, ())
-    first = new_form(method).options.chooser
-    left_out = first is not None and variant == {first.name: first.choices[0]}
-    short = {
+@pytest.mark.parametrize("given", list(definitions()), ids=lambda each: each["algorithm"])
+def test_a_definition_fills_a_form_that_makes_the_same_definition(given: dict[str, Any]) -> None:
+    whole = {"name": "heart", "purpose": PURPOSE, "sites": [*SITES]}
+    whole["features"] = [{"name": "x", "lower": 0, "upper": 9}]
+    frozen = freeze(SessionCreate.model_validate_json(json.dumps({**whole, **_create(given)})), 1)
+    for body in (
+        frozen.model_dump(mode="json"),
+        inherit(frozen, {"seed": frozen.seed})[0],
+        {**whole, **given},
+    ):
+        form = SessionForm().filled(body)
+        assert form.notes == ()
+        form, made = form.checked(check)
+        assert (form.errors, form.general, dict(form.missing)) == ({}, (), {})
+        assert made is not None
+        assert canonical(made) == canonical(frozen)
+
+
+def _create(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in given.items() if name in SessionCreate.model_fields}
+
+
+def test_what_is_left_empty_is_not_in_the_body() -> None:
+    age = row(0, name="age", lower="0", upper="99.5", kind="numeric", role="feature")
+    form = form_of({**READY, **age, **row(1, guess="5")})
+    assert form.body == {
         "name": "heart",
         "purpose": PURPOSE,
-        "algorithm": method,
-        "config": {"n_clusters": 3} if left_out else {**variant, "n_clusters": 3},
-        "features": [{"name": "age", "lower": 0, "upper": 99.5}],
+        "algorithm": "fkm",
+        "config": {"n_clusters": 3},
+        "features": [{"name": "age", "lower": 0, "upper": 99.5, "kind": "numeric"}],
         "sites": list(SITES),
     }
-    assert form.body == short
-    wanted = freeze(SessionCreate.model_validate_json(json.dumps(short)), seed=1)
+    assert json.loads(form.json) == form.body
+
+
+def test_another_method_or_variant_keeps_what_was_typed_and_shows_its_own_defaults() -> None:
+    texts = {**READY, "/config/tol": "0.5"}
+    other = form_of({**texts, "/algorithm": "kfed"})
+    assert other.body["config"] == {"n_clusters": 3}
+    assert other.hidden == {"/config/tol": "0.5"}
+    assert form_of(texts).body["config"] == {"n_clusters": 3, "tol": 0.5}
+    paper = form_of({"/algorithm": "kfed", "/config/variant": "paper"})
+    defaults = {each.name: each.default_text for each in paper.parts["config"]}
+    assert (defaults["projection"], defaults["labels"]) == ("on", "cells")
+    assert "n_init" not in defaults
+
+
+def test_a_study_gives_what_the_form_leaves_alone() -> None:
+    form = SessionForm("session", STUDY).filled({})
+    assert (form.method, len(form.rows), form.expert) == ("kfed", 2, False)
+    shown = {each.name: each.default_text for part in form.parts.values() for each in part}
+    assert (shown["title"], shown["refine"], shown["quorum"]) == ("Hearts", "2", "3")
+    texts = {**form.texts, "/name": "heart", "/config/n_clusters": "3"}
+    form = form_of(texts, STUDY)
+    assert form.body == {"name": "heart", "study": "hearts", "config": {"n_clusters": 3}}
+    form, definition = form.checked(check)
+    assert (form.errors, dict(form.missing)) == ({}, {})
     assert definition is not None
-    assert canonical(definition) == canonical(wanted)
-    # The definition fills a form that makes the same one.
-    again = form_of(json.loads(canonical(definition)), None)
-    assert (again.body["config"], again.notes) == (short["config"], ())
-    assert canonical(check(again.json.encode())) == canonical(wanted)
+    assert (definition.policy.quorum, definition.config["refine"]) == (3, 2)
+    changed = form_of({**texts, "/policy/quorum": "null", "/config/refine": "0"}, STUDY)
+    assert changed.body["policy"] == {"quorum": None}
+    assert changed.body["config"] == {"n_clusters": 3, "refine": 0}
+    fewer = {name: text for name, text in texts.items() if not name.startswith("/features/0/")}
+    assert form_of(fewer, STUDY).body["features"] == [{"name": "chol"}]
+    # The options of a study are those of its own method.
+    assert form_of({"/algorithm": "fkm"}, STUDY).body["algorithm"] == "fkm"
+    copied = SessionForm("session", STUDY).filled(inherit(definition, {"name": ""})[0])
+    assert copied.body == {"study": "hearts", "config": {"n_clusters": 3}}
 
 
-def test_the_messages_of_the_api_stand_at_their_inputs() -> None:
-    form = new_form("fkm").add_row({"name": "age", "lower": "9", "upper": "3"}).add_row()
-    form = form.add_row({"name": "sex", "kind": "binary", "transform": "log"})
-    posted = typed(form, name="No Name", purpose=PURPOSE, config__n_clusters="x")
-    form, _ = read_form(posted, None).checked(check)
-    assert {"/name", "/config/n_clusters", "/features/1/lower"} <= set(form.errors)
-    assert form.wrong("/name")[0].startswith("a name is a-z, 0-9 and hyphens")
-    posted = typed(form, name="heart", purpose="Short.", policy__quorum="9", config__tol="9")
-    form, _ = read_form(posted, None).checked(check)
+# --- messages -------------------------------------------------------------------------------------
+
+
+def test_every_message_stands_at_its_input_and_nothing_typed_is_lost() -> None:
+    table = row(1, name="age", lower="9", upper="3") | row(4, name="sex", kind="binary", lower="1")
+    table |= row(5, name="pain", kind="categorical", levels="one")
+    table |= row(6, name="stay", kind="ordered", edges="7, 3", role="outcome")
+    table |= row(7, name="relapse", kind="time", role="outcome") | row(8, name="o", role="outcome")
+    texts = {**READY, **table, "/name": "No Name", "/config/tol": "9", "/config/n_clusters": "x"}
+    form, made = form_of(texts).checked(check)
+    assert made is None
+    assert set(form.errors) == {"/name", "/features/8/kind"}, "the API reads fields first"
+    form, _ = form_of({**texts, "/features/8/kind": "binary"}).checked(check)
     assert set(form.errors) == {
-        *("/purpose", "/policy/quorum", "/features/1/lower", "/features/3/transform"),
-        *("/config/n_clusters", "/config/tol"),
+        *("/name", "/config/tol", "/config/n_clusters"),
+        *("/features/1/lower", "/features/4/kind", "/features/5/levels", "/features/6/edges"),
+        *("/features/7/edges", "/features/7/event"),
     }
-    assert form.wrong("/features/1/lower") == ("lower must be below upper",)
-    labels = {label for _, label, _ in form.summary}
-    assert {"Feature age", "Feature sex"} <= labels, "numbers of rows have gaps"
-    assert form.body["config"]["n_clusters"] == "x", "what was typed is not lost"
-    empty, _ = new_form("fkm").checked(check)
-    needed = {"/name", "/purpose", "/config/n_clusters", "/features", "/sites"}
-    assert set(empty.errors) == needed
-    assert [label for _, label, _ in empty.summary] == list(empty.open), "in the page's order"
-    early, _ = read_form(typed(new_form("fkm"), config__n_clusters="two"), None).checked(check)
-    assert early.while_typing().wrong("/config/n_clusters") == ("it should be a whole number",)
-    assert set(early.errors) == {"/name", "/purpose", "/config/n_clusters", "/features"}
-    one = typed(new_form("fkm").add_row({"name": "age"}), name="heart", purpose=PURPOSE)
-    one = [each for each in one if each not in [("/sites", site) for site in SITES[1:]]]
-    alone, _ = read_form(one, None).checked(check)
-    assert set(alone.errors) == {"/config/n_clusters", "/sites"}
-    assert alone.wrong("/sites")[0].endswith("than it needs (3): name more")
-    assert empty.while_typing().errors == {}
-    assert empty.open == ("Name", "Purpose", "Number of clusters", "Features", "Sites")
-    assert empty.wrong("/features") == ("add at least one feature",)
-    assert empty.wrong("/sites") == ("invite at least one site",)
-    unknown = [*typed(new_form("fkm")), ("/sites", "Delta 4")]
-    form, _ = read_form(unknown, None).checked(check)
-    assert form.wrong("/sites")[0].startswith("Delta 4: a name is")
+    assert form.errors["/features/1/lower"] == ("lower must be below upper",)
+    assert ("f-features-4-kind", "sex, kind") in [each[:2] for each in form.summary]
+    assert form.body["config"] == {"n_clusters": "x", "tol": 9}
+    form, _ = replace(form_of({**READY, **row(0, name="x")}), sites=("Delta 4",)).checked(check)
+    assert form.errors["/sites"][0].startswith("Delta 4: a name is")
+    form, _ = form_of({**READY, **row(0, name="x"), "/policy/quorum": "9"}).checked(check)
+    assert set(form.errors) == {"/policy/quorum"}
+    form, _ = form_of({**READY, **row(0, unit="mm"), "/algorithm": "dual"}).checked(check)
+    assert "/features/0/name" in form.errors
+
+
+def test_what_is_missing_has_no_message_and_hides_none() -> None:
+    form, made = SessionForm().checked(check)
+    assert (made, form.errors, form.general) == (None, {}, ())
+    wanted = ["Purpose", "Name", "Sites", "Columns", "Number of clusters, K"]
+    assert list(form.missing.values()) == wanted
+    form, _ = SessionForm(texts={"/config/n_clusters": "two", "/policy/gamma": "x"}).checked(check)
+    assert set(form.errors) <= {"/config/n_clusters", "/policy/gamma"}
+    assert form.errors
 
 
 def test_a_refusal_without_fields_stands_above_the_form() -> None:
@@ -151,185 +253,81 @@ def test_a_refusal_without_fields_stands_above_the_form() -> None:
     def taken(_body: bytes) -> Definition:
         raise Refusal("name-taken", "Choose another name.")
 
-    assert new_form("fkm").checked(refuse)[0].general == ("Try again.",)
-    assert new_form("fkm").checked(taken)[0].wrong("/name") == ("Choose another name.",)
+    assert form_of(READY).checked(refuse)[0].general == ("Try again.",)
+    assert form_of(READY).checked(taken)[0].errors["/name"] == ("Choose another name.",)
 
 
-def test_another_method_keeps_what_was_typed_and_shows_its_own_defaults() -> None:
-    form = read_form(typed(new_form("fkm"), config__n_clusters="4", config__tol="0.5"), None)
-    posted = [each for each in typed(form) if each[0] != "/algorithm"] + [("/algorithm", "kfed")]
-    other = read_form(posted, None)
-    assert other.method == "kfed"
-    assert other.body["config"] == {"n_clusters": 4}
-    assert ("/config/tol", "0.5") in other.hidden
-    back = [each for each in typed(other) if each[0] != "/algorithm"] + [("/algorithm", "fkm")]
-    assert read_form(back, None).body["config"] == {"n_clusters": 4, "tol": 0.5}
-    assert read_form([("/algorithm", "absent")], None).method == "fkm"
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        *((each, "identifiers") for each in ("id", "MRN", "patient_id", "caseId", "Patient")),
+        *((each, "the names of persons") for each in ("name", "Last Name", "Nachname")),
+        *((each, "dates of birth") for each in ("dob", "Date of birth", "geburtsdatum")),
+        *((each, "addresses") for each in ("email", "phone", "zip_code")),
+        *((each, "numbers of persons") for each in ("ssn", "insurance_no")),
+        *((each, None) for each in ("age", "birth_weight", "hamming", "paid", "drug_name")),
+    ],
+)
+def test_a_column_that_identifies_persons_is_refused(name: str, held: str | None) -> None:
+    form, made = form_of({**READY, **row(3, name=name)}).checked(check)
+    said = form.errors.get("/features/3/name", ("",))[0]
+    assert (made is None) == (held is not None)
+    assert (held or "") in said
 
 
-def test_another_variant_shows_its_own_defaults() -> None:
-    form = new_form("kfed")
-    assert (SHOWN + "/config/variant", "default") in form.hidden
-    paper = read_form(typed(form, config__variant="paper"), None)
-    texts = {each.name: paper.text(each) for each in paper.shown_options}
-    assert (texts["projection"], texts["labels"]) == ("on", "cells")
-    assert "n_init" not in texts
+def test_how_many_patients_a_site_needs() -> None:
+    form = form_of({**READY, "/config/n_clusters": "2-4"})
+    assert "With 3 sites, K = 4 and p = 5 you need about 40 patients a site" in form.size
+    assert form_of({**form.texts, "/patients": "39"}).size.endswith("39 are enough up to K = 3.")
+    assert form_of({**form.texts, "/patients": "40"}).size.endswith("40 are enough.")
+    assert (
+        "K = 3 and p = 11 you need about 66"
+        in form_of({**READY, "/policy/min_group_size": "11"}).size
+    )
+    for text in ("", "many", "-1"):
+        assert form_of({"/config/n_clusters": text}).size == ""
+        assert form_of({"/patients": text}).patients is None
 
 
-def test_rows_of_features_come_and_go() -> None:
-    form = new_form("fkm").add_names('\ufeff\n"age";sex;"blood; pressure";age\n1;2;3\n')
-    assert [each["name"] for each in form.body["features"]] == ["age", "sex", "blood; pressure"]
-    form = form.remove_row(form.rows["/features"][1]).add_names("age,chol")
-    assert [each["name"] for each in form.body["features"]] == ["age", "blood; pressure", "chol"]
-    again = read_form(typed(form), None)
-    assert again.body["features"] == form.body["features"]
-    full = form.add_names(",".join(f"x{n}" for n in range(MOST_ROWS + 5)))
-    assert len(full.rows["/features"]) == MOST_ROWS
-    assert len(full.notes) == 1
+def test_guesses_are_of_their_outcome_and_stay_on_the_page() -> None:
+    died = row(2, name="died", role="outcome", kind="binary", guess="12")
+    form = form_of(
+        {**died, **row(0, name="age"), **row(1, name="x", guess="150"), "/patients": "8"}
+    )
+    assert (form.shares, form.patients) == ({"died": 0.12}, 8)
+    assert "guess" not in form.json
+    assert "patients" not in form.json
 
 
-def test_a_form_holds_so_many_features_however_many_are_given() -> None:
-    names = [f"n{i}" for i in range(100_000)]
-    for form in (
-        new_form("lloyd").add_names(",".join(names)),
-        form_of({"features": names}, None),
-    ):
-        assert len(form.rows["/features"]) == MOST_ROWS
-        assert len(form.notes) == 1
-        assert [each["name"] for each in form.body["features"]] == names[:MOST_ROWS]
-
-
-def test_a_study_gives_what_the_form_leaves_alone() -> None:
-    form = new_form(None, STUDY)
-    assert (form.method, form.taken, form.rows) == ("kfed", ("feature:age", "feature:chol"), {})
-    shown = {each.name: form.text(each) for each in (*form.about, *form.shown_options)}
-    assert (shown["title"], shown["refine"]) == ("Hearts", "2")
-    form = read_form(typed(form, name="heart", config__n_clusters="3"), STUDY)
-    assert form.body == {"name": "heart", "study": "hearts", "config": {"n_clusters": 3}}
-    definition = check(form.json.encode())
-    assert definition.policy.quorum == 3
-    assert definition.config["refine"] == 2
-    cleared = read_form(typed(form, title="", policy__quorum="", config__refine="0"), STUDY)
-    assert cleared.body["title"] == ""
-    assert cleared.body["policy"] == {"quorum": None}
-    assert cleared.body["config"] == {"refine": 0, "n_clusters": 3}
-    fewer = [each for each in typed(form) if each != ("study_feature", "feature:age")]
-    assert read_form(fewer, STUDY).body["features"] == [{"name": "chol"}]
-    # The options of a study are those of its own method.
-    other = read_form([("/algorithm", "fkm"), ("/config/n_clusters", "2")], STUDY)
-    assert other.body["algorithm"] == "fkm"
-    copied = form_of(inherit(definition, {"name": ""})[0], STUDY)
-    assert copied.body == {"study": "hearts", "config": {"n_clusters": 3}}
+# --- anything -------------------------------------------------------------------------------------
 
 
 def test_pasted_json_of_any_shape_gives_a_form() -> None:
     body = {"algorithm": "absent", "config": {"n_clusters": 2, "other": 1}, "what": 1, "sites": 3}
-    form = form_of({**body, "features": ["age", 7, {"name": ["x"]}], "policy": []}, None)
+    features = ["age", 7, {"name": ["x"], "y": 1}]
+    form = SessionForm().filled({**body, "features": features, "policy": []})
     assert form.notes == (
         "This coordinator does not have the method of the definition.",
-        "Not taken over: what, config.other.",
+        "Not taken over: features/1/y, config/other, what.",
     )
     assert [each["name"] for each in form.body["features"]] == ["age", '["x"]']
     for value in (None, 1, "x", [], {}, [[]], {"a": 1}, True, 1e308):
         strange = dict.fromkeys([*SessionCreate.model_fields, "x"], value)
-        form, definition = form_of(strange, None).checked(check)
+        form, definition = SessionForm().filled(strange).checked(check)
         assert definition is None
-        assert form.errors
+        assert form.errors or form.missing
+
+
+def test_a_form_holds_so_many_columns_however_many_are_given() -> None:
+    form = SessionForm().filled({"features": [f"n{i}" for i in range(100_000)]})
+    assert len(form.rows) == len(form.features) == MOST_ROWS
+    assert len(form.notes) == 1
 
 
 def test_nothing_that_is_posted_raises() -> None:
     hostile = "<script>alert(1)</script>\x00\u05d0\ud800" + "x" * 200
-    names = [name for name, _ in typed(new_form("spectral").add_row())]
-    for text in (hostile, "9" * 9_000, "[" * 9_000, "", '"'):
-        posted = [(name, text) for name in [*names, "/features/999999/name", "/features/x/y", "/"]]
-        form, definition = read_form(posted, None).checked(check)
+    names = [*form_of({**row(0, name="x"), "/algorithm": "spectral"}).fields, "/", "/features/0/y"]
+    for text in (hostile, "9" * 9_000, "[" * 9_000, '"', "null"):
+        form, definition = form_of(dict.fromkeys(names, text)).checked(check)
         assert definition is None
         assert form.errors or form.general
-
-
-OUTCOMES: list[dict[str, Any]] = [
-    {"name": "died", "kind": "binary", "role": "outcome"},
-    {"name": "ward", "kind": "categorical", "levels": ["icu", "home"], "role": "outcome"},
-    {
-        "name": "stay",
-        "kind": "ordered",
-        "unit": "days",
-        "edges": [3, 7.5],
-        "values": [1.5, 5, 10],
-        "points": 50,
-        "role": "outcome",
-    },
-    {
-        "name": "relapse",
-        "kind": "time",
-        "edges": [6, 12, 24, 36],
-        "event": "relapsed",
-        "role": "outcome",
-    },
-]
-
-
-def test_a_form_makes_outcomes_of_every_kind_and_shows_them_again() -> None:
-    body = {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "fkm",
-        "config": {"n_clusters": [2, 3]},
-        "outcomes_k": 3,
-        "features": [{"name": "age"}, {"name": "died", "kind": "binary"}, *OUTCOMES],
-        "sites": list(SITES),
-    }
-    form = form_of(body, None)
-    assert ([*map(len, form.rows.values())], form.notes) == ([2, 4], ())
-    form, definition = read_form(typed(form), None).checked(check)
-    assert (form.errors, form.general) == ({}, ())
-    assert definition is not None
-    wanted = freeze(SessionCreate.model_validate_json(json.dumps(body)), seed=1)
-    assert canonical(definition) == canonical(wanted)
-    # From the session, as somebody copies it.
-    again = form_of(inherit(definition, {"name": "heart"})[0], None)
-    assert canonical(check(again.json.encode())) == canonical(wanted)
-    recommended = read_form(typed(again, outcomes_k="recommended"), None)
-    assert recommended.body["outcomes_k"] == "recommended"
-
-
-def test_the_messages_about_an_outcome_stand_at_its_inputs() -> None:
-    form = new_form("fkm").add_row({"name": "age"})
-    form = form.add_row({"name": "stay", "kind": "ordered", "edges": "7, 3"}, table="/outcomes")
-    form = form.add_row({"name": "relapse", "kind": "time"}, table="/outcomes")
-    posted = typed(form, name="heart", purpose=PURPOSE, config__n_clusters="2, 3")
-    form, _ = read_form(posted, None).checked(check)
-    assert set(form.errors) == {
-        *("/outcomes/0/edges", "/outcomes/1/edges", "/outcomes/1/event"),
-    }
-    assert ("f-outcomes-1-event", "Outcome relapse") in [each[:2] for each in form.summary]
-    form = read_form([*posted, ("/outcomes_k", "4")], None)
-    form = form.remove_row(0, table="/outcomes").remove_row(1, table="/outcomes")
-    form = form.add_row({"name": "died", "kind": "binary"}, table="/outcomes")
-    assert set(form.checked(check)[0].errors) == {"/outcomes_k"}
-
-
-def test_rows_of_outcomes_are_removed_with_their_guess() -> None:
-    form = new_form("fkm").add_row({"name": "died", "kind": "binary"}, table="/outcomes")
-    guessed = {"/guess/outcomes/0": "12 %", "/guess/persons": "800"}
-    form = replace(form, texts={**form.texts, **guessed})
-    assert (form.guessed_shares, form.guessed_persons) == ({"died": 0.12}, 800)
-    assert "guess" not in form.json
-    form = form.remove_row(0, table="/outcomes").add_row(table="/outcomes")
-    assert (form.rows["/outcomes"], form.guessed_shares) == ((0,), {})
-    for text in ("", "many", "0", "150", "-3"):
-        assert replace(form, texts={"/guess/outcomes/0": text}).guessed_shares == {}
-        assert replace(form, texts={"/guess/persons": "-1"}).guessed_persons is None
-
-
-def test_a_study_gives_a_column_as_feature_and_as_outcome() -> None:
-    both = ({"name": "died", "kind": "binary"}, OUTCOMES[0])
-    body = {**STUDY.model_dump(mode="json"), "features": both}
-    study = StudyInfo.model_validate_json(json.dumps(body))
-    form = new_form(None, study)
-    assert form.taken == ("feature:died", "outcome:died")
-    assert "features" not in form.body
-    fewer = replace(form, taken=("feature:died",))
-    assert fewer.body["features"] == [{"name": "died", "kind": "binary"}]
-    shown = form_of({"features": [OUTCOMES[0]]}, study)
-    assert (shown.taken, shown.numbers("/outcomes")) == (("outcome:died",), ())

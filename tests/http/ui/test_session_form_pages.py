@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -102,6 +103,7 @@ def test_wrong_values_have_the_messages_of_the_api_and_are_not_lost(place: Place
     assert page.value("/config/n_clusters") == "many"
     assert page.value("/title") == HOSTILE
     assert page.value("/features/0/name") == "age"
+    assert '<details class="card" open>' in page.html, "what is wrong is not folded away"
     assert [text for name, text in page.fields if name == "/sites"] == list(SITES)
     assert "The session was not created." in "".join(page.texts)
     assert "<b onload" not in page.html
@@ -117,62 +119,69 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
     assert again.headers["Location"].endswith("/taken?notice=session-created-before")
 
 
-def test_a_check_while_typing_answers_with_parts_alone(place: Place) -> None:
-    empty = place.post(place.form().fields, f"{PAGE}/check")
+def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place) -> None:
+    empty = place.post(place.form().changed(("check", "1")))
     assert empty.messages == {}
-    assert "Still needed: name, purpose, number of clusters, features, sites." in "".join(
-        empty.texts
-    )
-    assert "<html" not in empty.html
+    needed = "Still needed: purpose, name, sites, columns, number of clusters, k."
+    assert needed in "".join(empty.texts)
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
-    part = place.post(sent, f"{PAGE}/check")
+    part = place.post(sent)
     assert part.messages == {"f-policy-min-sites": "it should be a whole number"}
-    assert "<b onload" not in part.html
-    assert 'id="options"' not in part.html, "inputs with the focus stay"
-    done = place.post(filled(place.form(), "typing", title=HOSTILE), f"{PAGE}/check")
-    assert "Complete" in "".join(done.texts)
-    assert "No number is about fewer than 5 of your persons." in "".join(done.texts)
+    done = place.post(filled(place.form(), "typing", patients="20"))
+    said = "".join(done.texts)
+    assert "Complete: the session can be created." in said
+    assert "No number is about fewer than 5 of your persons." in said
+    assert "K = 3 and p = 5 you need about 30 patients a site" in said
+    assert "20 are enough up to K = 2." in said
     assert len(set(done.ids)) == len(done.ids)
-    other = filled(place.form(), "typing")
-    other = [each for each in other if each[0] != "/algorithm"] + [("/algorithm", "kfed")]
-    changed = place.post(other, f"{PAGE}/check")
-    assert 'id="options" hx-swap-oob="true"' in changed.html
-    assert changed.value("shown_method") == "kfed"
+    other = filled(place.form(), "typing", ("/config/tol", "0.5"), algorithm="kfed")
+    changed = place.post(other)
+    assert changed.value("/config/refine") == ""
+    assert changed.value("/config/tol") == "0.5", "what was typed stays for another method"
 
 
-def test_outcomes_come_and_go_and_say_whether_they_are_worth_their_points(place: Place) -> None:
-    page = place.post(place.form().changed(("add_outcome", "1")))
-    died = {"outcomes__0__name": "died", "outcomes__0__kind": "binary"}
-    guess = {"guess__outcomes__0": "10", "guess__persons": "600"}
-    page = place.post(filled(page, "deaths", **died, **guess))
+def test_a_column_that_identifies_is_refused_in_the_form_and_rows_come_and_go(
+    place: Place,
+) -> None:
+    sent = filled(place.form(), "ids", ("create", "1"), features__7__name="Patient_ID")
+    page = place.post(sent, status=422)
+    assert page.messages["f-features-7-name"].startswith("it looks like identifiers, which no")
+    page = place.post(page.changed(("remove", "7")))
+    assert page.messages == {}
+    more = place.post(page.changed(("more", "1")))
+    rows = [sum(name.endswith("/levels") for name, _ in each.fields) for each in (page, more)]
+    assert rows[1] > rows[0]
+    place.post(more.changed(("create", "1")), status=303)
+
+
+def test_outcomes_say_whether_they_are_worth_their_points(place: Place) -> None:
+    died = {"features__3__name": "died", "features__3__role": "outcome"}
+    died |= {"features__3__kind": "binary", "features__3__guess": "10", "patients": "200"}
+    page = place.post(filled(place.form(), "deaths", **died))
     said = " ".join("".join(page.texts).split())
     assert "Worth asking?" in said
     assert "Together: 10 points of the allowance of each site (died 10)." in said
     # 600 persons in 3 clusters: 20 deaths in each are likely, and 44 are needed.
     assert "died: too few points." in said
     assert "47 points would be enough." in said
-    assert page.value("/guess/outcomes/0") == "10"
-    assert "guess" not in page.html.split("<code>{")[1].split("</code>")[0]
+    assert page.value("/features/3/guess") == "10"
     assert "died (outcome, yes/no, 10 points)" in said, "what each site will read"
-    sent = filled(page, "deaths", ("create", "1"), **died, **guess)
-    place.post(sent, status=303)
+    place.post(filled(page, "deaths", ("create", "1"), **died), status=303)
     shown = place.readers["ada"].open("/ui/sessions/deaths")
-    assert "died (outcome, yes/no, 10 points)" in shown
     assert "The session asks 10 points of the allowance of each site (died 10)." in shown
     again = place.form("?from=deaths")
-    assert (again.value("/outcomes/0/name"), again.value("/outcomes/0/kind")) == ("died", "binary")
-    page = place.post(page.changed(("remove_outcome:0", "1")))
-    assert not [name for name, _ in page.fields if "outcomes/" in name]
+    names = [again.value(f"/features/1/{name}") for name in ("name", "role", "kind")]
+    assert names == ["died", "outcome", "binary"]
 
 
 def test_every_input_has_its_label_and_ids_are_unique(place: Place) -> None:
-    page = place.post(place.form("?method=kfed").changed(("add_outcome", "1")))
+    page = place.post(filled(place.form("?method=kfed"), "labels"))
     assert len(set(page.ids)) == len(page.ids)
+    columns = re.findall(r'id="(f-features-[^"]*)"[^>]*aria-labelledby="(c-\w+) ', page.html)
+    assert {heading for _, heading in columns} <= {*page.ids}
+    named = {*page.labelled, *dict(columns), "f-features", "f-sites"}
     inputs = [each for each in page.ids if each.startswith("f-") and each[-5:] not in _PARTS]
-    lacking = {each for each in inputs if each not in page.labelled}
-    groups = {"f-config", "f-features", "f-features-0", "f-policy", "f-sites"}
-    groups |= {"f-outcomes", "f-outcomes-0"}
-    assert lacking == groups, "sections and groups have a heading"
+    assert [each for each in inputs if each not in named] == []
 
 
 _PARTS = ("-help", "wrong", "words")
@@ -190,10 +199,16 @@ def test_a_session_is_copied_and_downloaded(place: Place) -> None:
     file = reader.post(f"{PAGE}/file", [e for e in copied.changed(name="again") if e[0] != "csrf"])
     assert file.headers["Content-Disposition"] == 'attachment; filename="again.json"'
     assert json.loads(file.text)["config"] == {"n_clusters": 3, "refine": 2}
-    page = place.post([("definition_json", file.text), ("load_json", "1")])
+    page = place.post([("definition", file.text), ("load", "1")])
     assert page.value("/config/refine") == "2"
-    page = place.post([("definition_json", "[1]"), ("load_json", "1"), ("/name", "kept")])
+    page = place.post([("definition", "[1]"), ("load", "1"), ("/name", "kept")])
     assert page.value("/name") == "kept"
+    # What a form cannot say, JSON can.
+    body = {**json.loads(file.text), "purpose": PURPOSE, "features": [{"name": "id"}]}
+    as_it_is = [("definition", json.dumps({**body, "tilte": ""})), ("create_json", "1")]
+    refused = place.post(as_it_is, status=422)
+    assert "Not taken over: tilte." in "".join(refused.texts)
+    place.post([("definition", json.dumps(body)), ("create_json", "1")], status=303)
 
 
 def test_a_study_fixes_its_sites_and_gives_its_features(place: Place) -> None:
@@ -207,7 +222,8 @@ def test_a_study_fixes_its_sites_and_gives_its_features(place: Place) -> None:
     made = place.api.request("POST", "/v1/studies", "ada", json=study)
     assert made.status_code == 201, made.text
     page = place.form("?study=hearts")
-    assert page.value("/config/n_clusters") == "5"
+    assert (page.value("/config/n_clusters"), "Default: 5." in page.html) == ("", True)
+    assert page.value("/features/1/name") == "age"
     assert not [name for name, _ in page.fields if name == "/sites"]
     sent = page.changed(("create", "1"), name="of-study", config__n_clusters="4")
     place.post(sent, status=303)
@@ -231,4 +247,4 @@ def test_a_study_fixes_its_sites_and_gives_its_features(place: Place) -> None:
     ],
 )
 def test_no_pasted_text_is_an_error(place: Place, text: str) -> None:
-    place.post([("definition_json", text), ("load_json", "1")])
+    place.post([("definition", text), ("load", "1")])

@@ -87,21 +87,107 @@ function copies(root) {
   }
 }
 
-// Of a pasted table only the line with the names stays: rows must not leave the browser.
-function firstLine(event) {
-  if (!event.target.matches("textarea[data-first-line]")) return;
-  const [first, ...rest] = event.target.value.trimStart().split("\n");
-  if (rest.length > 0) event.target.value = first;
-}
-
-// An input is invalid as long as there is a message about it.
-function markWrong() {
+// A check while typing comes back as the page: what it says of an input is put there.
+function markWrong(event) {
+  const page = new DOMParser().parseFromString(event.detail.xhr?.responseText ?? "", "text/html");
   for (const message of document.querySelectorAll("[data-wrong]")) {
+    message.textContent = page.getElementById(message.id)?.textContent ?? "";
     const input = document.getElementById(message.dataset.wrong);
-    if (input === null || !input.matches("input, select, textarea")) continue;
-    if (message.textContent.trim() === "") input.removeAttribute("aria-invalid");
+    if (!input?.matches("input, select, textarea")) continue;
+    if (message.textContent === "") input.removeAttribute("aria-invalid");
     else input.setAttribute("aria-invalid", "true");
   }
+}
+
+// The table of columns: what is pasted, or the first line of a file, is read here and fills rows.
+const columns = document.getElementById("columns");
+const ORDER = ["name", "role", "kind", "unit", "lower", "upper", "transform", "levels"];
+const WORDS = {
+  role: { feature: /^feat|^input/i, outcome: /^out|^target/i },
+  kind: {
+    numeric: /^num|^int|^float|^real|^contin/i, binary: /^bin|^bool|^yes/i,
+    categorical: /^cat|^nominal|^factor/i, ordered: /^ord/i, time: /^time|^surv/i,
+  },
+  heading: {
+    name: /^(column|name|variable|feature)s?$/i, role: /^role$/i, kind: /^(kind|type)$/i,
+    unit: /^units?$/i, lower: /^(lower|min)/i, upper: /^(upper|max)/i, transform: /^transform/i,
+    levels: /^(levels|codes)$/i, edges: /^edges$/i, event: /^event$/i, points: /^points$/i,
+  },
+};
+
+function known(text, of) {
+  return Object.entries(WORDS[of] ?? {}).find(([, words]) => words.test(text))?.[0];
+}
+
+function rowAfter(row) {
+  if (row.nextElementSibling === null) {
+    const number = Number(row.id.slice(4));
+    const html = row.outerHTML.replace(/(features[-/]|row-|value=")\d+/g, `$1${number + 1}`);
+    row.insertAdjacentHTML("afterend", html);
+    const inputs = row.nextElementSibling.querySelectorAll("input, select");
+    for (const input of inputs) input.value = "";
+  }
+  return row.nextElementSibling;
+}
+
+function fillRows(row, first, lines) {
+  const isNumber = (text) => /^[-+]?\d[\d.,]*$/.test(text ?? "");
+  let order = lines[0].map((text) => known(text, "heading"));
+  let rows = lines.slice(1);
+  if (!order.includes("name") || rows.length === 0) {
+    const kinds = lines.some(([, text]) => known(text ?? "", "kind"));
+    const roles = lines.some(([, text]) => known(text ?? "", "role"));
+    const names = lines.length === 1 && first === "name" && !kinds && !roles;
+    rows = names ? lines[0].map((name) => [name]) : lines;
+    order = ORDER.slice(ORDER.indexOf(first)).filter((each) => each !== "role" || roles || !kinds);
+  }
+  const name = order.indexOf("name");
+  const word = order.findIndex((each) => each === "role" || each === "kind");
+  const refused = rows.some((cells) => isNumber(cells[name]) || isNumber(cells[word]));
+  document.getElementById("pasted").textContent = refused
+    ? "These look like values of patients. Nothing was taken: paste a row for each column." : "";
+  if (refused) return;
+  for (const cells of rows) {
+    order.forEach((column, place) => {
+      const input = row.querySelector(`[name$="/${column}"]`);
+      const text = (cells[place] ?? "").trim();
+      if (input === null || text === "") return;
+      const word = known(text, column) ?? text;
+      const option = [...(input.options ?? [])].find((each) => each.text === word);
+      // A word that no choice has stays: its message says what it may be.
+      if (option !== undefined) option.selected = true;
+      else if (input.options !== undefined) input.add(new Option(word, word, true, true));
+      else input.value = word;
+    });
+    row = rowAfter(row);
+  }
+  htmx.trigger(columns.closest("form"), "change");
+}
+
+function pasteRows(event) {
+  const text = event.clipboardData.getData("text/plain").replace(/\r?\n$/, "");
+  if (!/[\t\n]/.test(text)) return;
+  event.preventDefault();
+  const lines = text.split(/\r?\n/).filter((line) => line.trim()).map((line) => line.split("\t"));
+  const column = event.target.name.split("/").pop();
+  fillRows(event.target.closest("tbody"), ORDER.includes(column) ? column : "name", lines);
+}
+
+async function readHeader(event) {
+  const [file] = event.target.files;
+  const text = await file.slice(0, 65_536).text();
+  const [line] = text.replace(/^\ufeff/, "").trimStart().split(/\r?\n/);
+  const separator = ["\t", ";", ","].find((each) => line.includes(each)) ?? "\n";
+  const names = line.split(separator).map((name) => [name.replace(/^\s*"|"\s*$/g, "")]);
+  const empty = [...columns.tBodies].find((row) => row.querySelector("input").value === "");
+  fillRows(empty ?? rowAfter(columns.tBodies[columns.tBodies.length - 1]), "name", names);
+}
+
+if (columns !== null) {
+  for (const element of document.querySelectorAll("#f-features .scripted")) element.hidden = false;
+  columns.addEventListener("paste", pasteRows);
+  columns.addEventListener("input", (event) => rowAfter(event.target.closest("tbody")));
+  document.getElementById("header").addEventListener("change", readHeader);
 }
 
 function prepare(root) {
@@ -244,7 +330,6 @@ document.addEventListener("DOMContentLoaded", follow);
 
 prepare(document);
 document.addEventListener("htmx:afterSettle", markWrong);
-document.addEventListener("input", firstLine, true);
 document.addEventListener("htmx:load", (event) => prepare(event.target));
 document.addEventListener("htmx:sendError", sayFailure);
 document.addEventListener("htmx:responseError", (event) => {

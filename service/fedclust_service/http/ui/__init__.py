@@ -24,7 +24,6 @@ from fedclust_service.http.ui import (
     session_form_pages,
     session_pages,
     steward_pages,
-    study_form_pages,
     study_pages,
 )
 from fedclust_service.http.ui.errors import show_failure, show_http_error, show_refusal
@@ -41,7 +40,6 @@ _PAGES = (
     session_form_pages,
     session_pages,
     steward_pages,
-    study_form_pages,
     study_pages,
 )
 

@@ -1,343 +1,259 @@
-"""Form fields from a JSON Schema, such as that of a method's options."""
+"""A form's fields: from the JSON Schema of a model, and between texts and JSON.
+
+A field is named by the JSON pointer of its value in the definition, such as
+``/config/n_clusters``, so every message of the API about a definition finds its input. Text that
+is no number where a number belongs stays text: the API's own check refuses it.
+"""
 
 from __future__ import annotations
 
-import inspect
+import functools
+import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from pydantic import BaseModel, RootModel, ValidationError
+from pydantic import BaseModel
 
-from fedclust.methods.common.options import variant_models
-from fedclust_service.http.ui.form_field import (
-    UNSET,
-    FormField,
-    Kind,
-    plain_text,
-    pointer_part,
-    with_defaults,
-)
-
-__all__ = ["attribute_help", "model_field", "model_help", "options_field", "schema_field"]
+from fedclust.errors import UsageError
+from fedclust.json_text import read_json
+from fedclust.methods.common.options import select_variant_model, variant_models
+from fedclust.schema.field_texts import model_help
+from fedclust.schema.method import AnyMethod
 
 Schema: TypeAlias = Mapping[str, Any]
+#: Marks a default that is not there; None is JSON's null.
+UNSET: Final[Any] = object()
 #: A text that may be longer than this gets several lines.
 _LONG_TEXT = 500
-#: Deeper objects are written as JSON; a model may contain itself.
-_DEEPEST = 8
-_SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
-_ENTRY = re.compile(r"^(\w+(?:, \w+)*) *(?::.*)?\n?((?:(?: +\S.*)?(?:\n|$))*)", re.MULTILINE)
+_RANGE = re.compile(r"([0-9]{1,5}) ?(?:-|–|to) ?([0-9]{1,5})")
+#: No list that somebody writes as a range is longer; the program refuses less.
+_LONGEST_RANGE = 100
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 _LABELS = {
-    "n_clusters": "Number of clusters",
+    "n_clusters": "Number of clusters, K",
     "n_init": "Restarts",
     "tol": "Tolerance",
     "min_sites": "Fewest sites",
     "round_timeout_s": "Time limit of a round, seconds",
     "fail_after_s": "Fail when overdue for, seconds",
     "max_rounds": "Most rounds of the method",
-    "min_group_size": "Least group size",
+    "min_group_size": "Least group size, p",
     "missing": "Missing values",
-    "approval": "Approval",
     "expires": "Joining ends (UTC)",
-    "start": "Start",
+    "outcomes_k": "Count outcomes at K",
 }
 
 
-# --- from a schema --------------------------------------------------------------------------------
-
-
-def options_field(options: type[BaseModel]) -> FormField:
-    """Return the field of a method's options, ``/config``: a group, or a choice of variants."""
-    models = variant_models(options)  # type: ignore[arg-type]
-    inherited = [model_help(model) for model in models]
-    field = schema_field(options.model_json_schema(), "/config", "Options", inherited)
-    if field.chooser is None:
-        return field
-    # Whether a definition may leave the variant out is not in the schema.
-    try:
-        options.model_validate({})
-    except ValidationError as error:
-        if any(each["type"] == "union_tag_not_found" for each in error.errors()):
-            return field
-    chooser = replace(field.chooser, required=False, default=field.chooser.choices[0])
-    return replace(field, chooser=chooser)
-
-
-def model_field(model: type[BaseModel], pointer: str, label: str) -> FormField:
-    """Return the group of a model's fields."""
-    return schema_field(model.model_json_schema(), pointer, label, [model_help(model)])
-
-
-def model_help(model: type[BaseModel], *, code: str = "") -> dict[str, str]:
-    """Return what a model and its bases say about fields; a schema has only the model's text.
-
-    ``code`` is put around what the docstrings mark as code.
-    """
-    found: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        if each not in (BaseModel, RootModel, object):
-            found |= attribute_help(each.__doc__ or "", code=code)
-    return found
-
-
-def attribute_help(doc: str, *, code: str = "") -> dict[str, str]:
-    """Return the text about each attribute in a docstring in numpy's format."""
-    parts = _SECTION.split(inspect.cleandoc(doc))
-    found: dict[str, str] = {}
-    for title, body in zip(parts[1::2], parts[2::2], strict=True):
-        if title not in ("Attributes", "Parameters"):
-            continue
-        for names, text in _ENTRY.findall(body):
-            plain = re.sub(r":\w+:`([^`]*)`|``([^`]*)``|`([^`]*)`", rf"{code}\1\2\3{code}", text)
-            for name in names.split(", "):
-                found[name] = " ".join(plain.split())
-    return {name: text for name, text in found.items() if text}
-
-
-def schema_field(
-    schema: Schema,
-    pointer: str,
-    label: str,
-    inherited: Sequence[Mapping[str, str]] = (),
-) -> FormField:
-    """Return the field of a JSON Schema, with the fields below it.
-
-    Parameters
-    ----------
-    schema : mapping
-        With its own ``$defs``.
-    pointer, label : str
-    inherited : sequence of mapping
-        Help for the fields by name, for an object, or for each variant of it.
-    """
-    return _SchemaReader(schema.get("$defs", {})).field(schema, pointer, label, inherited=inherited)
-
-
 @dataclass(frozen=True)
-class _SchemaReader:
-    """Reads one schema with these definitions."""
+class FormField:
+    """One input of a form.
 
-    defs: Schema
+    Attributes
+    ----------
+    pointer : str
+        Of the value in the definition, and the name of the input.
+    kind : str
+        ``integer``, ``number``; ``numbers``, a list, or one number where ``single``; ``mixed``, a
+        number or one of ``choices``; ``choice``; ``text``, ``long_text``, ``time``; ``words``,
+        texts with commas between them; ``json``, what no other kind covers.
+    default : object
+        The JSON value that counts if the input is empty; UNSET for none.
+    nullable : bool
+        Whether the value may be null, which is typed as such where the default is another.
+    """
 
-    def resolve(self, schema: Any) -> Schema:
-        """Return what a schema refers to, with what it adds."""
-        found = schema if isinstance(schema, Mapping) else {}
-        for _ in range(20):  # a reference may lead to another one
-            reference = found.get("$ref")
-            if not isinstance(reference, str):
-                break
-            target = self.defs.get(reference.rpartition("/")[2])
-            if not isinstance(target, Mapping):
-                return {}
-            found = {**target, **{key: each for key, each in found.items() if key != "$ref"}}
-        whole = found.get("allOf")
-        if isinstance(whole, list) and len(whole) == 1:
-            rest = {key: each for key, each in found.items() if key != "allOf"}
-            return {**self.resolve(whole[0]), **rest}
-        return found
+    pointer: str
+    label: str
+    kind: str
+    help: str = ""
+    required: bool = False
+    nullable: bool = False
+    default: Any = UNSET
+    whole: bool = False
+    single: bool = False
+    limits: str = ""
+    choices: tuple[Any, ...] = ()
+    examples: tuple[Any, ...] = ()
 
-    def field(
-        self,
-        schema: Any,
-        pointer: str,
-        label: str,
-        *,
-        help_text: str = "",
-        required: bool = False,
-        inherited: Sequence[Mapping[str, str]] = (),
-    ) -> FormField:
-        """Return the field of a schema at a pointer."""
-        schema = self.resolve(schema) if pointer.count("/") <= _DEEPEST else {}
-        options = [self.resolve(each) for each in _alternatives(schema, self.resolve)]
-        nullable = any(_is_null(each) for each in options)
-        options = [each for each in options if not _is_null(each)]
-        base = FormField(
-            pointer,
-            label,
-            "json",
-            help=help_text,
-            required=required,
-            nullable=nullable,
-            default=schema.get("default", UNSET),
-            examples=tuple(schema.get("examples", ())),
-        )
-        if len(options) == 1 and not nullable and _properties(options[0]) is not None:
-            return self.group(base, options[0], next(iter(inherited), {}))
-        discriminator = schema.get("discriminator")
-        if isinstance(discriminator, Mapping) and not nullable:
-            found = self.variant(base, str(discriminator.get("propertyName")), options, inherited)
-            if found is not None:
-                return found
-        return _leaf(base, options, [self.resolve(each.get("items", {})) for each in options])
+    @property
+    def id(self) -> str:
+        """The id of the input on the page: letters, digits and hyphens."""
+        return input_id(self.pointer)
 
-    def group(self, base: FormField, schema: Schema, inherited: Mapping[str, str]) -> FormField:
-        """Return the group of an object's properties, with the defaults of the object."""
-        given = base.default if isinstance(base.default, Mapping) else {}
-        fields = tuple(
-            replace(with_defaults(each, given[each.name]), explicit=True)
-            if each.name in given and given[each.name] != each.default
-            else each
-            for each in self.properties(base.pointer, schema, inherited)
-        )
-        return replace(base, kind="group", fields=fields)
+    @property
+    def name(self) -> str:
+        """The name of the field in its object."""
+        return self.pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
 
-    def properties(
-        self, pointer: str, schema: Schema, inherited: Mapping[str, str], but: str = ""
-    ) -> tuple[FormField, ...]:
-        """Return a field for each property of an object; ``but`` is left out."""
-        own = attribute_help(str(schema.get("description", "")))
-        needed = schema.get("required", ())
-        fields = []
-        for name, each in (_properties(schema) or {}).items():
-            if name == but:
-                continue
-            resolved = each if isinstance(each, Mapping) else {}
-            help_text = resolved.get("description") or own.get(name) or inherited.get(name, "")
-            fields.append(
-                self.field(
-                    each,
-                    f"{pointer}/{pointer_part(name)}",
-                    _label(name),
-                    # In Python a value that is left open is None; here it is an empty input.
-                    help_text=re.sub(r"\bNone:", "Empty:", str(help_text)),
-                    required=name in needed,
-                )
-            )
-        return tuple(fields)
+    @property
+    def default_text(self) -> str:
+        """The default as an input would show it."""
+        return "" if self.default in (UNSET, None) else self.text(self.default)
 
-    def variant(
-        self,
-        base: FormField,
-        by: str,
-        options: Sequence[Schema],
-        inherited: Sequence[Mapping[str, str]],
-    ) -> FormField | None:
-        """Return the choice of a union's variants; None if they are no objects with a constant."""
-        names, variants = [], []
-        for place, each in enumerate(options):
-            tag = self.resolve((_properties(each) or {}).get(by, {}))
-            if "const" not in tag:
-                return None
-            known = inherited[place] if place < len(inherited) else {}
-            names.append(tag["const"])
-            variants.append(self.properties(base.pointer, each, known, but=by))
-        default = base.default.get(by, UNSET) if isinstance(base.default, Mapping) else UNSET
-        chooser = FormField(
-            f"{base.pointer}/{pointer_part(by)}",
-            _label(by),
-            "choice",
-            help=_summaries(names, options),
-            required=default is UNSET,
-            default=default,
-            choices=tuple(names),
-        )
-        return replace(base, kind="variant", chooser=chooser, variants=tuple(variants))
+    @property
+    def choice_texts(self) -> tuple[str, ...]:
+        """The choices as an input shows them."""
+        return tuple(map(plain_text, self.choices))
+
+    def text(self, value: Any) -> str:
+        """Return what the input shows for a JSON value."""
+        if value is None:
+            return "null"
+        if self.kind in ("numbers", "words") and isinstance(value, list | tuple):
+            words = [plain_text(each) for each in value]
+            joined = ", ".join(words)
+            return joined if [each.strip() for each in joined.split(",")] == words else _json(value)
+        if self.kind == "time":
+            # What an input of a date and time takes: the zone is UTC.
+            return re.sub(r"(\.0+)?(Z|\+00:00)$", "", plain_text(value))
+        return _json(value) if self.kind == "json" else plain_text(value)
+
+    def value(self, text: str) -> Any:
+        """Return the JSON value of a text that is not empty; the text itself where it has none."""
+        if self.kind in ("text", "long_text"):
+            return " ".join(filter(None, map(str.strip, re.split(r"[\r\n]", text))))
+        if text in self.choice_texts:
+            return self.choices[self.choice_texts.index(text)]
+        if text == "null" and self.nullable:
+            return None
+        if self.kind == "json" or (self.kind == "words" and text.startswith("[")):
+            try:
+                return read_json(text, "the field")
+            except UsageError:
+                return text
+        if self.kind == "words":
+            return [word.strip() for word in text.split(",") if word.strip()]
+        if self.kind == "numbers":
+            if self.whole and (ranged := _RANGE.fullmatch(text)):
+                low, high = map(int, ranged.groups())
+                return list(range(low, min(high, low + _LONGEST_RANGE) + 1)) or text
+            parts = [_number(part) for part in re.split(r"[\s,;]+", text.strip("[], ")) if part]
+            return parts[0] if self.single and len(parts) == 1 else parts
+        if self.kind == "time":
+            return text if re.search(r"(Z|[+-]\d\d:?\d\d)$", text, re.IGNORECASE) else f"{text}Z"
+        return text if self.kind == "choice" else _number(text)
 
 
-def _leaf(
-    base: FormField,
-    options: Sequence[Schema],
-    items: Sequence[Schema],
-) -> FormField:
-    """Return the field of a value that has no fields itself; ``items`` are those of arrays."""
-    types = [str(each.get("type")) for each in options]
-    words = [_constants(each) for each in options]
-    numeric = {"integer", "number"}
-    if options and all(each is not None for each in words):
-        choices = [value for each in words for value in each or () if value is not None]
-        null = base.nullable or any(None in (each or ()) for each in words)
-        return replace(base, kind="choice", choices=tuple(choices), nullable=null)
-    if types == ["boolean"]:
-        return replace(base, kind="choice" if base.nullable else "checkbox", choices=(True, False))
-    numbers = [each for each, kind in zip(options, types, strict=True) if kind in numeric]
-    arrays = [
-        each
-        for each, kind, item in zip(options, types, items, strict=True)
-        if kind == "array" and item.get("type") in numeric and _constants(item) is None
-    ]
-    rest = [each for each in words if each is not None]
-    kinds = {each.get("type") for each in (*numbers, *(items if arrays else ()))} & numeric
-    whole = kinds == {"integer"}
-    bounded = _with_limits(base, [*numbers, *(items if arrays else ())])
-    if numbers and len(numbers) == len(options):
-        return replace(bounded, kind="integer" if whole else "number", whole=whole)
-    if arrays and len(arrays) + len(numbers) == len(options):
-        wanted = "One number, or several: 2, 3, 5" if numbers else "Several numbers: 2, 3, 5"
-        wanted += " or 2-5." if whole else "."
-        return replace(bounded, kind="numbers", whole=whole, single=bool(numbers), hint=wanted)
-    if numbers and len(numbers) + len(rest) == len(options):
-        choices = [value for each in rest for value in each]
-        return replace(bounded, kind="mixed", whole=whole, choices=tuple(choices))
-    if len(options) == 1 and types == ["array"] and items[0].get("type") == "string":
-        return replace(base, kind="words")
-    if len(options) == 1 and types == ["string"]:
-        longest = options[0].get("maxLength")
-        kind: Kind = "long_text" if isinstance(longest, int) and longest >= _LONG_TEXT else "text"
-        if options[0].get("format") == "date-time":
-            kind = "time"
-        return replace(base, kind=kind, max_length=longest)
-    return base
+@functools.lru_cache(maxsize=256)
+def fields_of(model: type[BaseModel], at: str = "") -> tuple[FormField, ...]:
+    """Return a field for each field of a model, whose object is at the pointer ``at``."""
+    whole, texts = model.model_json_schema(), model_help(model)
+    defs: Schema = whole.get("$defs", {})
+    schema = _resolved(whole, defs)
+    found = []
+    for name, each in schema.get("properties", {}).items():
+        label = _LABELS.get(name) or name.replace("_", " ").strip().capitalize()
+        # In Python a value that is left open is None; here it is an empty input.
+        help_text = re.sub(r"\bNone:", "Empty:", each.get("description") or texts.get(name, ""))
+        pointer = f"{at}/{name.replace('~', '~0').replace('/', '~1')}"
+        base = FormField(pointer, label, "json", help_text, name in schema.get("required", ()))
+        found.append(_field(_resolved(each, defs), defs, base))
+    return tuple(found)
 
 
-def _alternatives(schema: Schema, resolve: Callable[[Any], Schema]) -> Iterator[Schema]:
+def option_fields(method: AnyMethod, config: Mapping[str, Any]) -> tuple[FormField, ...]:
+    """Return the fields of a method's options, of the variant that ``config`` names."""
+    models = variant_models(method.options)
+    fields = fields_of(select_variant_model(method.options, config), "/config")
+    if len(models) == 1:
+        return fields
+    by = method.options.model_fields["root"].discriminator
+    of_each = [each for model in models for each in fields_of(model, "/config") if each.name == by]
+    names = tuple(name for each in of_each for name in each.choices)
+    lines = ((model.__doc__ or "").partition("\n")[0] for model in models)
+    about = " ".join(f"{name}: {line}" for name, line in zip(names, lines, strict=True))
+    chooser = replace(of_each[0], choices=names, default=names[0], help=about, required=False)
+    return (chooser, *(each for each in fields if each.name != by))
+
+
+def _resolved(schema: Any, defs: Schema) -> Schema:
+    """Return what a schema refers to, with what it adds."""
+    found = schema if isinstance(schema, Mapping) else {}
+    for _ in range(20):  # a reference may lead to another one
+        if "$ref" not in found:
+            return found
+        target = defs.get(str(found["$ref"]).rpartition("/")[2], {})
+        found = {**target, **{key: each for key, each in found.items() if key != "$ref"}}
+    return {}
+
+
+def _alternatives(schema: Schema, defs: Schema) -> Iterator[Schema]:
     """Yield the members of a union, and of unions in it."""
-    for key in ("anyOf", "oneOf"):
-        members = schema.get(key)
-        if isinstance(members, list):
-            for each in members:
-                found = resolve(each)
-                if found is not schema:
-                    yield from _alternatives(found, resolve)
-            return
-    yield schema
+    members = schema.get("anyOf") or schema.get("oneOf")
+    if not members:
+        yield schema
+    for each in members or ():
+        yield from _alternatives(_resolved(each, defs), defs)
 
 
-def _is_null(schema: Schema) -> bool:
-    return schema.get("type") == "null"
-
-
-def _properties(schema: Schema) -> Schema | None:
-    found = schema.get("properties")
-    return found if schema.get("type") == "object" and isinstance(found, Mapping) else None
-
-
-def _constants(schema: Schema) -> tuple[Any, ...] | None:
-    """Return the values of a schema that lists them."""
-    if "const" in schema:
-        return (schema["const"],)
-    found = schema.get("enum")
-    return tuple(found) if isinstance(found, list) else None
-
-
-def _with_limits(base: FormField, numbers: Iterable[Schema]) -> FormField:
-    """Return a field with the bounds of its first number."""
-    schema = next(iter(each for each in numbers if each), {})
-    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
-    most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
-    texts = [
-        *([f"from {plain_text(least)}"] if least is not None else []),
-        *([f"above {plain_text(above)}"] if above is not None else []),
-        *([f"to {plain_text(most)}"] if most is not None else []),
-        *([f"below {plain_text(below)}"] if below is not None else []),
-    ]
-    return replace(
+def _field(schema: Schema, defs: Schema, base: FormField) -> FormField:
+    """Return ``base`` as the field of a schema: of what kind, and within which limits."""
+    found = list(_alternatives(schema, defs))
+    options = [each for each in found if each.get("type") != "null"]
+    listed = [[e["const"]] if "const" in e else e.get("enum", []) for e in options]
+    words = tuple(word for each in listed for word in each if word is not None)
+    plain = [each for each, said in zip(options, listed, strict=True) if not said]
+    numeric = {"integer", "number"}
+    numbers = [each for each in plain if each.get("type") in numeric]
+    items = [_resolved(each.get("items"), defs) for each in plain]
+    lists = [each for each in items if each.get("type") in numeric and "enum" not in each]
+    types = [each.get("type") for each in plain]
+    base = replace(
         base,
-        minimum=above if least is None else least,
-        maximum=below if most is None else most,
-        limits=" ".join(texts) if most is not None else ", ".join(texts),
+        nullable=len(options) < len(found) or any(None in each for each in listed),
+        default=schema.get("default", UNSET),
+        examples=tuple(schema.get("examples", ())),
+        whole={each.get("type") for each in (*numbers, *lists)} == {"integer"},
+        limits=_limits(next(iter([*numbers, *lists]), {})),
+        single=bool(numbers and lists),
+        choices=(True, False) if types == ["boolean"] else words,
     )
+    if base.choices and not numbers and types in ([], ["boolean"]):
+        return replace(base, kind="choice")
+    if plain and len(numbers) == len(plain):
+        return replace(base, kind="mixed" if words else "integer" if base.whole else "number")
+    if lists and not words and len(numbers) + len(lists) == len(plain):
+        return replace(base, kind="numbers")
+    if types == ["array"] and items[0].get("type") == "string":
+        return replace(base, kind="words")
+    if types == ["string"] and not words:
+        long = plain[0].get("maxLength", 0) >= _LONG_TEXT
+        time = plain[0].get("format") == "date-time"
+        return replace(base, kind="time" if time else "long_text" if long else "text")
+    return replace(base, kind="json", choices=())
 
 
-def _summaries(names: Sequence[Any], options: Sequence[Schema]) -> str:
-    """Return the first line of each variant's description."""
-    lines = (str(each.get("description", "")).partition("\n")[0] for each in options)
-    return " ".join(
-        f"{plain_text(name)}: {line}" for name, line in zip(names, lines, strict=True) if line
-    )
+def _limits(schema: Schema) -> str:
+    """Return the bounds of a number in words."""
+    words = {"minimum": "from", "exclusiveMinimum": "above"}
+    words |= {"maximum": "to", "exclusiveMaximum": "below"}
+    texts = [f"{word} {plain_text(schema[name])}" for name, word in words.items() if name in schema]
+    return " ".join(texts) if "maximum" in schema else ", ".join(texts)
 
 
-def _label(name: str) -> str:
-    plain = name.replace("_", " ").strip()
-    return _LABELS.get(name) or plain[:1].upper() + plain[1:]
+def input_id(pointer: str) -> str:
+    """Return the id of an input on the page."""
+    return "f" + re.sub(r"[^A-Za-z0-9]+", "-", pointer)
+
+
+def plain_text(value: Any) -> str:
+    """Return a scalar as people write it, anything else as JSON."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _number(text: str) -> Any:
+    """Return the number that a text is, or the text."""
+    text = text.replace("\N{MINUS SIGN}", "-")
+    if re.fullmatch(r"[+-]?[0-9]{1,400}", text):
+        return int(text)
+    found = float(text) if _NUMBER.fullmatch(text) else math.inf
+    return found if math.isfinite(found) else text

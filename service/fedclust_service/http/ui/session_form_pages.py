@@ -1,8 +1,9 @@
-"""The page with the form that creates a session, and its check while somebody types."""
+"""The pages with the form that defines a session, or a study."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from fedclust.json_text import read_json
 from fedclust.methods.registry import METHODS
 from fedclust.result.session_terms import SessionTerms
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
-from fedclust.study import SessionRequest, StudyInfo
+from fedclust.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import Definition, PrincipalInfo, SessionCreate
 from fedclust.wire.submissions import JSON
@@ -23,75 +24,100 @@ from fedclust_service.domain.access import Role, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
-from fedclust_service.http.ui.form_field import SHOWN
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.rendering import attachment
-from fedclust_service.http.ui.session_form import GUESSED_PERSONS, SessionForm
-from fedclust_service.http.ui.session_form_sources import (
-    after_button,
-    form_of,
-    new_form,
-    read_form,
+from fedclust_service.http.ui.session_form import (
+    COLUMNS,
+    MORE,
+    MOST_ROWS,
+    PATIENTS,
+    SessionForm,
+    row_fields,
 )
+from fedclust_service.http.ui.study_pages import points_of_study
 from fedclust_service.orchestration import principals, sessions, studies
 from fedclust_service.orchestration.paging import MAX_PAGE
 
-_PATH: Final = "/new-session"
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
 _NOT_YET: Final = frozenset({"seed", "definition"})
 #: Refusals that no change of the form can lift.
-FINAL: Final = frozenset({401, 403, 404})
+_FINAL: Final = frozenset({401, 403, 404})
+#: Empty rows below those that are filled in.
+_SPARE_ROWS: Final = 3
 
 
-def _open(page: PageRequest) -> Response:
-    """Show an empty form, or one filled from another session or a study."""
-    require(page.actor, "session.create")
-    other, study = page.query("from"), _study(page, page.query("study"))
+def _open(kind: str, page: PageRequest) -> Response:
+    """Show an empty form, or one filled from another session, a study, or with a method."""
+    require(page.actor, f"{kind}.create")
+    study, other, method = (page.query(each) for each in ("study", "from", "method"))
+    form = SessionForm(kind, _study(page, study))
+    changes = {"algorithm": method} if method in METHODS else {}
     if other is None:
-        return _show(page, new_form(page.query("method"), study))
+        return _show(page, form.filled(changes))
     definition = sessions.get_session(page.co, page.actor, other).definition
-    return _show(page, _copied(page, definition, study))
-
-
-def _copied(page: PageRequest, definition: Definition, study: StudyInfo | None) -> SessionForm:
-    """Return the form of a session like another one, as ``session create --from`` copies it."""
-    changes = {} if page.query("method") is None else {"algorithm": page.query("method")}
-    if study is not None:
-        changes["study"] = study.name
-    body, dropped = inherit(definition, changes)
-    known = study or _study(page, definition.study)
-    form = form_of({name: value for name, value in body.items() if name != "name"}, known)
+    form = replace(form, study=form.study or _study(page, definition.study))
+    body, dropped = inherit(definition, {**changes, **({"study": study} if study else {})})
+    form = form.filled({name: value for name, value in body.items() if name != "name"})
     notes = [f"Copied from {definition.name}. The new session needs its own name."]
     notes += [f"{dropped_text(definition, dropped)}."] if dropped else []
-    return replace(form, notes=(*notes, *form.notes))
+    return _show(page, replace(form, notes=(*notes, *form.notes)))
 
 
-def _act(page: PageRequest) -> Response:
-    """Create the session, or show the form again, changed as the pressed button says."""
-    require(page.actor, "session.create")
-    form, pressed = _read(page), page.form
-    changed = after_button(form, pressed)
-    if changed is not None:
-        return _show(page, changed)
-    if "load_json" in pressed:
-        return _show(page, _pasted(page, form, pressed.get("definition_json", "")))
-    if "create" not in pressed:
-        return _show(page, form.checked(_check(page))[0])
+def _act(kind: str, page: PageRequest) -> Response:
+    """Create what the form defines, or show the form again, changed as the pressed button says."""
+    require(page.actor, f"{kind}.create")
+    form, pressed = _read(kind, page), page.form
+    body, pasted = form.json, pressed.get("definition", "")
+    if "load" in pressed or "create_json" in pressed:
+        form, body = _of_json(page, form, pasted), pasted
+    elif "more" in pressed:
+        after = max(form.rows, default=-1) + 1
+        form = replace(form, rows=(*form.rows, *range(after, after + 2 * _SPARE_ROWS)))
+    form, made = form.checked(_check(kind, page))
+    if "create" not in pressed and "create_json" not in pressed:
+        return _show(page, form, made)
+    if form.identifying and "create_json" not in pressed:
+        return _show(page, form, status=422)
     try:
-        info, new = sessions.create_session(page.co, page.actor, _request(form.json.encode()))
+        if kind == "study":
+            study, _ = studies.create_study(page.co, page.actor, _request(kind, body))
+            return page.redirect(f"/ui/studies/{study.name}", "study-created")
+        info, new = sessions.create_session(page.co, page.actor, _request(kind, body))
     except Refusal as refusal:
-        if refusal.status in FINAL:
+        if refusal.status in _FINAL:
             raise
-        return _show(page, form.refused(refusal), status=refusal.status)
+        known = form.errors or form.missing or form.general
+        return _show(page, form if known else form.refused(refusal), status=refusal.status)
     notice = "session-created" if new else "session-created-before"
     return page.redirect(f"/ui/sessions/{info.name}", notice)
 
 
-def _read(page: PageRequest) -> SessionForm:
-    return read_form(page.form.multi_items(), _study(page, page.form.get("study")))
+def _download(kind: str, page: PageRequest) -> Response:
+    """Return the definition as a file for ``fedclust session create --file``."""
+    require(page.actor, f"{kind}.create")
+    form = _read(kind, page)
+    name = str(form.body.get("name"))
+    safe = name.replace("-", "").isalnum() and name.isascii() and len(name) < 64
+    return attachment(form.json + "\n", JSON, f"{name if safe else 'definition'}.json")
 
 
-def _pasted(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
+def _read(kind: str, page: PageRequest) -> SessionForm:
+    """Return the form that was posted, without the row whose button removes it."""
+    items = page.form.multi_items()
+    texts = {name: text.strip() for name, text in items if name[:1] == "/" and name != "/sites"}
+    numbers = [name.split("/")[2] for name in texts if name.startswith("/features/")]
+    rows = {int(n): None for n in numbers if n.isdecimal() and n.isascii() and len(n) < 7}
+    rows.pop(int(page.form.get("remove", "") or -1), None)
+    return SessionForm(
+        kind,
+        _study(page, page.form.get("study")) if kind == "session" else None,
+        {name: text for name, text in texts.items() if text},
+        tuple(rows)[:MOST_ROWS],
+        tuple(dict.fromkeys(text for name, text in items if name == "/sites")),
+    )
+
+
+def _of_json(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
     """Return the form of a definition that was pasted; what is no object changes nothing."""
     try:
         found = read_json(text, "the pasted text")
@@ -103,56 +129,28 @@ def _pasted(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
         note = "The pasted text is no JSON object, {...}. Nothing was changed."
         return replace(form, notes=(*form.notes, note))
     named = found.get("study")
-    study = form.study
-    if isinstance(named, str):
-        try:
-            study = _study(page, named)
-        except Refusal:
-            note = "There is no study of the name in the pasted text that you may see."
-            return replace(form, notes=(*form.notes, note))
-    return form_of(found, study)
+    try:
+        study = _study(page, named) if isinstance(named, str) else form.study
+    except Refusal:
+        note = "There is no study of the name in the pasted text that you may see."
+        return replace(form, notes=(*form.notes, note))
+    defaults = found.pop("defaults", None)
+    return SessionForm(form.kind, study).filled({**found, **(defaults or {})})
 
 
-def _check_typed(page: PageRequest) -> Response:
-    """Return what changes on the page while somebody types: messages, JSON, what leaves."""
-    require(page.actor, "session.create")
-    form = _read(page)
-    form, definition = form.checked(_check(page))
-    values = _values(page, form, definition)
-    values |= {"form": form.while_typing(), "options_changed": options_changed(page, form)}
-    return page.render("session_form_check.html", **values)
+def _request(kind: str, body: str | bytes) -> Any:
+    sent = body.encode("utf-8", "replace") if isinstance(body, str) else body
+    check_json_size(sent)
+    return parse(StudyCreate, sent) if kind == "study" else parse(SessionRequest, sent).root
 
 
-def options_changed(page: PageRequest, form: SessionForm) -> bool:
-    """Return whether the page shows the options of another method or variant than is chosen."""
-    posted = dict(page.form.multi_items())
-    return page.form.get("shown_method", "") != form.method or any(
-        name.startswith(SHOWN) and posted.get(name) != text for name, text in form.hidden
-    )
-
-
-def _download(page: PageRequest) -> Response:
-    """Return the definition as a file for ``fedclust session create --file``."""
-    require(page.actor, "session.create")
-    return as_file(_read(page))
-
-
-def as_file(form: SessionForm) -> Response:
-    """Return what a form makes as a file to download."""
-    name = form.body.get("name")
-    safe = isinstance(name, str) and name.replace("-", "").isalnum() and name.isascii()
-    file = name if safe and len(str(name)) < 64 else "definition"
-    return attachment(form.json + "\n", JSON, f"{file}.json")
-
-
-def _request(body: bytes) -> SessionCreate:
-    check_json_size(body)
-    return parse(SessionRequest, body).root
-
-
-def _check(page: PageRequest) -> Callable[[bytes], Definition]:
-    def check(body: bytes) -> Definition:
-        return sessions.check_session(page.co, page.actor, _request(body))
+def _check(kind: str, page: PageRequest) -> Callable[[bytes], Any]:
+    def check(body: bytes) -> Any:
+        request = _request(kind, body)
+        if kind == "session":
+            return sessions.check_session(page.co, page.actor, request)
+        studies.check_new_study(page.co, page.actor, request)
+        return request
 
     return check
 
@@ -173,22 +171,13 @@ def enabled_sites(page: PageRequest) -> list[PrincipalInfo]:
             return [each for each in found if not each.disabled]
 
 
-def _values(page: PageRequest, form: SessionForm, definition: Definition | None) -> dict[str, Any]:
-    return {
-        "form": form,
-        "kind": "session",
-        "complete": definition is not None,
-        "open": form.open,
-        "wrong": len(form.while_typing().errors) + len(form.general),
-        "worth": () if definition is None else _worth(form, definition),
-        "consent": () if definition is None else _consent(page, definition),
-    }
-
-
-def _worth(form: SessionForm, definition: Definition) -> tuple[str, ...]:
+def _worth(form: SessionForm, made: SessionCreate | StudyCreate) -> tuple[str, ...]:
     """Return what the outcomes cost, and whether they are worth it by the analyst's guesses."""
-    lines = worth_lines(definition, persons=form.guessed_persons, shares=form.guessed_shares)
-    cost = asked_of_sites(definition)
+    if isinstance(made, StudyCreate):
+        return points_of_study(made.features)
+    persons = form.patients and form.patients * len(made.sites)
+    lines = worth_lines(made, persons=persons, shares=form.shares)
+    cost = asked_of_sites(made)
     return lines if cost is None else (f"Together: {cost}.", *lines)
 
 
@@ -207,34 +196,41 @@ def _consent(page: PageRequest, definition: Definition) -> list[tuple[str, tuple
     return [each for each in terms.sections() if each[0] not in _NOT_YET]
 
 
-def _show(page: PageRequest, form: SessionForm, *, status: int = 200) -> Response:
-    """Return the page; after a refusal to create (``status``) every message is shown."""
-    form, definition = (form, None) if status != 200 else form.checked(_check(page))
-    return show_form(page, form, _values(page, form, definition), status)
+def _show(page: PageRequest, form: SessionForm, made: Any = None, *, status: int = 200) -> Response:
+    """Return the page; after a refusal (``status``) it also names what is missing.
 
-
-def show_form(
-    page: PageRequest, form: SessionForm, values: Mapping[str, Any], status: int
-) -> Response:
-    """Return the page of a form with what it shows of it."""
-    registered = [] if form.study is not None else enabled_sites(page)
+    A check while typing takes parts of it, and not the list of sites.
+    """
+    if status != 200:
+        needed = dict.fromkeys(form.missing, ("this is required",))
+        form = replace(form, errors={**needed, **form.errors})
+    registered = [] if form.study or page.partial else enabled_sites(page)
     names = {each.name for each in registered}
-    refused = status != 200
+    after = max(form.rows, default=-1) + 1
     return page.render(
         "session_form.html",
         status=status,
-        **{**values, "form": form if refused else form.while_typing()},
-        refused=refused,
-        methods=[METHODS[name] for name in METHODS],
+        form=form,
+        refused=status != 200,
+        complete=made is not None,
+        worth=() if made is None else _worth(form, made),
+        consent=_consent(page, made) if isinstance(made, Definition) else (),
+        methods=METHODS.values(),
+        patients=PATIENTS,
+        rows=list(map(row_fields, (*form.rows, *range(after, after + _SPARE_ROWS)))),
+        columns=COLUMNS,
+        more=MORE,
         sites=registered,
-        persons_field=GUESSED_PERSONS,
         further=[name for name in form.sites if name not in names],
     )
 
 
-ROUTES = (
-    get(_PATH, _open),
-    post(_PATH, _act),
-    post(f"{_PATH}/check", _check_typed),
-    post(f"{_PATH}/file", _download),
+ROUTES = tuple(
+    route
+    for kind in ("session", "study")
+    for route in (
+        get(f"/new-{kind}", functools.partial(_open, kind)),
+        post(f"/new-{kind}", functools.partial(_act, kind)),
+        post(f"/new-{kind}/file", functools.partial(_download, kind)),
+    )
 )

@@ -1,0 +1,42 @@
+"""Rule: which names of columns say that they identify rows or persons."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: Words in the name of a column that identifies rows or persons.
+_ID_WORDS: Final = frozenset({"id", "ids", "identifier", "mrn", "pid", "uuid", "guid", "key", "nr"})
+#: Names of columns that number rows or persons; pandas writes the last for an index.
+_ID_NAMES: Final = frozenset(
+    {"patient", "case", "subject", "record", "row", "index", "number", "unnamed: 0"}
+)
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+#: What else a column holds by its name, in small letters and without anything between them.
+_PERSONAL: Final = {
+    "the names of persons": r"(first|fore|given|vor|last|sur|family|nach|full|patient)?names?",
+    "dates of birth": r"dob|.*(dateofbirth|birth(date|day)|geburts(datum|tag)).*",
+    "numbers of persons": r".*(ssn|socialsecurity|insurance(no|number)|ahv).*",
+    "addresses": r".*(mail|phone|telefon|address|adresse|street|postcode|zip(code)?)",
+}
+
+
+def names_an_id(column: str) -> bool:
+    """Return whether a column's name says that it numbers rows or persons."""
+    return column.casefold() in _ID_NAMES or any(
+        word.casefold() in _ID_WORDS for word in _WORDS.findall(column)
+    )
+
+
+def identifies(column: str) -> str | None:
+    """Return what a column holds by its name, if that identifies persons; None otherwise.
+
+    Examples
+    --------
+    >>> identifies("patient_id"), identifies("Date of birth"), identifies("birth weight")
+    ('identifiers', 'dates of birth', None)
+    """
+    if names_an_id(column.strip()):
+        return "identifiers"
+    plain = re.sub(r"[\W_]", "", column.casefold())
+    return next((held for held, name in _PERSONAL.items() if re.fullmatch(name, plain)), None)

@@ -1,0 +1,129 @@
+"""The form that defines a session: its table is pasted, named by a file, or typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from support.purpose import PURPOSE
+
+from . import axe
+from .conftest import WIDE, Registered, Watched, signed_in
+
+COLUMNS = 18
+HEADINGS = "Variable\tType\tUnits\tMin\tMax\tLevels\n"
+
+
+@pytest.fixture
+def form(registered: Registered, browser: Browser) -> Iterator[Watched]:
+    """Return the empty form of an analyst who has signed in."""
+    context = signed_in(browser, registered.local.base_url, registered.api.tokens["ada"])
+    watched = Watched(context.new_page())
+    watched.page.goto("/ui/new-session")
+    yield watched
+    context.close()
+
+
+def paste(page: Page, text: str, name: str = "/features/0/name") -> None:
+    """Paste text into an input as somebody does who copied it elsewhere."""
+    script = """(input, text) => {
+      const clipboardData = new DataTransfer();
+      clipboardData.setData("text/plain", text);
+      const init = { clipboardData, bubbles: true, cancelable: true };
+      input.dispatchEvent(new ClipboardEvent("paste", init));
+    }"""
+    page.locator(f"[name='{name}']").evaluate(script, text)
+
+
+def texts(page: Page, column: str) -> list[str]:
+    """Return what a column of the table shows, without its empty rows."""
+    inputs = page.locator(f"#columns [name$='/{column}']")
+    return [text for each in inputs.all() if (text := each.input_value())]
+
+
+def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
+    page = form.page
+    lines = ["sex\tYes/no\t\t\t\t", "pain\tcategory\t\t\t\tnone, some", "mood\todd\t\t\t\t"]
+    lines += [f"lab{n}\tfloat\tmg/dl\t0\t{n}.5\t" for n in range(1, COLUMNS - 2)]
+    paste(page, HEADINGS + "\n".join(lines))
+    assert texts(page, "kind") == ["binary", "categorical", "odd"]
+    assert (texts(page, "levels"), texts(page, "upper")[-1]) == (["none, some"], "15.5")
+    page.get_by_label("Purpose").fill(PURPOSE)
+    page.get_by_label("Number of clusters, K").fill("4")
+    page.get_by_label("Patients at a site").fill("30")
+    page.get_by_label("Name", exact=True).first.fill("heart")
+    for site in page.get_by_role("checkbox").all()[:3]:
+        site.check()
+    wrong = page.locator("#f-features-2-kind")
+    expect(page.locator("#f-features-2-kind-wrong")).to_contain_text("numeric")
+    expect(wrong).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#size")).to_contain_text("30 are enough up to K = 3.")
+    assert page.locator("#session-form").bounding_box()["height"] <= 1_600  # type: ignore[index]
+    assert axe.found(page) == []
+    page.set_viewport_size({"width": 375, "height": 812})
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 375
+    page.set_viewport_size(WIDE)
+    page.get_by_role("button", name="Create the session").click()
+    expect(page.get_by_text("The session was not created.")).to_be_visible()
+    assert texts(page, "kind")[2] == "odd"
+    wrong.select_option("ordered")
+    expect(page.locator("#f-features-2-kind-wrong")).not_to_be_empty()
+    wrong.select_option("")
+    expect(page.get_by_text("Complete: the session can be created.")).to_be_visible()
+    page.locator("#f-algorithm").select_option("kfed")
+    expect(page.locator("#options h2")).to_have_text("Options of kfed")
+    page.get_by_role("button", name="Create the session").click()
+    expect(page.locator("#state")).to_have_text("recruiting")
+    page.get_by_role("link", name="Define one like it").click()
+    assert len(texts(page, "name")) == COLUMNS
+    assert form.elsewhere(page.url.partition("/ui/")[0]) == []
+
+
+def test_neither_rows_of_patients_nor_the_rest_of_a_file_leave_the_browser(
+    form: Watched, tmp_path: Path
+) -> None:
+    page = form.page
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.post_data or ""))
+    for rows in ("patient\tage\nP7\t63.25\nP8\t64\n", "63.25\t1\n64\t0\n", "age\tsex\n63.25\t1\n"):
+        paste(page, rows)
+        expect(page.locator("#pasted")).to_contain_text("values of patients")
+    assert texts(page, "name") == []
+    table = tmp_path / "patients.csv"
+    table.write_text('"patient_id";age;"sex"\n4711;63.25;1\n', "utf-8-sig")
+    page.locator("#header").set_input_files(table)
+    expect(page.locator("#f-features-0-name-wrong")).to_contain_text("looks like identifiers")
+    assert texts(page, "name") == ["patient_id", "age", "sex"]
+    paste(page, "years\nno unit\n", "/features/1/unit")
+    assert texts(page, "unit") == ["years", "no unit"]
+    expect(page.locator("#definition")).to_contain_text("no unit")
+    assert "patient_id" in "".join(sent)
+    assert not [body for body in sent if "63.25" in body or "4711" in body]
+
+
+def test_the_table_needs_no_script(registered: Registered, browser: Browser) -> None:
+    signed = signed_in(browser, registered.local.base_url, registered.api.tokens["ada"])
+    context = browser.new_context(
+        base_url=registered.local.base_url,
+        java_script_enabled=False,
+        storage_state=signed.storage_state(),
+    )
+    page = context.new_page()
+    page.goto("/ui/new-session")
+    rows = page.locator("#columns tbody")
+    before = rows.count()
+    page.locator("[name='/features/0/name']").fill("age")
+    page.get_by_text("More", exact=True).first.click()
+    expect(page.locator("[name='/features/0/weight']")).to_be_visible()
+    page.get_by_role("button", name="More rows").click()
+    assert rows.count() > before
+    page.locator("[name='/features/7/name']").fill("bmi")
+    page.locator("#f-algorithm").select_option("spectral")
+    page.get_by_role("button", name="Check").last.click()
+    expect(page.locator("[name='/config/landmarks']")).to_have_count(1)
+    expect(page.locator("[name='/features/7/name']")).to_have_value("bmi")
+    context.close()
+    signed.close()
