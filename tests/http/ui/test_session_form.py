@@ -277,11 +277,11 @@ def test_a_column_that_identifies_persons_is_refused(name: str, held: str | None
 
 def test_how_many_patients_a_site_needs() -> None:
     form = form_of({**READY, "/config/n_clusters": "2-4"})
-    assert "With 3 sites, K = 4 and p = 5 you need about 40 patients a site" in form.size
+    assert "With 3 sites, K = 4 and p = 5 you need at least 40 patients a site" in form.size
     assert form_of({**form.texts, "/patients": "39"}).size.endswith("39 are enough up to K = 3.")
     assert form_of({**form.texts, "/patients": "40"}).size.endswith("40 are enough.")
     assert (
-        "K = 3 and p = 11 you need about 66"
+        "K = 3 and p = 11 you need at least 66"
         in form_of({**READY, "/policy/min_group_size": "11"}).size
     )
     for text in ("", "many", "-1"):

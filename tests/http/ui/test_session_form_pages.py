@@ -131,7 +131,7 @@ def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place
     said = "".join(done.texts)
     assert "Complete: the session can be created." in said
     assert "No number is about fewer than 5 of your persons." in said
-    assert "K = 3 and p = 5 you need about 30 patients a site" in said
+    assert "K = 3 and p = 5 you need at least 30 patients a site" in said
     assert "20 are enough up to K = 2." in said
     assert len(set(done.ids)) == len(done.ids)
     other = filled(place.form(), "typing", ("/config/tol", "0.5"), algorithm="kfed")

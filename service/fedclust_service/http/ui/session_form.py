@@ -238,7 +238,9 @@ class SessionForm:
         if most < 1 or not isinstance(p, int):
             return ""
         needed, n_sites = _GROUPS * most * p, len(self.given.get("sites", self.sites))
-        text = f"With {n_sites} sites, K = {most} and p = {p} you need about {needed} patients a "
+        text = (
+            f"With {n_sites} sites, K = {most} and p = {p} you need at least {needed} patients a "
+        )
         text += "site: two groups of at least p patients for each cluster that it holds."
         if self.patients is None:
             return text
