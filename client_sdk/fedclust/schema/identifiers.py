@@ -33,10 +33,12 @@ def identifies(column: str) -> str | None:
 
     Examples
     --------
-    >>> identifies("patient_id"), identifies("Date of birth"), identifies("birth weight")
+    >>> identifies("patient_id"), identifies("Date of birth"), identifies("nr_of_children")
     ('identifiers', 'dates of birth', None)
     """
-    if names_an_id(column.strip()):
+    words = [word.casefold() for word in _WORDS.findall(column)] or [""]
+    of_id = words[-1] in _ID_WORDS or words[0] in {"id", "mrn", "pid"}
+    if of_id or column.strip().casefold() in _ID_NAMES:
         return "identifiers"
     plain = re.sub(r"[\W_]", "", column.casefold())
     return next((held for held, name in _PERSONAL.items() if re.fullmatch(name, plain)), None)
