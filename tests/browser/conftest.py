@@ -52,7 +52,6 @@ def signed_in(browser: Browser, base_url: str, token: str | None) -> BrowserCont
     """Return a browser of its own in which somebody has signed in, or nobody."""
     context = browser.new_context(base_url=base_url, viewport=WIDE)
     context.set_default_timeout(TIMEOUT_S * 1_000)
-    expect.set_options(timeout=TIMEOUT_S * 1_000)
     if token is not None:
         headers, form = {"Origin": base_url}, {"token": token}
         answer = context.request.post("/ui/sign-in", form=form, headers=headers, max_redirects=0)
@@ -82,6 +81,7 @@ def browser() -> Iterator[Browser]:
     alone = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=found, args=alone)
+        expect.set_options(timeout=TIMEOUT_S * 1_000)
         yield running
         running.close()
 
@@ -91,7 +91,6 @@ def watched(browser: Browser) -> Iterator[Watched]:
     """Return a fresh page."""
     context = browser.new_context(viewport=WIDE)
     context.set_default_timeout(TIMEOUT_S * 1_000)
-    expect.set_options(timeout=TIMEOUT_S * 1_000)
     yield Watched(context.new_page())
     context.close()
 
