@@ -12,7 +12,8 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from fedclust.data import Dataset, load, suggest_mapping
+from fedclust.data import Dataset, load
+from fedclust.data.suggest import suggest_mapping
 from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature, Outcome
 

@@ -32,7 +32,7 @@ FEATURES = [{"name": "x"}, {"name": "y"}, Z]
 #: A session's definition and a site's task have a hash; the others are maps, whose keys are data.
 KEPT = {"definition", "common", "site", "config_schema", "config"}
 KEPT |= {"all_equal", "site_sizes", "mapping", "extra", "soft", "metrics", "platform"}
-BY_SITE = {"sites", "by_site", "tables"}
+BY_SITE = {"sites", "by_site", "tables", "cluster_names"}
 #: States by the field that they are in. A client cannot do without `work` and the ends.
 LATER = {
     "state": {

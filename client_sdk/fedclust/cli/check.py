@@ -26,9 +26,9 @@ from fedclust.cli.console import (
 from fedclust.cli.row_check import CheckedTable, RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
-from fedclust.data import suggest_mapping
 from fedclust.data.outcome_rows import measure_staying
 from fedclust.data.site_data import session_rows
+from fedclust.data.suggest import suggest_mapping
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.errors import (

@@ -3,17 +3,14 @@
 from fedclust.data.chunks import DataWarning
 from fedclust.data.mapping import Dataset
 from fedclust.data.sql import SqlQuery
-from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.data.table import LabelRows, Source, Table, load
 
 __all__ = [
     "DataWarning",
     "Dataset",
     "LabelRows",
-    "MappingSuggestion",
     "Source",
     "SqlQuery",
     "Table",
     "load",
-    "suggest_mapping",
 ]
