@@ -88,17 +88,28 @@ def test_neither_rows_of_patients_nor_the_rest_of_a_file_leave_the_browser(
     page = form.page
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.post_data or ""))
-    for rows in ("patient\tage\nP7\t63.25\nP8\t64\n", "63.25\t1\n64\t0\n", "age\tsex\n63.25\t1\n"):
+    for rows in (
+        "patient\tage\nP7\t63.25\nP8\t64\n",
+        "63.25\t1\n64\t0\n",
+        "age\tsex\n63.25\t1\n",
+        "name\tage\tsex\nAnna M\t63.25\tf\n",
+        "Anna M\tf\tward 3\nPeter M\tm\tward 4\n",
+        "P7;63.25;m\nP8;64;w\n",
+        "name\ttype\nAnna M\tinpatient\n",
+    ):
         paste(page, rows)
-        expect(page.locator("#pasted")).to_contain_text("values of patients")
+        expect(page.locator("#pasted")).to_contain_text("may be rows of patients")
     assert texts(page, "name") == []
     table = tmp_path / "patients.csv"
     table.write_text('"patient_id";age;"sex"\n4711;63.25;1\n', "utf-8-sig")
     page.locator("#header").set_input_files(table)
+    assert not [body for body in sent if "patient_id" in body]
+    page.get_by_role("button", name="Check").last.click()
     expect(page.locator("#f-features-0-name-wrong")).to_contain_text("looks like identifiers")
     assert texts(page, "name") == ["patient_id", "age", "sex"]
     paste(page, "years\nno unit\n", "/features/1/unit")
     assert texts(page, "unit") == ["years", "no unit"]
+    page.get_by_role("button", name="Check").last.click()
     expect(page.locator("#definition")).to_contain_text("no unit")
     assert "patient_id" in "".join(sent)
     assert not [body for body in sent if "63.25" in body or "4711" in body]

@@ -95,6 +95,15 @@ def test_a_session_that_is_taken_back_is_answered_no_more(post: Post) -> None:
     assert [number for number, _ in post.fake.puts] == sorted(post.fake.accepted)
 
 
+def test_another_definition_than_the_one_consented_to_is_not_answered(post: Post) -> None:
+    """Its analyst may delete a session and create another one of the same name."""
+    post.entries.put(post.entry.model_copy(update={"definition_sha256": "0" * 64}))
+    post.run()
+    assert post.known.state == "ended"
+    assert "another definition than this site consented to" in post.known.said
+    assert (post.fake.joined, post.fake.puts) == (None, [])
+
+
 def test_a_session_waits_for_its_approval(post: Post) -> None:
     """Without one it fails and is tried again; a withdrawal stops it until the next one."""
     settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")

@@ -651,12 +651,14 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     assert "angina: 30 values that the session does not know. The session knows" in said.text
     assert '[features.angina.levels] "CODE HERE" = "typical"' in said.text
     assert "angina angina refused 0.0%" in said.text
-    assert "Secret" not in said.text
+    assert 'angina: codes that are not known: "Secret" 30' in said.text
+    assert "Secret" not in desk.run("ada", f"check --json --definition heart.json {data}").text
     saved = "participate swept --data north.csv --id-column mrn --result-out swept.fedclust"
     assert desk.run("north", saved).code == 0
     labelled = desk.run("north", f"predict swept.fedclust --out l2.csv {data}")
     assert labelled.code == 0
     assert "column 'angina': 30 rows have a value that the session does not know" in labelled.text
+    assert "Secret" not in labelled.text
     assert "60 rows labelled: l2.csv (K = " in labelled.text
     two = desk.run("north", f"predict swept.fedclust --out l2.csv --k 2 {data}")
     assert "60 rows labelled: l2.csv (K = 2)" in two.text

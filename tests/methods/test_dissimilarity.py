@@ -228,7 +228,9 @@ def test_the_report_names_the_dissimilarity_and_shows_each_mode_with_its_share(
         assert escape(found.dissimilarity) in page
         shares = found.result.profile.means[:, 3:]
         for k, level in enumerate(shares.argmax(axis=1)):
-            assert f"{LEVELS[level]} ({100 * shares[k, level]:.0f} %)" in page
+            (line,) = [row for row in found.table_one().rows if row[0] == f"  {LEVELS[level]}"]
+            assert line[2 + k] == f"{100 * shares[k, level]:.1f}"
+            assert f"<td>{line[2 + k]}</td>" in page
     bare = cluster(rows, evaluate=False)
     bare.save_report(tmp_path / "report.json")
     first = json.loads((tmp_path / "report.json").read_text())["clusters"][0]

@@ -130,7 +130,8 @@ def test_it_ends_with_its_token(direct: DirectApi, clock: ManualClock) -> None:
     assert "disabled" in refused(direct, other)
 
 
-def test_signing_out(direct: DirectApi) -> None:
+def test_signing_out(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
     token = issue(direct)
     cookie, _ = use.sign_in(direct.co, token)
     other, _ = use.sign_in(direct.co, token)
@@ -141,7 +142,8 @@ def test_signing_out(direct: DirectApi) -> None:
     assert len(direct.audit(action="sign_in.ended")) == 1
 
 
-def test_signing_out_everywhere(direct: DirectApi, clock: ManualClock) -> None:
+def test_signing_out_everywhere(direct_on_both: DirectApi, clock: ManualClock) -> None:
+    direct = direct_on_both
     token, second = issue(direct), issue(direct)
     idle, _ = use.sign_in(direct.co, token)
     clock.advance(30 * MINUTE)
@@ -174,7 +176,8 @@ def test_the_oldest_end_when_there_are_too_many(direct: DirectApi, clock: Manual
     use.signed_in(direct.co, bystander)
 
 
-def test_all_end_after_a_restore(direct: DirectApi) -> None:
+def test_all_end_after_a_restore(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
     use.end_every(direct.co)
     cookies = [use.sign_in(direct.co, issue(direct, each))[0] for each in ("ada", "eve")]
     use.end_every(direct.co)
@@ -237,8 +240,9 @@ def test_uses_are_recorded_once_a_minute(direct: DirectApi, clock: ManualClock) 
 
 
 def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(
-    direct: DirectApi, clock: ManualClock
+    direct_on_both: DirectApi, clock: ManualClock
 ) -> None:
+    direct = direct_on_both
     cookie, _ = use.sign_in(direct.co, issue(direct))
     clock.advance(12 * HOUR + DAY + 1)
     remove_sign_ins(direct.co)  # the time is not trusted yet

@@ -166,6 +166,17 @@ def test_what_a_site_asks_is_read_in_one_statement(store: Store) -> None:
     assert locked == store.read("t", lambda tx: tx.site_views.by_name(session.name, "zurich", 1))
 
 
+def test_release_works_once(store: Store) -> None:
+    _, opened = open_round(store)
+    released = [
+        store.run_tx("release", lambda tx, site=site: tx.rounds.release(opened.id, site))
+        for site in ("zurich", "zurich", "basel")
+    ]
+    assert released == [True, False, False]
+    found = store.read("read", lambda tx: tx.rounds.addressees(opened.id))
+    assert [addressee.released for addressee in found] == [False, False, True]
+
+
 def test_due_rounds_are_collecting_and_past_their_deadline_or_overdue(store: Store) -> None:
     session = store.run_tx("add", add_session)
 
@@ -255,6 +266,7 @@ def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:
     found = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
     assert found is not None
     assert (found.state, found.lease) == (RoundState.FAILED, None)
+    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(99)))
 
 
 # ---------------------------------------------------------------------------- submissions

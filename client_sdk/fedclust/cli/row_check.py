@@ -17,6 +17,7 @@ from fedclust.data import Dataset
 from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
+from fedclust.data.suggest import with_counts
 from fedclust.data.table import read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.errors import DataError, DisclosureError, FedclustError
@@ -430,8 +431,8 @@ def _column_facts(column: ColumnProfile) -> dict[str, Any]:
 def _column_lines(column: ColumnProfile) -> list[str]:
     lines = [f"{column.feature}: {text}" for text in column.says]
     if column.unknown_codes:
-        codes = (f"{code!r} {n}" for code, n in Counter(column.unknown_codes).most_common())
-        lines.append(f"{column.feature}: codes that are not known: {list_names([*codes])}")
+        codes = with_counts(Counter(column.unknown_codes))
+        lines.append(f"{column.feature}: codes that are not known: {codes}")
     if column.levels and column.n:
         shares = (f"{name} {count / column.n:.1%}" for name, count in column.levels.items())
         lines.append(f"{column.feature}: {', '.join(shares)}")

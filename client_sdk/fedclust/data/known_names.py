@@ -58,6 +58,7 @@ _ABSENT: Final = (
     "-1|-9|-99|-999|-9999|9|99|999|9999|888|777|99.9|999.9|?|-|--|k.a.|ka|unbekannt|unknown|"
     "missing|fehlt|n.d.|nd|n.b.|inconnu|desconocido|keine angabe|not known"
 )
+_MISSING_CODES: Final = frozenset(_ABSENT.split("|"))
 _WORDS: Final = {folded(word): n for n, words in enumerate(_SYNONYMS) for word in words.split()}
 _CODES: Final = {folded(code): what for what, codes in _MEANINGS.items() for code in codes.split()}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
@@ -103,7 +104,7 @@ def _parts(name: str) -> list[str]:
 
 def looks_missing(code: str) -> bool:
     """Return whether a code often means a missing value."""
-    return folded(code) in _ABSENT.split("|")
+    return folded(code) in _MISSING_CODES
 
 
 def meaning_of(code: str) -> str | None:
@@ -113,9 +114,19 @@ def meaning_of(code: str) -> str | None:
 
 def sex_counted(feature: str) -> str | None:
     """Return the sex that a yes/no feature asks for by its name."""
-    found = {_CODES.get(part) for part in _parts(feature) if len(part) > 1}
-    found &= {"male", "female"}
-    return found.pop() if len(found) == 1 else None
+    found = {_CODES.get(part) for part in _parts(feature) if part not in ("is", "sex", "gender")}
+    # A male partner is no male person.
+    return found.pop() if len(found) == 1 and found <= {"male", "female"} else None
+
+
+def is_sex(feature: str) -> bool:
+    """Return whether a name says "sex", and not which one."""
+    return _WORDS.get("".join(_parts(feature))) == _WORDS["sex"]
+
+
+def in_brackets(header: str) -> list[str]:
+    """Return the texts in a header's brackets."""
+    return [found.strip() for found in _BRACKETS.findall(header)]
 
 
 def likeness(feature: str, header: str) -> int:

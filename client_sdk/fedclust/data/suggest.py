@@ -22,6 +22,8 @@ from fedclust.data.excel import ExcelReader
 from fedclust.data.known_names import (
     conversion,
     folded,
+    in_brackets,
+    is_sex,
     is_unit,
     likeness,
     looks_missing,
@@ -42,6 +44,8 @@ from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 #: At most so many different cells of a column are distinguished, and so many codes are written.
 _MOST_CELLS: Final = 100_000
 _MOST_CODES: Final = 40
+#: With one of these codes M may be mujer.
+_MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
@@ -69,8 +73,15 @@ class MappingSuggestion:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; UsageError if one of this name exists, or it cannot be written."""
-        with writing(path), Path(path).open("x", encoding="utf-8", newline="\n") as file:
+        with (
+            writing(path),
+            open(path, "x", encoding="utf-8", newline="\n", opener=_private) as file,
+        ):
             file.write(self.text)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def suggest_mapping(declared: Sequence[Feature | Outcome], source: Any) -> MappingSuggestion:
@@ -102,7 +113,7 @@ def suggest_mapping(declared: Sequence[Feature | Outcome], source: Any) -> Mappi
     if not (named or hasattr(dataset.source, "columns")):
         raise UsageError("a mapping is suggested for a table whose columns have names")
     features = with_outcomes(clustered(declared), outcomes_of(declared))
-    table = _read(dataset)
+    table = _read(dataset, features)
     matched = _match(features, table)
     if not any(matched.values()):
         # The header may be a title or a row.
@@ -135,6 +146,7 @@ class _Table:
     written: ColumnsFile
     textual: bool
     notes: list[str] = field(default_factory=list)
+    cut: set[str] = field(default_factory=set)
 
     def options(self, dataset: Dataset) -> Any:
         names = ("encoding", "columns", "header_row")
@@ -167,10 +179,10 @@ class _Table:
         ]
 
 
-def _read(dataset: Dataset) -> _Table:
+def _read(dataset: Dataset, features: Sequence[Feature]) -> _Table:
     written = dataset.options.resolved()
     try:
-        return _read_as(dataset, written)
+        return _read_as(dataset, features, written)
     except DataError as error:
         if error.rule != "encoding" or written.encoding is not None:
             raise
@@ -178,13 +190,13 @@ def _read(dataset: Dataset) -> _Table:
         start = file.read(4)
     encoding = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
     if b"\0" in start:
-        return _read_as(dataset, written.model_copy(update={"encoding": encoding}))
-    table = _read_as(dataset, written.model_copy(update={"encoding": "cp1252"}))
+        return _read_as(dataset, features, written.model_copy(update={"encoding": encoding}))
+    table = _read_as(dataset, features, written.model_copy(update={"encoding": "cp1252"}))
     table.notes.append("the file is not in UTF-8; with cp1252, are letters such as ä right?")
     return table
 
 
-def _read_as(dataset: Dataset, written: ColumnsFile) -> _Table:
+def _read_as(dataset: Dataset, features: Sequence[Feature], written: ColumnsFile) -> _Table:
     reader, notes = open_reader(dataset, written), []
     found: dict[str, Any] = {}
     if isinstance(reader, CsvReader) and written.delimiter is None:
@@ -201,21 +213,32 @@ def _read_as(dataset: Dataset, written: ColumnsFile) -> _Table:
     notes += [
         f"the header names {_toml(name)} twice" for name, n in times.items() if name and n > 1
     ]
-    names = [name for name in reader.header if name and times[name] == 1]
+    names = [
+        name
+        for name in reader.header
+        if name and times[name] == 1 and any(likeness(each.name, name) for each in features)
+    ]
+    cut: set[str] = set()
     columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
-    for chunk in reader.chunks(names, (), BLOCK):
+    for chunk in reader.chunks(names, (), BLOCK) if names else ():
         for name, cells in chunk.cells.items():
-            _count(columns[name], cells)
-    return _Table(reader.header, columns, written, reader.textual, notes)
+            if not _count(columns[name], cells):
+                cut.add(name)
+    return _Table(reader.header, columns, written, reader.textual, notes, cut)
 
 
-def _count(found: Counter[Any], cells: Any) -> None:
+def _count(found: Counter[Any], cells: Any) -> bool:
+    """Count cells; return False if some were left out: never usual codes of a missing value."""
+    whole = True
     if isinstance(cells, np.ndarray):
         cells = list(cells) if cells.dtype.kind in "mM" else cells.tolist()
     for cell in cells:
         key = cell.strip() if isinstance(cell, str) else None if cell != cell else cell
-        if key in found or len(found) < _MOST_CELLS:
+        if key in found or len(found) < _MOST_CELLS or looks_missing(str(key)):
             found[key] += 1
+        else:
+            whole = False
+    return whole
 
 
 # --- which column ---------------------------------------------------------------------------------
@@ -302,8 +325,14 @@ def _level(feature: Feature, code: str, codes: Iterable[str], score: int) -> str
     """Return the level that a code certainly is; None if that is not certain."""
     what = meaning_of(code)
     others = set(map(folded, codes))
+    numbers = {each for each in codes if each.isdecimal() and not looks_missing(each)}
+    unclear = not numbers <= {"0", "1"} or is_sex(feature.name)
+    if code in ("0", "1") and unclear and code not in (feature.levels or ()):
+        return None  # 1 and 2, or 0, 1 and 2, do not say which is which
     meant = set(map(meaning_of, codes))
-    if what in ("male", "female") and ({"h", "m"} <= others or not {"male", "female"} <= meant):
+    if what in ("male", "female") and (
+        ("m" in others and _MALE_WITH_MUJER & others) or not {"male", "female"} <= meant
+    ):
         return None  # M may be mujer
     if feature.kind == "binary":
         sex = sex_counted(feature.name)
@@ -344,7 +373,14 @@ class _Writer:
                 self._note(feature, f"is {_toml(match.column)} this column?")
             if match.others:
                 self._note(feature, f"it may be {list_names([*map(_toml, match.others)])} too")
+            if match.column in self._table.cut:
+                self._note(feature, f"only its first {_MOST_CELLS:,} different cells are judged")
             cells = self._table.columns[match.column]
+            unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
+            also = {*in_brackets(match.column)} - {"", unit, "0/1"}
+            if also and match.score < 4:
+                said = list_names([*map(_toml, sorted(also))])
+                self._note(feature, f"what does {said} in the header mean?")
             if feature.kind == "numeric":
                 self._add_number(feature, match.column, cells)
             else:
@@ -357,7 +393,7 @@ class _Writer:
 
     def _add_missing(self, missing: Counter[str]) -> None:
         if missing:
-            self.lines.append(f"# read as missing: {_with_counts(missing)}")
+            self.lines.append(f"# read as missing: {with_counts(missing)}")
 
     def _add_number(self, feature: Feature, column: str, cells: Counter[Any]) -> None:
         table = self._table
@@ -366,13 +402,18 @@ class _Writer:
         factor, offset = self._add_unit(feature, column)
         for (_, message), others in wrong.items():
             texts = Counter({str(cell): cells[cell] for cell in others})
-            lines = [] if len(others) > _MOST_CODES else [f"# missing = {_toml(list(texts))}"]
-            self._note(feature, f"{message.partition(';')[0]}: {_with_counts(texts)}", *lines)
+            lines = [f"# missing = {_toml(list(texts))}"] if all(map(looks_missing, texts)) else []
+            self._note(feature, f"{message.partition(';')[0]}: {with_counts(texts)}", *lines)
         if not found:
             self._note(feature, "the column has no number")
             return
         spelled = [cell for cell in cells if isinstance(cell, str) and _POINTED.fullmatch(cell)]
-        if spelled and all(map(_THREE_DIGITS.fullmatch, spelled)):
+        threes = [*filter(_THREE_DIGITS.fullmatch, spelled)]
+        read, _ = _numbers(Counter(threes), table.written.decimal, textual=True)
+        # As 1.234 among 850.5 and 2.345: far below the others, if these are decimals.
+        largest = max((abs(value) for value, _ in read), default=np.inf)
+        far_below = largest < np.median(np.abs([value for value, _ in found])) / 10
+        if threes and (len(threes) == len(spelled) or far_below):
             self._note(feature, "are its marks decimal marks, or do they separate thousands?")
         own = np.array([value for value, _ in found])
         counts = np.array([n for _, n in found])
@@ -380,7 +421,7 @@ class _Writer:
         absent = _absent(own, counts, _outside(feature, values))
         if absent.any():
             numbers = [f"{value:.15g}" for value in own[absent].tolist()]
-            said = _with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
+            said = with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
             line = f"# sentinels = [{', '.join(numbers)}]"
             self._note(feature, f"these numbers may mean a missing value: {said}", line)
         self._judge_bounds(feature, values[~absent], counts[~absent])
@@ -420,16 +461,16 @@ class _Writer:
     def _add_codes(self, feature: Feature, match: _Match, cells: Counter[Any]) -> None:
         codes, missing = _codes(feature, cells)
         self._add_missing(missing)
-        said = split_unit(match.column)[1]
-        if match.score < 4 and said and "/" not in said:
-            self._note(feature, f"the header says {_toml(said)}: is this the column?")
+        if any(text.casefold() == "none" for text in missing):
+            self._note(feature, '"None" is read as missing: does it mean no?')
         reading = FeatureReading.of(feature, ColumnMap(), match.column)
         known: Counter[str] = Counter()
         unknown: Counter[str] = Counter()
         lines: list[str] = []
         for code, n in codes.most_common():
             level = _level(feature, code, codes, match.score)
-            if level is None and feature.kind == "binary":
+            spanish = folded(code) == "m" and _MALE_WITH_MUJER & set(map(folded, codes))
+            if level is None and (feature.kind == "binary" or spanish):
                 unknown[code] = n
             elif reading.meaning(code) is not None:
                 known[code] = n
@@ -438,9 +479,9 @@ class _Writer:
             else:
                 unknown[code] = n
         if known:
-            self.lines.append(f"# codes of the session: {_with_counts(known)}")
+            self.lines.append(f"# codes of the session: {with_counts(known)}")
         if unknown:
-            self._note(feature, f"codes that are not known: {_with_counts(unknown)}")
+            self._note(feature, f"codes that are not known: {with_counts(unknown)}")
             levels = ", ".join(map(_toml, feature.levels or (0, 1)))
             lines.append(f'# one of {levels}, or "" for a missing value:')
             for code, n in unknown.most_common(_MOST_CODES):
@@ -460,19 +501,22 @@ def _absent(
 ) -> NDArray[np.bool_]:
     """Return which distinct numbers look like codes of a missing value.
 
-    They are usual ones and outside the bounds, or at an end and far from all others or far more
-    frequent.
+    They are usual ones and outside the bounds, far from all others or far more frequent.
     """
     usual = np.array([looks_missing(f"{value:.15g}") for value in own.tolist()])
     if usual.all():
         return usual & outside
     others, most = own[~usual], 3 * counts[~usual].max()
     gap = np.maximum(others.min() - own, own - others.max())
-    apart = (gap > others.max() - others.min()) | ((gap > 0) & (counts > most))
+    apart = (gap > others.max() - others.min()) | (counts > most)
     return np.asarray(usual & (outside | apart))
 
 
-def _with_counts(cells: Counter[str]) -> str:
+def with_counts(cells: Counter[str]) -> str:
+    """Return texts with their counts; not of free text, which may name persons."""
+    once = sum(n == 1 for n in cells.values())
+    if len(cells) > _MOST_CODES or once > max(5, len(cells) // 2):
+        return f"{len(cells)} different texts"
     said = [f"{_toml(cell) if cell else 'empty'} {n}" for cell, n in cells.most_common(12)]
     return ", ".join(said) + (f" and {len(cells) - 12} more" if len(cells) > 12 else "")
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.markup import html_figure, html_folded, html_table
-from fedclust.result.wording import isolated, titled
+from fedclust.result.wording import isolated
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import (
     Estimate,
@@ -211,7 +211,7 @@ def range_text(found: OutcomeResult, names: Sequence[str]) -> str:
     said = CANNOT_TELL if not said else f"from {said}" if len(ends) > 1 else f"{said} alone"
     if 0 < len(known) < len(lines):
         said += f"; this table cannot tell {len(lines) - len(known)} of {len(lines)} clusters"
-    return f"{titled(headed(found))}: {said}."
+    return f"{headed(found)}: {said}."
 
 
 def unit_text(found: OutcomeResult) -> str:

@@ -21,7 +21,7 @@ from fedclust.result.facts import ClusterColumn, Facts
 from fedclust.result.markup import html_document, html_table
 from fedclust.result.one_cloud import verdict
 from fedclust.result.outcomes import Line, cluster_lines, effect_text, measure_text, noise_text
-from fedclust.result.wording import isolated, listed, percent, spreadsheet_text
+from fedclust.result.wording import isolated, listed, percent, plain, spreadsheet_text
 from fedclust.schema.encoding import Column
 from fedclust.schema.outcomes import OutcomeResult
 
@@ -78,7 +78,7 @@ class TableOne:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         lines = [self.header, *self.rows, *((note,) for note in self.footnotes)]
-        writer.writerows([spreadsheet_text(cell) for cell in line] for line in lines)
+        writer.writerows([_cell_text(cell) for cell in line] for line in lines)
         return text.getvalue()
 
     def content(self, path: str | PurePath) -> bytes:
@@ -134,7 +134,9 @@ class TableOne:
         sheet = workbook.active
         sheet.title = "Table 1"
         for line in ((self.title,), self.header, *self.rows, *((n,) for n in self.footnotes)):
-            sheet.append([spreadsheet_text(cell) for cell in line])
+            sheet.append(list(line))
+            for cell in sheet[sheet.max_row]:
+                cell.data_type = "s"  # no formula, whatever it begins with
         return self._repacked(workbook)
 
     def _repacked(self, document: Any) -> bytes:
@@ -155,6 +157,11 @@ class TableOne:
         return packed.getvalue()
 
 
+def _cell_text(text: str) -> str:
+    """Return a text that no spreadsheet reads as a formula; a negative number is none."""
+    return text if re.match(r"-\d", text) else spreadsheet_text(text)
+
+
 def table_one(facts: Facts) -> TableOne:
     """Return the table of a result.
 
@@ -169,14 +176,17 @@ def table_one(facts: Facts) -> TableOne:
         _DASH if each.size is None else f"{each.size} ({percent(each.share)})" for each in clusters
     ]
     rows = [("Persons", str(persons or _DASH), *sizes, "")]
-    blocks = itertools.groupby(range(len(facts.columns)), lambda j: facts.columns[j].feature)
+    outcomes = facts.result.outcomes
+    # An outcome comes from rows, so it is shown, also where its column is a feature.
+    asked = {found.name for found in (outcomes.results if outcomes is not None else ())}
+    shown = [j for j, column in enumerate(facts.columns) if column.feature not in asked]
+    blocks = itertools.groupby(shown, lambda j: facts.columns[j].feature)
     for feature, places in blocks:
         of_feature = [*places]
         if facts.columns[of_feature[0]].level is not None:
             measure = _measure(clusters[0].entries[of_feature[0]])
             rows.append((f"{isolated(feature)}, {measure}", *[""] * (len(clusters) + 2)))
         rows += [_feature_row(facts, j) for j in of_feature]
-    outcomes = facts.result.outcomes
     for found in outcomes.results if outcomes is not None else ():
         rows += _outcome_rows(found, len(clusters))
     return TableOne(
@@ -242,6 +252,8 @@ def _value(column: Column, measure: str, mean: float, spread: float) -> str:
         return centre if alone else f"{centre} ({low} to {high})"
     if measure == "typical value" or not spread:
         return short(mean)
+    if spread < 1e-4:
+        return f"{plain(mean, 3)} ({plain(spread, 3)})"
     # Three digits of the standard deviation, as journals print them.
     digits = min(max(0, 2 - math.floor(math.log10(spread))), 6)
     return f"{mean:.{digits}f} ({spread:.{digits}f})"

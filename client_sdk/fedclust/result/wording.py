@@ -101,8 +101,8 @@ def isolated(text: str) -> str:
 
 
 def titled(name: str) -> str:
-    """Return a name as it begins a sentence or stands alone."""
-    return isolated(name[:1].upper() + name[1:])
+    """Return a name of a cluster as it stands alone; what somebody wrote keeps its letters."""
+    return isolated(re.sub(r"^cluster(?= \d+$)", "Cluster", name))
 
 
 def in_markdown(text: str) -> str:

@@ -16,8 +16,12 @@ _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PERSONAL: Final = {
     "the names of persons": r"(first|fore|given|vor|last|sur|family|nach|full|patient)?names?",
     "dates of birth": r"dob|.*(dateofbirth|birth(date|day)|geburts(datum|tag)).*",
-    "numbers of persons": r".*(ssn|socialsecurity|insurance(no|number)|ahv).*",
-    "addresses": r".*(mail|phone|telefon|address|adresse|street|postcode|zip(code)?)",
+    "numbers of persons": (
+        r".*(ssn|socialsecurity|insurance(no|number)|ahv|nhs(no|number)).*"
+        r"|(patient|study|subject|record|hospital)(en)?(no|number)"
+        r"|(patienten|fall|krankenhaus|versicherten)nummer"
+    ),
+    "addresses": r".*(mail|phone|telefon|address|adresse|anschrift|street|postcode|zip(code)?)|plz",
 }
 
 

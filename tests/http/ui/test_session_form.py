@@ -320,8 +320,9 @@ def test_pasted_json_of_any_shape_gives_a_form() -> None:
 
 def test_a_form_holds_so_many_columns_however_many_are_given() -> None:
     form = SessionForm().filled({"features": [f"n{i}" for i in range(100_000)]})
-    assert len(form.rows) == len(form.features) == MOST_ROWS
+    assert len(form.rows) == len(form.features) == MOST_ROWS + 1
     assert len(form.notes) == 1
+    assert form.refusals == {"/features": ("a form holds 500 columns: create it from JSON",)}
 
 
 def test_nothing_that_is_posted_raises() -> None:

@@ -132,9 +132,10 @@ function rowAfter(row) {
 
 function fillRows(row, first, lines) {
   const isNumber = (text) => /^[-+]?\d[\d.,]*$/.test(text ?? "");
-  let order = lines[0].map((text) => known(text, "heading"));
+  let order = lines[0].map((text) => known(text.trim(), "heading"));
   let rows = lines.slice(1);
-  if (!order.includes("name") || rows.length === 0) {
+  const headed = order.includes("name") && rows.length > 0;
+  if (!headed) {
     const kinds = lines.some(([, text]) => known(text ?? "", "kind"));
     const roles = lines.some(([, text]) => known(text ?? "", "role"));
     const names = lines.length === 1 && first === "name" && !kinds && !roles;
@@ -143,11 +144,24 @@ function fillRows(row, first, lines) {
   }
   const name = order.indexOf("name");
   const word = order.findIndex((each) => each === "role" || each === "kind");
-  const refused = rows.some((cells) => isNumber(cells[name]) || isNumber(cells[word]));
-  document.getElementById("pasted").textContent = refused
-    ? "These look like values of patients. Nothing was taken: paste a row for each column." : "";
+  // Rows of patients must not leave the browser. So several cells a row are taken only if headings
+  // or kinds say that they describe columns, and nothing is sent before the reader has seen them.
+  const says = (cells) => known((cells[word] ?? "").trim(), order[word]) !== undefined;
+  const described = headed
+    ? order.filter(Boolean).length > 1 && (word < 0 || rows.some(says))
+    : word >= 0 && rows.every(says);
+  const refused = (name >= 0 && !described && rows.some((cells) => cells.length > 1))
+    || rows.some((cells) => isNumber(cells[name]) || isNumber(cells[word]))
+    || rows.some((cells) => cells.length === 1 && /;|,.*,/.test(cells[0]));
+  const note = document.getElementById("pasted");
+  note.className = refused ? "wrong" : "soft";
+  note.textContent = refused
+    ? "These may be rows of patients. Nothing was taken: paste a row for each column with its " +
+      "name and kind (numeric, binary, categorical), or put a row of headings first."
+    : `Filled: ${rows.length}. Look at the names, then press Check.`;
   if (refused) return;
   for (const cells of rows) {
+    if (name >= 0) for (const input of row.querySelectorAll("input, select")) input.value = "";
     order.forEach((column, place) => {
       const input = row.querySelector(`[name$="/${column}"]`);
       const text = (cells[place] ?? "").trim();
@@ -161,7 +175,6 @@ function fillRows(row, first, lines) {
     });
     row = rowAfter(row);
   }
-  htmx.trigger(columns.closest("form"), "change");
 }
 
 function pasteRows(event) {
@@ -175,17 +188,29 @@ function pasteRows(event) {
 
 async function readHeader(event) {
   const [file] = event.target.files;
-  const text = await file.slice(0, 65_536).text();
+  const bytes = await file.slice(0, 65_536).arrayBuffer();
+  const utf8 = new TextDecoder().decode(bytes);
+  const text = utf8.includes("\ufffd") ? new TextDecoder("windows-1252").decode(bytes) : utf8;
   const [line] = text.replace(/^\ufeff/, "").trimStart().split(/\r?\n/);
   const separator = ["\t", ";", ","].find((each) => line.includes(each)) ?? "\n";
-  const names = line.split(separator).map((name) => [name.replace(/^\s*"|"\s*$/g, "")]);
-  const empty = [...columns.tBodies].find((row) => row.querySelector("input").value === "");
-  fillRows(empty ?? rowAfter(columns.tBodies[columns.tBodies.length - 1]), "name", names);
+  const cell = new RegExp(`(?:"((?:[^"]|"")*)"|([^${separator}]*))(?:${separator}|$)`, "y");
+  const names = [];
+  while (cell.lastIndex < line.length) {
+    const [, quoted, bare] = cell.exec(line) ?? [];
+    if (quoted === undefined && bare === undefined) break;
+    names.push([(quoted ?? bare).replaceAll('""', '"').trim()]);
+  }
+  const filled = [...columns.tBodies].filter((row) => row.querySelector("input").value !== "");
+  fillRows(filled.length > 0 ? rowAfter(filled.pop()) : columns.tBodies[0], "name", names);
 }
 
 if (columns !== null) {
   for (const element of document.querySelectorAll("#f-features .scripted")) element.hidden = false;
   columns.addEventListener("paste", pasteRows);
+  columns.addEventListener("keydown", (event) => {
+    // Enter would press the first button of the form.
+    if (event.key === "Enter" && event.target.matches("input")) event.preventDefault();
+  });
   columns.addEventListener("input", (event) => rowAfter(event.target.closest("tbody")));
   document.getElementById("header").addEventListener("change", readHeader);
 }
@@ -245,6 +270,7 @@ function keepForm() {
       if (await renew()) {
         sending = true;
         kept.requestSubmit(submitter);
+        sending = false;
       } else saySignedOut();
     } catch {
       sayFailure();

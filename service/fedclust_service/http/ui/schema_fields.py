@@ -105,7 +105,8 @@ class FormField:
         if self.kind in ("numbers", "words") and isinstance(value, list | tuple):
             words = [plain_text(each) for each in value]
             joined = ", ".join(words)
-            return joined if [each.strip() for each in joined.split(",")] == words else _json(value)
+            again = [each.strip() for each in joined.split(",")] == words and joined[:1] != "["
+            return joined if again else _json(value)
         if self.kind == "time":
             # What an input of a date and time takes: the zone is UTC.
             return re.sub(r"(\.0+)?(Z|\+00:00)$", "", plain_text(value))

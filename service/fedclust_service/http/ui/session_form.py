@@ -276,15 +276,19 @@ class SessionForm:
                 )
             stand_ins = [*missing, *(each for each in form.errors if each in _NEEDED)]
         labels = {each: self.label(each) for each in missing}
-        form = replace(form, errors={**form.errors, **self.identifying}, missing=labels)
+        form = replace(form, errors={**form.errors, **self.refusals}, missing=labels)
         return form, None if missing or form.errors or form.general else made
 
     @property
-    def identifying(self) -> dict[str, tuple[str, ...]]:
-        """A message at each column whose name says that it identifies persons."""
+    def refusals(self) -> dict[str, tuple[str, ...]]:
+        """What only the form refuses: columns that identify persons, and too many columns."""
         held = {n: identifies(str(each.get("name", ""))) for n, each in self.features.items()}
         why = "it looks like {}, which no session may ask for: leave it out, or rename it"
-        return {f"/features/{n}/name": (why.format(each),) for n, each in held.items() if each}
+        found: dict[str, tuple[str, ...]]
+        found = {f"/features/{n}/name": (why.format(each),) for n, each in held.items() if each}
+        if len(self.rows) > MOST_ROWS:
+            found["/features"] = (f"a form holds {MOST_ROWS} columns: create it from JSON",)
+        return found
 
     def refused(self, refusal: Refusal) -> Self:
         """Return the form with the messages of a refusal at their inputs."""
@@ -316,6 +320,7 @@ class SessionForm:
     def label(self, pointer: str) -> str:
         """Return what an input is called, in a row with the name of the column."""
         others = {"/sites": "Sites", "/features": "Columns", "/algorithm": "Method"}
+        others["/config/n_clusters"] = "Number of clusters, K"
         label = self.fields[pointer].label if pointer in self.fields else others[pointer]
         name = self.texts.get(f"{pointer.rpartition('/')[0]}/name") or "row"
         return f"{name}, {label.lower()}" if pointer.startswith("/features/") else label
@@ -332,7 +337,7 @@ class SessionForm:
         listed, sites = body.get("features", self.given.get("features")), body.get("sites")
         declared = [{"name": e} if isinstance(e, str) else e for e in _list(listed)]
         rows = dict(enumerate(each for each in declared if isinstance(each, Mapping)))
-        objects = {f"/features/{n}": each for n, each in rows.items() if n < MOST_ROWS}
+        objects = {f"/features/{n}": each for n, each in rows.items() if n <= MOST_ROWS}
         objects |= {f"/{name}": body.get(name) for name in ("config", "policy")} | {"": body}
         values = {
             f"{at}/{name}": value
@@ -346,7 +351,7 @@ class SessionForm:
         if chosen.get("/algorithm") not in (None, "", *METHODS):
             notes.append("This coordinator does not have the method of the definition.")
             del chosen["/algorithm"]
-        form = replace(self, texts=chosen, rows=tuple(range(len(rows)))[:MOST_ROWS])
+        form = replace(self, texts=chosen, rows=tuple(range(len(rows)))[: MOST_ROWS + 1])
         known, texts = form.fields, {}
         for at, value in values.items():
             if at in known and value != (None if known[at].default is UNSET else known[at].default):

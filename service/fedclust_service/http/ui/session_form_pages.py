@@ -29,7 +29,6 @@ from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_form import (
     COLUMNS,
     MORE,
-    MOST_ROWS,
     PATIENTS,
     SessionForm,
     row_fields,
@@ -69,14 +68,19 @@ def _act(kind: str, page: PageRequest) -> Response:
     form, pressed = _read(kind, page), page.form
     body, pasted = form.json, pressed.get("definition", "")
     if "load" in pressed or "create_json" in pressed:
-        form, body = _of_json(page, form, pasted), pasted
+        try:
+            form, body = _of_json(page, form, pasted), pasted
+        except UsageError as error:
+            form = replace(form, notes=(*form.notes, str(error)))
+            status = 200 if "load" in pressed else 422
+            return _show(page, form, status=status, pasted=pasted)
     elif "more" in pressed:
         after = max(form.rows, default=-1) + 1
         form = replace(form, rows=(*form.rows, *range(after, after + 2 * _SPARE_ROWS)))
     form, made = form.checked(_check(kind, page))
     if "create" not in pressed and "create_json" not in pressed:
         return _show(page, form, made)
-    if form.identifying and "create_json" not in pressed:
+    if form.refusals and "create_json" not in pressed:
         return _show(page, form, status=422)
     try:
         if kind == "study":
@@ -105,20 +109,21 @@ def _read(kind: str, page: PageRequest) -> SessionForm:
     """Return the form that was posted, without the row whose button removes it."""
     items = page.form.multi_items()
     texts = {name: text.strip() for name, text in items if name[:1] == "/" and name != "/sites"}
-    numbers = [name.split("/")[2] for name in texts if name.startswith("/features/")]
+    filled = (name for name, text in texts.items() if text)
+    numbers = [name.split("/")[2] for name in filled if name.startswith("/features/")]
     rows = {int(n): None for n in numbers if n.isdecimal() and n.isascii() and len(n) < 7}
     rows.pop(int(page.form.get("remove", "") or -1), None)
     return SessionForm(
         kind,
         _study(page, page.form.get("study")) if kind == "session" else None,
         {name: text for name, text in texts.items() if text},
-        tuple(rows)[:MOST_ROWS],
+        tuple(rows),
         tuple(dict.fromkeys(text for name, text in items if name == "/sites")),
     )
 
 
 def _of_json(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
-    """Return the form of a definition that was pasted; what is no object changes nothing."""
+    """Return the form of a definition that was pasted; UsageError if it is none."""
     try:
         found = read_json(text, "the pasted text")
     except UsageError:
@@ -126,14 +131,13 @@ def _of_json(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
     if isinstance(found, dict) and isinstance(found.get("definition"), dict):
         found = found["definition"]
     if not isinstance(found, dict):
-        note = "The pasted text is no JSON object, {...}. Nothing was changed."
-        return replace(form, notes=(*form.notes, note))
+        raise UsageError("The pasted text is no JSON object, {...}. Nothing was changed.")
     named = found.get("study")
     try:
         study = _study(page, named) if isinstance(named, str) else form.study
     except Refusal:
         note = "There is no study of the name in the pasted text that you may see."
-        return replace(form, notes=(*form.notes, note))
+        raise UsageError(note) from None
     defaults = found.pop("defaults", None)
     return SessionForm(form.kind, study).filled({**found, **(defaults or {})})
 
@@ -196,7 +200,9 @@ def _consent(page: PageRequest, definition: Definition) -> list[tuple[str, tuple
     return [each for each in terms.sections() if each[0] not in _NOT_YET]
 
 
-def _show(page: PageRequest, form: SessionForm, made: Any = None, *, status: int = 200) -> Response:
+def _show(
+    page: PageRequest, form: SessionForm, made: Any = None, *, status: int = 200, pasted: str = ""
+) -> Response:
     """Return the page; after a refusal (``status``) it also names what is missing.
 
     A check while typing takes parts of it, and not the list of sites.
@@ -211,6 +217,7 @@ def _show(page: PageRequest, form: SessionForm, made: Any = None, *, status: int
         "session_form.html",
         status=status,
         form=form,
+        pasted=pasted,
         refused=status != 200,
         complete=made is not None,
         worth=() if made is None else _worth(form, made),
