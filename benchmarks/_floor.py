@@ -28,11 +28,11 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from fedclust import Site, engine
+from fedclust import Site, rounds
 from fedclust.data import load
 from fedclust.data.site_data import site_data
 from fedclust.definition import plan_of
-from fedclust.engine import EngineState, Plan
+from fedclust.rounds import EngineState, Plan
 from fedclust.schema.task import Contribution, Next
 from fedclust.wire import codec
 from fedclust.wire.models import Definition
@@ -59,7 +59,7 @@ def coordinate(folder: Path) -> None:
     database.execute(f"CREATE TABLE answers {columns}")
     app = FastAPI()
     opened = asyncio.Condition()
-    step = engine.start(plan, names)
+    step = rounds.start(plan, names)
     tasks: dict[int, dict[str, bytes]] = {}
     answers: dict[str, bytes] = {}
 
@@ -67,7 +67,7 @@ def coordinate(folder: Path) -> None:
         number = following.state.round
         tasks[number] = {}
         for name in names:
-            common, part = engine.write_task(plan, "floor", number, following.task, name)
+            common, part = rounds.write_task(plan, "floor", number, following.task, name)
             tasks[number][name] = codec.encode({"common": common, "site": part})
         # One commit, and with it one sync, for all that a round needs.
         database.execute("BEGIN IMMEDIATE")
@@ -97,14 +97,14 @@ def coordinate(folder: Path) -> None:
         answers[site] = body
         if len(answers) < len(names):
             return Response(status_code=202)
-        phase = engine.phase(plan, step.task.phase)
+        phase = rounds.phase(plan, step.task.phase)
         sent = [
             Contribution(name, payload_from_bytes(phase, answers[name] or None), p)
             for name in names
         ]
         answers.clear()
         state = codec.decode_model(EngineState, codec.encode_model(step.state))
-        following = engine.advance(plan, state, sent, names)
+        following = rounds.advance(plan, state, sent, names)
         async with opened:
             if isinstance(following, Next):
                 step = following
@@ -137,8 +137,8 @@ def take_part(folder: Path, name: str) -> None:
         _wait(folder, name)
         while (reply := http.get(f"/tasks/{number}/{name}")).status_code == 200:
             sent = codec.decode(reply.content)
-            task = engine.read_task(plan, sent["common"], sent["site"])
-            payload, memory = engine.local_step(
+            task = rounds.read_task(plan, sent["common"], sent["site"])
+            payload, memory = rounds.local_step(
                 plan,
                 task,
                 points,

@@ -73,7 +73,7 @@ def run(part: str, jobs: Sequence[Job], code: str) -> list[Record]:
 def fingerprint(*files: str) -> str:
     """Return a hash of the algorithms and of ``files``: a change makes old records worthless."""
     package = ROOT / "client_sdk" / "fedclust"
-    parts = ("engine", "methods", "numeric", "protection", "schema")
+    parts = ("methods", "numeric", "protection", "rounds", "schema")
     paths = [path for part in parts for path in (package / part).rglob("*.py")]
     paths += (ROOT / "client_sdk" / "fedclust_dual").glob("*.py")
     paths += [Path(__file__).with_name(name) for name in ("_data.py", "_baselines.py")]

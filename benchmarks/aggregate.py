@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
-from fedclust import engine  # noqa: E402
+from fedclust import rounds  # noqa: E402
 from fedclust.client import Client  # noqa: E402
 from fedclust.definition import freeze, plan_of  # noqa: E402
 from fedclust.methods.common.kmeans_rounds import Cells  # noqa: E402
@@ -94,14 +94,14 @@ def _alone(kind: str, n_sites: int, runs: int) -> dict[str, Any]:
         **SESSION,
     }
     plan = plan_of(freeze(SessionCreate.model_validate_json(canonical_json(request)), 7))
-    opened = engine.start(plan, sorted(answers))
+    opened = rounds.start(plan, sorted(answers))
     sent = [Contribution(site, cells, P) for site, cells in answers.items()]
     means = np.concatenate([cells.means for cells in answers.values()])
     weights = np.concatenate([cells.counts for cells in answers.values()]).astype(float)
     fit = KMeans(CELLS, n_init=1, random_state=0).fit
     taken = []
     for _ in range(runs):
-        step, *ours = _timed(lambda: engine.advance(plan, opened.state, sent, sorted(answers)))
+        step, *ours = _timed(lambda: rounds.advance(plan, opened.state, sent, sorted(answers)))
         kmeans, *theirs = _timed(lambda: fit(means, sample_weight=weights))
         taken.append((*ours, *theirs))
     assert isinstance(step, Next)

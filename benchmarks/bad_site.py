@@ -29,7 +29,7 @@ from _hospitals import heart
 from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust import simulate
-from fedclust.engine import preparation
+from fedclust.rounds import preparation
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 

@@ -1,7 +1,7 @@
 """Clusters against one cloud: how often clusters that are not there are endorsed, and real ones.
 
 Rows are drawn, and each site forms its protected table as it does for a session; the comparison is
-the coordinator's (``engine.reference``). A K is endorsed where p is at most .05.
+the coordinator's (``rounds.reference``). A K is endorsed where p is at most .05.
 
 First table: rows without clusters; second: with missing values; third: with clusters, and the K
 that is chosen; fourth: data sets whose truth is known from elsewhere; fifth: what it costs.
@@ -24,12 +24,12 @@ from _clouds import CLOUDS, CLUSTERS, Cloud, lacking
 from _data import SHARED, FloatArray, IntArray
 from _report import write
 from _runs import Job, Record, fingerprint, run
-from fedclust.engine.record_cells import find_cells
-from fedclust.engine.reference import compare_with_cloud
 from fedclust.numeric.random import server_rng, site_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table, within_shares
+from fedclust.rounds.record_cells import find_cells
+from fedclust.rounds.reference import compare_with_cloud
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.points import Points, row_points
 

@@ -27,13 +27,13 @@ from _report import write  # noqa: E402
 from fedclust_service.clock import StoreClock  # noqa: E402
 from fedclust_service.domain.access import Actor, AuditSearch  # noqa: E402
 from fedclust_service.domain.session import SessionState  # noqa: E402
-from fedclust_service.orchestration import admin, sessions, studies  # noqa: E402
-from fedclust_service.orchestration.sessions import list_completed  # noqa: E402
-from fedclust_service.orchestration.sweeper import Waiting, end_unsupported, sweep  # noqa: E402
 from fedclust_service.store import Store, migrate  # noqa: E402
-from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site  # noqa: E402
+from fedclust_service.usecases import admin, sessions, studies  # noqa: E402
+from fedclust_service.usecases.sessions import list_completed  # noqa: E402
+from fedclust_service.usecases.sweeper import Waiting, end_unsupported, sweep  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
 from support.many_sessions import fill  # noqa: E402
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, site  # noqa: E402
 
 READS = 30
 READERS = {"operator": OPERATOR, "analyst": ANALYST, "site": site("hospital-03")}

@@ -200,9 +200,9 @@ def clock() -> Iterator[dict[str, float]]:
 
     kept = {
         (module, "site_data"): lambda **_: "table",
-        (module.engine, "local_step"): lambda site, **_: site,
-        (module.engine, "start"): lambda **_: "coordinator",
-        (module.engine, "advance"): lambda **_: "coordinator",
+        (module.rounds, "local_step"): lambda site, **_: site,
+        (module.rounds, "start"): lambda **_: "coordinator",
+        (module.rounds, "advance"): lambda **_: "coordinator",
     }
     before = {place: getattr(*place) for place in kept}
     for place, key in kept.items():

@@ -27,10 +27,10 @@ from sklearn.preprocessing import StandardScaler
 
 from _data import SHARED
 from _report import write
-from fedclust.engine.outcome_statistics import summarise
 from fedclust.numeric import cell_statistics as cs
 from fedclust.numeric.cell_statistics import Interval, Measure, Terms
 from fedclust.protection.outcome_counts import count_outcomes
+from fedclust.rounds.outcome_statistics import summarise
 from fedclust.schema.feature import Outcome
 
 N_SITES = 4

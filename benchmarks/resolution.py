@@ -29,10 +29,10 @@ from _data import SHARED, fkm, mnist
 from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust.data.readings import FeatureReading, session_points
-from fedclust.engine.resolution import resolution_warning
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
+from fedclust.rounds.resolution import resolution_warning
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, total_variances
 

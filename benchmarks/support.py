@@ -33,9 +33,9 @@ from fedclust import SessionResult, simulate
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import form_once
 from fedclust.definition import plan_of
-from fedclust.engine.outcome_statistics import summarise
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.result.outcomes import CANNOT_TELL, outcome_rows
+from fedclust.rounds.outcome_statistics import summarise
 from fedclust.schema.outcomes import Outcomes
 from outcomes import discrete_gaussian
 

@@ -62,7 +62,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
-from fedclust import engine, errors  # noqa: E402
+from fedclust import errors, rounds  # noqa: E402
 from fedclust.client import Client  # noqa: E402
 from fedclust.client.http import ConnectionOptions  # noqa: E402
 from fedclust.definition import plan_of  # noqa: E402
@@ -250,8 +250,8 @@ class ServedSite(Site):
         def read(tx: Tx) -> tuple[list[Submission], list[Participation]]:
             session = tx.sessions.get(self._session)
             assert session is not None
-            rounds = tx.rounds.list(session.id, limit=100)
-            answers = [each for found in rounds for each in tx.submissions.list(found.id)]
+            every = tx.rounds.list(session.id, limit=100)
+            answers = [each for found in every for each in tx.submissions.list(found.id)]
             return answers, list(tx.participations.list(session.id))
 
         answers, joined = self._local.coordinator.store.run_tx("attack", read)
@@ -259,7 +259,7 @@ class ServedSite(Site):
             plan = plan_of(analyst.session(self._session).definition)
         payloads = {
             (each.phase, each.site): payload_from_bytes(
-                engine.phase(plan, each.phase), each.payload
+                rounds.phase(plan, each.phase), each.payload
             )
             for each in answers
         }

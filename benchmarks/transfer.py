@@ -1,7 +1,7 @@
 """Does transfer name the hospital that codes a column otherwise, and only that one?
 
 Rows are drawn, and each site forms its protected table and cells as it does for a session; the rule
-is the coordinator's (``engine.column_differences``). A draw has 4 to 12 columns: numbers, skewed
+is the coordinator's (``rounds.column_differences``). A draw has 4 to 12 columns: numbers, skewed
 numbers, yes/no, or some of each. It has 2 to 6 clusters whose means have a standard deviation of
 1.5, 2 or 3 times that within clusters, or one correlated cloud. A quarter of the columns tells no
 clusters apart. Sites differ from the others by 0, .2 or .5 standard deviations in every column; in
@@ -30,10 +30,10 @@ from scipy.special import ndtr, ndtri
 from _data import FloatArray
 from _report import write
 from evidence import scaled, site_points
-from fedclust.engine.column_differences import differing_columns
-from fedclust.engine.record_cells import find_cells
 from fedclust.numeric.array_types import BoolArray
 from fedclust.numeric.random import site_rng
+from fedclust.rounds.column_differences import differing_columns
+from fedclust.rounds.record_cells import find_cells
 from fedclust.schema.points import Points
 
 P = 5

@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedclust.engine import CLOSING_PHASES, all_phases, preparation
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import CLOSING_PHASES, all_phases, preparation
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.task import Phase
 

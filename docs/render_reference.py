@@ -27,8 +27,8 @@ from fedclust_service.domain.audit_actions import AUDIT_ACTIONS
 from fedclust_service.exit_codes import Exit
 from fedclust_service.http.problem_help import PROBLEM_HELP
 from fedclust_service.http.ui.schema_fields import fields_of
-from fedclust_service.orchestration.events import FOR_ALL, FOR_SITES, OF_ITS_OWN
 from fedclust_service.settings import PREFIX, Settings
+from fedclust_service.usecases.events import FOR_ALL, FOR_SITES, OF_ITS_OWN
 from render_options import default, fields_table, markdown_table, values, with_facts
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from fedclust import engine
-from fedclust.engine import outcomes
+from fedclust import rounds
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import outcomes
 from fedclust.wire.submissions import (
     BINARY,
     JSON,
@@ -122,7 +122,7 @@ class _Session:
 
     def _in_binary(self, body: bytes) -> bytes:
         head = read_submission_head(body, JSON)
-        _, payload = read_submission(engine.phase(METHODS[self.method], head.phase), body, JSON)
+        _, payload = read_submission(rounds.phase(METHODS[self.method], head.phase), body, JSON)
         return write_submission(head.phase, head.task_digest, payload, BINARY)
 
 

@@ -24,9 +24,9 @@ import fedclust_service.cli
 from fedclust import errors
 from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
-from fedclust.engine import all_phases
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import all_phases
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
@@ -36,8 +36,8 @@ from fedclust.wire.problems import CATALOGUE
 from fedclust_service.domain.audit_actions import AUDIT_ACTIONS
 from fedclust_service.domain.notification import NotificationKind
 from fedclust_service.exit_codes import Exit
-from fedclust_service.orchestration.events import FOR_ALL
 from fedclust_service.settings import CLIENT_VARIABLES, PREFIX, Settings
+from fedclust_service.usecases.events import FOR_ALL
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

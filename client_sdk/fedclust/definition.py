@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import RootModel, ValidationError
 
-from fedclust.engine import VERSION, Plan, check_evidence, sweep
 from fedclust.methods.common.options import select_variant_model, takes_several, variant_models
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import VERSION, Plan, check_evidence, sweep
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of

@@ -19,12 +19,12 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.exit_codes import Exit, StartFailure
-from fedclust_service.orchestration import principals
-from fedclust_service.orchestration.audit import trail
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.core import Limits
 from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError, load_settings
 from fedclust_service.store import SchemaProblem, Store, StoreError, StoreLocked, UrlRefused
+from fedclust_service.usecases import principals
+from fedclust_service.usecases.audit import trail
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.core import Limits
 
 log = structlog.get_logger(__name__)
 

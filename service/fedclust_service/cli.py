@@ -250,8 +250,8 @@ def operator_token(
     Works while a coordinator runs. Earlier tokens stay valid.
     """
     from fedclust_service.bootstrap import explain_store_errors, open_coordinator
-    from fedclust_service.orchestration import principals
-    from fedclust_service.orchestration.access_queries import is_slug
+    from fedclust_service.usecases import principals
+    from fedclust_service.usecases.access_queries import is_slug
 
     if not is_slug(name):
         raise typer.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--name")
@@ -278,10 +278,10 @@ def backup(
     secret key: keep that in another place. The database's audit trail records the backup.
     """
     from fedclust_service.bootstrap import explain_store_errors
-    from fedclust_service.orchestration.attention import BACKED_UP
-    from fedclust_service.orchestration.audit import trail
     from fedclust_service.store import StoreError
     from fedclust_service.store import backup as copies
+    from fedclust_service.usecases.attention import BACKED_UP
+    from fedclust_service.usecases.audit import trail
 
     with explain_store_errors(settings, "no backup was made"):
         made = copies.backup(settings.store_url, out)
@@ -307,9 +307,9 @@ def restore(
     records the restore. Whoever had signed in must sign in again.
     """
     from fedclust_service.bootstrap import explain_store_errors, open_coordinator, require_key
-    from fedclust_service.orchestration import sign_ins
-    from fedclust_service.orchestration.audit import trail
     from fedclust_service.store import backup as copies
+    from fedclust_service.usecases import sign_ins
+    from fedclust_service.usecases.audit import trail
 
     check_key = None if new_key else functools.partial(require_key, settings)
     with explain_store_errors(settings, "nothing was restored"):
@@ -373,9 +373,9 @@ def audit_verify(
     """
     from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.domain.audit_chain import Head
-    from fedclust_service.orchestration.attention import VERIFIED
-    from fedclust_service.orchestration.audit.trail import record_command, verify_trail
     from fedclust_service.store import StoreError
+    from fedclust_service.usecases.attention import VERIFIED
+    from fedclust_service.usecases.audit.trail import record_command, verify_trail
 
     noted = None if head is None else Head.noted(head)
     if head is not None and noted is None:

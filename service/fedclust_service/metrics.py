@@ -20,12 +20,12 @@ from fedclust_service.connections import Connections
 from fedclust_service.domain.notification import DeliveryState
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
-from fedclust_service.orchestration.core import AggregationEnd, Observer
-from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import StoreError, Tx
+from fedclust_service.usecases.core import AggregationEnd, Observer
+from fedclust_service.usecases.provenance import server_version
 
 if TYPE_CHECKING:
-    from fedclust_service.orchestration.coordinator import Coordinator
+    from fedclust_service.usecases.coordinator import Coordinator
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Other methods are counted as "other", because callers could invent any number of them.

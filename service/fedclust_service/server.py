@@ -32,8 +32,8 @@ from fedclust_service.connections import (
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.http.app import create_app
 from fedclust_service.http.protocol import HEAD_SECONDS, Protocol
-from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, SettingsError
+from fedclust_service.usecases.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
 

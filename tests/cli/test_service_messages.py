@@ -15,9 +15,9 @@ from fedclust_service.bootstrap import open_coordinator
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.exit_codes import Exit
-from fedclust_service.orchestration import principals, sign_ins
 from fedclust_service.settings import load_settings
 from fedclust_service.store import tables
+from fedclust_service.usecases import principals, sign_ins
 
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
 MAIL = "notify-test --smtp-host 127.0.0.1 --smtp-security none --smtp-from me@x.example"

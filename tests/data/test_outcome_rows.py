@@ -25,8 +25,8 @@ from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
 from fedclust.data.site_data import form_counted, session_rows, site_data
 from fedclust.definition import freeze, plan_of
-from fedclust.engine import Plan
 from fedclust.errors import DataError
+from fedclust.rounds import Plan
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.points import Points
 from fedclust.wire import codec

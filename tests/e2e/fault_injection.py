@@ -24,10 +24,10 @@ from sqlalchemy.engine import make_url
 
 from e2e.random_kills import D, K, rows, shared
 from e2e.session_history import Fault, History, Key, Request, violations
-from fedclust import __version__, engine, simulate
+from fedclust import __version__, rounds, simulate
 from fedclust.definition import plan_of, read_definition
-from fedclust.engine import Plan
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import Plan
 from fedclust.schema.points import Points
 from fedclust.schema.size_bands import size_band
 from fedclust.wire import codec
@@ -38,10 +38,10 @@ from fedclust_service.store import Store, Tx
 from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, declared
 from support.databases import PostgresServer
+from support.driven import data_of
 from support.processes import WRONG_TIME
 from support.proxies import Balancer, Link
 from support.purpose import PURPOSE
-from support.rounds import data_of
 from support.server import ServerProcess
 from support.timeouts import TIMEOUT_S
 
@@ -197,7 +197,7 @@ class _Scene:
             "features": columns(D),
             "sdk_version": __version__,
             "methods": {each: [method.version] for each, method in METHODS.items()},
-            "engine": [engine.VERSION],
+            "engine": [rounds.VERSION],
         }
         sites = [
             _Site(
@@ -361,9 +361,9 @@ class _Site(threading.Thread):
         number = task["common"]["round"]
         if number in self._bodies:
             return
-        payload, self._memory = engine.local_step(
+        payload, self._memory = rounds.local_step(
             self._plan,
-            engine.read_task(self._plan, task["common"], task["site"]),
+            rounds.read_task(self._plan, task["common"], task["site"]),
             self._points,
             site=self.site,
             round_number=number,

@@ -18,7 +18,7 @@ import pytest
 from fedclust import simulate
 from fedclust.client import Client
 from fedclust.result.session_result import SessionResult
-from fedclust_service.orchestration.admin import AdminAuditEntry
+from fedclust_service.usecases.admin import AdminAuditEntry
 from support import processes
 from support.processes import COMMAND, clean_environment
 from support.purpose import PURPOSE

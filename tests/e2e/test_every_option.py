@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust import engine, errors
+from fedclust import errors, rounds
 from fedclust.definition import plan_of
-from fedclust.engine.plan import assigns_by_centroids
 from fedclust.methods.common.options import select_variant_model, takes_several
 from fedclust.methods.registry import METHODS
+from fedclust.rounds.plan import assigns_by_centroids
 from fedclust.site.session_run import SessionRun
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
@@ -80,7 +80,7 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
             if "raise max_rounds" not in str(failed):
                 raise
     result = found["north"].result
-    assert len(result.history) == engine.most_rounds(plan_of(info.definition))
+    assert len(result.history) == rounds.most_rounds(plan_of(info.definition))
     every_k = [each.result for each in result.sweep or ()] or [result]
     counted = [each.outcomes for each in every_k if each.outcomes is not None]
     assert len(counted) == (OUTCOME in definition["features"])

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from e2e.random_kills import shared
 from fedclust import simulate
 from fedclust.client import Client
-from fedclust.engine.preparation import SiteMoments
 from fedclust.errors import Invalid, SitesUnsuitable
 from fedclust.result.session_result import SessionResult
+from fedclust.rounds.preparation import SiteMoments
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission

@@ -13,8 +13,8 @@ from fedclust_service.bootstrap import open_coordinator
 from fedclust_service.cli import operators_addresses
 from fedclust_service.delivery import try_channels
 from fedclust_service.domain.access import Actor, Role
-from fedclust_service.orchestration.principals import create_principal
 from fedclust_service.settings import load_settings
+from fedclust_service.usecases.principals import create_principal
 from support import processes
 from support.api_caller import ApiCaller
 from support.certificates import Authority

@@ -27,11 +27,11 @@ POLLS, STREAMS = 20, 5
 #: Aggregates the first round and does not come to an end with the second.
 STUCK = """
 import sys, threading
-from fedclust import engine
-advance, calls = engine.advance, iter(range(9))
+from fedclust import rounds
+advance, calls = rounds.advance, iter(range(9))
 def stuck(*args):
     return advance(*args) if next(calls) == 0 else threading.Event().wait()
-engine.advance = stuck
+rounds.advance = stuck
 from fedclust_service.cli import main
 sys.exit(main())
 """

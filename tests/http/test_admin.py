@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from fedclust_service.orchestration.sweeper import sweep
+from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url

@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from fedclust.wire.problems import CATALOGUE, Problem
 from fedclust_service.http import routes
 from fedclust_service.http.app import api_routes
-from fedclust_service.orchestration import principals
 from fedclust_service.store import StoreBusy, StoreUnavailable
+from fedclust_service.usecases import principals
 from support.timeouts import TIMEOUT_S
 
 from .conftest import Running

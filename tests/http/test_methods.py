@@ -20,9 +20,9 @@ from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
 from support.api_caller import ApiCaller, rows_of
+from support.driven import drive
 from support.local_coordinator import local_coordinator
 from support.method_variants import KS, TRIED, once
-from support.rounds import drive
 
 SITES = ("north", "south", "west")
 LATE = "late"

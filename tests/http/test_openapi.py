@@ -15,9 +15,9 @@ from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator, validators
 from pydantic import BaseModel
 
-from fedclust import engine
-from fedclust.engine import outcomes, resampling
+from fedclust import rounds
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import outcomes, resampling
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -46,7 +46,7 @@ DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi.json").read_text("utf-8")
 PHASES = [
     (name, phase.name)
     for name, method in METHODS.items()
-    for phase in engine.all_phases(method)
+    for phase in rounds.all_phases(method)
     if name == "lloyd" or phase not in (resampling.PHASE, outcomes.PHASE)
 ]
 
@@ -163,7 +163,7 @@ def test_every_problem_type_is_listed() -> None:
 
 
 def test_every_phase_has_its_task_and_its_submission() -> None:
-    every = {(n, phase.name) for n, m in METHODS.items() for phase in engine.all_phases(m)}
+    every = {(n, phase.name) for n, m in METHODS.items() for phase in rounds.all_phases(m)}
     assert set(PARTS) == every
     schemas, names = DOCUMENT["components"]["schemas"], {phase for _, phase in every}
     for choice in ("TaskDocument", "Submission"):
@@ -322,7 +322,7 @@ def test_examples_of_a_phase_fit_models_and_schemas(method: str, phase: str) -> 
     task = read(f"{folder}/task.json")
     response = model(TaskResponse, f"{folder}/task.json")
     fits(task, "TaskResponse")
-    described = engine.phase(METHODS[method], phase)
+    described = rounds.phase(METHODS[method], phase)
     parameters = json.dumps(task["task"]["common"]["parameters"])
     described.task.model_validate_json(parameters)
     parts = PARTS[method, phase]

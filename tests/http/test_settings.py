@@ -11,13 +11,13 @@ from cryptography.hazmat.primitives import serialization
 
 from fedclust_service import bootstrap
 from fedclust_service.addresses import is_loopback, masked_url
-from fedclust_service.orchestration.core import Limits
 from fedclust_service.settings import (
     CLIENT_VARIABLES,
     Settings,
     SettingsError,
     load_settings,
 )
+from fedclust_service.usecases.core import Limits
 
 SECRET = "correct-horse-battery-staple-0123456789"
 

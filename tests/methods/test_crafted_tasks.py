@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.local.simulate import simulate
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.task import Task
@@ -40,13 +40,13 @@ def test_numbers_that_cannot_be_squared_are_refused(
     method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, tuple[Any, ...]] = {}
-    answer = engine.local_step
+    answer = rounds.local_step
 
     def remember(plan: Any, task: Any, points: Any, **step: Any) -> Any:
         asked.setdefault(task.phase, (plan, task, points, step))
         return answer(plan, task, points, **step)
 
-    monkeypatch.setattr(engine, "local_step", remember)
+    monkeypatch.setattr(rounds, "local_step", remember)
     rng = np.random.default_rng(0)
     sites = {name: rng.normal(size=(40, 2)) + 6.0 * (rng.random((40, 1)) < 0.5) for name in "abc"}
     features = [{"name": name, "lower": -9.0, "upper": 15.0} for name in ("x", "y")]
@@ -55,8 +55,8 @@ def test_numbers_that_cannot_be_squared_are_refused(
     for plan, task, points, step in asked.values():
         parts = {} if task.site is None else {"a": task.site}
         whole = Task(task.phase, task.common, per_site=parts, space=task.space)
-        written = engine.write_task(plan, "session", step["round_number"], whole, "a")
+        written = rounds.write_task(plan, "session", step["round_number"], whole, "a")
         for common, part in _with_bad_numbers(written):
             with pytest.raises(RuleViolation) as refused:
-                answer(plan, engine.read_task(plan, common, part), points, **step)
+                answer(plan, rounds.read_task(plan, common, part), points, **step)
             assert broken_task_rule(refused.value) is not None

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import engine
-from fedclust.engine import Plan
+from fedclust import rounds
+from fedclust.rounds import Plan
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
@@ -22,7 +22,7 @@ from fedclust.schema.task import Contribution, Done
 from fedclust_dual import METHOD, server
 from fedclust_dual.config import Config
 from fedclust_dual.messages import multiplier_digest
-from support.rounds import Run, data_of, drive
+from support.driven import Run, data_of, drive
 from support.site_rows import blobs, pooled
 
 FloatArray = NDArray[np.float64]
@@ -268,7 +268,7 @@ def test_an_empty_answer_ends_the_session_with_the_bounds_so_far(phase: str) -> 
     second = [opened.number for opened in whole.rounds if opened.phase == phase][1]
     opened = whole.rounds[second - 1]
     answers = [Contribution(s, None if s == "b" else opened.payloads[s], 1) for s in "abc"]
-    step = engine.advance(plan, opened.state, answers, "abc")
+    step = rounds.advance(plan, opened.state, answers, "abc")
     assert isinstance(step, Done)
     assert step.result.stopped_because == "site_left"
     entry = step.result.history[second - 1]
@@ -359,7 +359,7 @@ def test_a_value_that_the_box_excludes_is_refused() -> None:
         }
     )
     with pytest.raises(RuleViolation) as caught:
-        engine.check(plan, task, lie, p=1, size_band=None)
+        rounds.check(plan, task, lie, p=1, size_band=None)
     assert (caught.value.rule, caught.value.pointer) == ("dual-value", "/value")
     assert "declared bounds" in caught.value.message
 
@@ -436,9 +436,9 @@ def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes
         part = {"multipliers": mu, "digest": multiplier_digest(mu)}
         wrong = replace(wrong, site=task.site.model_copy(update=part))
     step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
-    assert engine.local_step(plan, task, points, memory={}, **step)[0] is not None
+    assert rounds.local_step(plan, task, points, memory={}, **step)[0] is not None
     with pytest.raises(RuleViolation) as refused:
-        engine.local_step(plan, wrong, points, memory={}, **step)
+        rounds.local_step(plan, wrong, points, memory={}, **step)
     assert refused.value.rule in ("task", "shape")
 
 
@@ -449,7 +449,7 @@ def test_more_dual_rounds_than_defined_and_late_cells_are_refused() -> None:
     step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
     iterations = plan.options.iterations  # type: ignore[attr-defined]
     for _ in range(iterations):
-        _, memory = engine.local_step(plan, task, points, memory=memory, **step)
+        _, memory = rounds.local_step(plan, task, points, memory=memory, **step)
     for late, message in ((task, f"{iterations} dual rounds"), (cells, "is over")):
         with pytest.raises(RuleViolation, match=message):
-            engine.local_step(plan, late, points, memory=memory, **step)
+            rounds.local_step(plan, late, points, memory=memory, **step)

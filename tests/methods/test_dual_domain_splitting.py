@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import engine
-from fedclust.engine import Plan
+from fedclust import rounds
+from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
@@ -33,7 +33,7 @@ from fedclust_dual.multiplier_update import (
     propose_in_region,
     start_ascent,
 )
-from support.rounds import Run, data_of, drive
+from support.driven import Run, data_of, drive
 
 FloatArray = NDArray[np.float64]
 NO_PROPOSAL = Proposal(np.zeros((1, 2, 2)))
@@ -379,7 +379,7 @@ def test_boxes_beyond_the_declared_bounds_are_refused(
     wrong = task.common.model_copy(update={"lower": lower, "upper": upper})
     changed = replace(task, common=wrong)
     with pytest.raises(RuleViolation) as refused:
-        engine.local_step(
+        rounds.local_step(
             *(plan, changed, data_of(plan, rows["a"])),
             site="a",
             round_number=opened.number,
@@ -396,9 +396,9 @@ def test_a_centroid_outside_its_box_is_refused() -> None:
     plan = plan_for(sites, {}, splits=20, gap=0.0)
     opened = [one for one in found.rounds if one.phase == "dual"][-1]
     answer, task = opened.payloads["a"], opened.tasks["a"]
-    engine.check(plan, task, answer, p=1, size_band=None)
+    rounds.check(plan, task, answer, p=1, size_band=None)
     outside = np.clip(np.full((2, 2), 7.9), None, task.common.upper + 0.05)
     wrong = answer.model_copy(update={"centroids": outside})
     with pytest.raises(RuleViolation, match="round's box") as refused:
-        engine.check(plan, task, wrong, p=1, size_band=None)
+        rounds.check(plan, task, wrong, p=1, size_band=None)
     assert refused.value.rule == "bounds"

@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.engine.stages import check_method_task
 from fedclust.local.simulate import simulate
 from fedclust.methods import fkm
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.fkm import DefaultConfig, PaperConfig
 from fedclust.numeric import weighted_kmeans
+from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust import SessionResult, engine, simulate
-from fedclust.engine import Plan
-from fedclust.engine.stages import check_method_task
+from fedclust import SessionResult, rounds, simulate
 from fedclust.methods import kfed
 from fedclust.methods.common import kmeans_rounds, local_kmeans
 from fedclust.methods.kfed import local_cells
+from fedclust.rounds import Plan
+from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -23,7 +23,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from support.rounds import drive
+from support.driven import drive
 from support.site_rows import blobs, breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
@@ -422,7 +422,7 @@ def test_a_site_that_joins_later_is_labelled_by_the_nearest_centroid_alone() -> 
     result = drive(plan, late).result
 
     assert result is not None
-    labels = engine.label(plan, result, sites["d"], None, "d")
+    labels = rounds.label(plan, result, sites["d"], None, "d")
     assert adjusted_rand_score(truth["d"], labels) == 1.0
     assert "d" not in result.mapping
 
@@ -460,8 +460,8 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
     mapped = result.model_copy(update={"mapping": {"a": (0, 1, 1)}})
     rows = np.array([[0.0, 0.0], [2.0, 1.0], [np.nan, 0.0], [9.0, 0.0]])
 
-    assert engine.label(plan, mapped, rows, memory, "a").tolist() == [0, 1, -1, 1]
-    assert engine.label(plan, mapped, rows, memory, "a", new=True).tolist() == [0, 0, -1, 1]
+    assert rounds.label(plan, mapped, rows, memory, "a").tolist() == [0, 1, -1, 1]
+    assert rounds.label(plan, mapped, rows, memory, "a", new=True).tolist() == [0, 0, -1, 1]
 
 
 @pytest.mark.parametrize("options", [{}, {"variant": "paper"}])
@@ -489,7 +489,7 @@ def test_a_session_has_the_number_of_rounds_of_its_options() -> None:
     for refine, limit, wanted in ((0, None, 1), (3, None, 4), (3, 2, 2)):
         options = kfed.Config(n_clusters=2, refine=refine).root
         plan = Plan(kfed.METHOD, options, features, Policy(max_rounds=limit), 0)
-        assert engine.max_rounds(plan) == wanted
+        assert rounds.max_rounds(plan) == wanted
 
 
 @pytest.mark.parametrize("config", [{}, {"variant": "paper"}, {"refine": 1}])
@@ -558,6 +558,6 @@ def test_a_site_receives_no_other_sites_mapping() -> None:
     memory = {"kfed": CENTRES[:2]}
     swapped = run.result.model_copy(update={"mapping": {"a": (3, 2), "b": (0, 0)}})
 
-    assert set(engine.label(plan, swapped, sites["a"], memory, "a")) == {2, 3}
-    by_nearest = engine.label(plan, swapped, sites["a"], memory, "c")
-    assert by_nearest.tolist() == engine.label(plan, swapped, sites["a"]).tolist()
+    assert set(rounds.label(plan, swapped, sites["a"], memory, "a")) == {2, 3}
+    by_nearest = rounds.label(plan, swapped, sites["a"], memory, "c")
+    assert by_nearest.tolist() == rounds.label(plan, swapped, sites["a"]).tolist()

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust.engine import Plan
-from fedclust.engine.stages import check_method_task
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
+from fedclust.rounds import Plan
+from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Next, SiteTask
+from support.driven import drive
 from support.points import config_of, weighted
-from support.rounds import drive
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
 X = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]

@@ -14,7 +14,6 @@ from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 from fedclust import simulate
-from fedclust.engine.stages import check_method_task
 from fedclust.methods.mixture import METHOD, State
 from fedclust.methods.mixture.artificial import draw_persons
 from fedclust.methods.mixture.classes import Classes
@@ -28,6 +27,7 @@ from fedclust.methods.mixture.messages import (
     check,
 )
 from fedclust.numeric.random import site_rng
+from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory

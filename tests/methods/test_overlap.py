@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust import SessionResult, engine, simulate
-from fedclust.engine import Plan
-from fedclust.engine.preparation import SiteMoments
+from fedclust import SessionResult, rounds, simulate
 from fedclust.methods import overlap
 from fedclust.methods.common import own_features
 from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.rounds import Plan
+from fedclust.rounds.preparation import SiteMoments
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -442,7 +442,7 @@ def _site(plan: Plan, *tasks: SiteTask) -> None:
     memory: dict[str, Any] = {}
     X = np.random.default_rng(0).normal(size=(30, 4))
     for number, task in enumerate(tasks):
-        _, memory = engine.local_step(
+        _, memory = rounds.local_step(
             plan,
             task,
             row_points(X),
@@ -537,24 +537,24 @@ def test_a_later_round_that_too_few_answer_completes_with_what_was_found() -> No
     def answers(*sites: str) -> list[Contribution]:
         return [Contribution(s, sent[s] if s in sites else None, p=3) for s in sent]
 
-    step = engine.start(plan, sent, masks)
+    step = rounds.start(plan, sent, masks)
     moments = {s: masks[s].astype(np.int64) * 30 for s in sent}
     prepared = [
         Contribution(s, SiteMoments(n=30, observed=n, mean=np.zeros(4), m2=n * 1.0), p=3)
         for s, n in moments.items()
     ]
-    first = engine.advance(plan, step.state, prepared, sent, masks)
+    first = rounds.advance(plan, step.state, prepared, sent, masks)
     assert isinstance(first, Next)
-    second = engine.advance(plan, first.state, answers("a", "b"), sent, masks)
+    second = rounds.advance(plan, first.state, answers("a", "b"), sent, masks)
     assert isinstance(second, Next)
     assert second.task.phase == "federated"
     with pytest.raises(MethodFailure, match="1 sites answered"):
-        engine.advance(plan, first.state, answers("a"), sent, masks)
+        rounds.advance(plan, first.state, answers("a"), sent, masks)
     for few in ((), ("a",)):
-        ended = engine.advance(plan, second.state, answers(*few), sent, masks)
+        ended = rounds.advance(plan, second.state, answers(*few), sent, masks)
         assert isinstance(ended, Next)
         assert ended.task.phase == "evidence"
-        done = engine.advance(plan, ended.state, answers(), sent, masks)
+        done = rounds.advance(plan, ended.state, answers(), sent, masks)
         assert isinstance(done, Done)
         assert done.result.stopped_because == "too_few_contributors"
         assert any("the rounds before" in warning for warning in done.result.warnings)

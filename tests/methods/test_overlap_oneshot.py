@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import SessionResult, engine, simulate
-from fedclust.engine import Plan, evaluation, evidence
+from fedclust import SessionResult, rounds, simulate
 from fedclust.methods import overlap_oneshot
 from fedclust.methods.common.partial_features import LocalCentroids, connected_components
 from fedclust.methods.overlap_oneshot import Config, Gaussians, GaussiansTask, check, check_config
@@ -23,6 +22,7 @@ from fedclust.methods.overlap_oneshot.agglomeration import (
     cluster_forces,
 )
 from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
+from fedclust.rounds import Plan, evaluation, evidence
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
@@ -492,7 +492,7 @@ def _ask(config: RunConfig, *tasks: dict[str, Any]) -> None:
     for number, asked in enumerate(tasks):
         common = {"n_clusters": 2, "search": False, "n_init": None, "full": False, **asked}
         task = SiteTask("gaussians", GaussiansTask(**common), space=space)
-        _, memory = engine.local_step(
+        _, memory = rounds.local_step(
             plan,
             task,
             Points(X, np.full(40, 5), np.full(3, 0.1)),
@@ -536,7 +536,7 @@ def test_a_site_measures_no_more_centroids_than_the_method_can_find(
         task = SiteTask(
             "evidence", evidence.EvidenceTask(n_clusters=none, parts=(asked,)), space=space
         )
-        engine.local_step(
+        rounds.local_step(
             plan, task, points, site="a", round_number=3, p=5, size_band=None, memory={}
         )
 

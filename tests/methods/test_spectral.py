@@ -11,13 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.manifold import spectral_embedding
 
-from fedclust import SessionResult, engine, simulate
-from fedclust.engine import Plan
-from fedclust.engine.stages import check_method_task
+from fedclust import SessionResult, rounds, simulate
 from fedclust.methods import spectral
 from fedclust.methods.spectral import embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
 from fedclust.methods.spectral.landmark_clustering import cluster_landmarks, is_dense, matched_share
+from fedclust.rounds import Plan
+from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -25,7 +25,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from support.rounds import data_of
+from support.driven import data_of
 from support.site_rows import breast_cancer
 
 Rows = dict[str, NDArray[np.float64]]
@@ -289,16 +289,16 @@ def test_a_site_labels_new_rows_by_nystroem() -> None:
     options = messages.Config(n_clusters=2, alignment="sign", gamma=50.0).root
     plan = Plan(spectral.METHOD, options, features, Policy(**POLICY), 0)
     memory: dict[str, Any] = {site: {} for site in sites}
-    step: Any = engine.start(plan, sorted(sites))
+    step: Any = rounds.start(plan, sorted(sites))
     number = 0
     while isinstance(step, Next):
         number += 1
         answers = []
         for site, X in sites.items():
-            common, part = engine.write_task(plan, "session", number, step.task, site)
-            payload, memory[site] = engine.local_step(
+            common, part = rounds.write_task(plan, "session", number, step.task, site)
+            payload, memory[site] = rounds.local_step(
                 plan,
-                engine.read_task(plan, common, part),
+                rounds.read_task(plan, common, part),
                 data_of(plan, X),
                 site=site,
                 round_number=number,
@@ -308,10 +308,10 @@ def test_a_site_labels_new_rows_by_nystroem() -> None:
             )
             answers.append(Contribution(site, payload, 5))
         state: Any = step.state
-        step = engine.advance(plan, state, answers, sorted(sites))
-    own = engine.label(plan, step.result, sites["s1"], memory["s1"], "s1")
+        step = rounds.advance(plan, state, answers, sorted(sites))
+    own = rounds.label(plan, step.result, sites["s1"], memory["s1"], "s1")
     new, known = _moons(40, 1, 8)
-    placed = engine.label(plan, step.result, new["s0"], memory["s1"], "s1")
+    placed = rounds.label(plan, step.result, new["s0"], memory["s1"], "s1")
 
     same = matched_share(own, truth["s1"])
     assert same == 1.0

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust.engine import Plan, local_step
 from fedclust.methods import spectral
 from fedclust.methods.spectral.messages import AnchorPart, AnchorsTask, Config, EigenTask
+from fedclust.rounds import Plan, local_step
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
-from support.rounds import data_of
+from support.driven import data_of
 
 
 def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:

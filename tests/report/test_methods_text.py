@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedclust import engine, simulate
+from fedclust import rounds, simulate
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
@@ -52,7 +52,7 @@ PROVENANCE = Provenance(
     definition_sha256="a" * 64,
     algorithm="fkm",
     method_version=METHODS["fkm"].version,
-    engine_version=engine.VERSION,
+    engine_version=rounds.VERSION,
     seed=7,
     sites=("a", "b", "c"),
     server_version="0.1.0",
@@ -67,7 +67,7 @@ def definition_of(algorithm: str = "fkm", config: Any = None, **changes: Any) ->
         "purpose": "To find types of patients with chest pain at four hospitals.",
         "algorithm": algorithm,
         "method_version": METHODS[algorithm].version,
-        "engine_version": engine.VERSION,
+        "engine_version": rounds.VERSION,
         "config": config or {"n_clusters": 2},
         "seed": 7,
         "features": FEATURES,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.definition import (
     DefinitionError,
     canonical,
@@ -53,7 +53,7 @@ def test_a_frozen_definition_pins_seed_version_and_defaults() -> None:
     definition = freeze(request(), seed=7)
     assert definition.seed == 7
     assert definition.method_version == plan_of(definition).method.version
-    assert definition.engine_version == engine.VERSION
+    assert definition.engine_version == rounds.VERSION
     assert set(definition.config) == set(plan_of(definition).method.options.model_fields)
     assert freeze(request(seed=3), seed=7).seed == 3
 

@@ -18,12 +18,12 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from fedclust import Site, engine, errors
-from fedclust.engine.evaluation import EvaluationTask
-from fedclust.engine.evidence import EvidenceTask
-from fedclust.engine.preparation import PreparationTask
+from fedclust import Site, errors, rounds
 from fedclust.methods.common.kmeans_rounds import CellsTask, Step, StepTask
 from fedclust.methods.fkm import CandidatesTask, SeedsTask
+from fedclust.rounds.evaluation import EvaluationTask
+from fedclust.rounds.evidence import EvidenceTask
+from fedclust.rounds.preparation import PreparationTask
 from fedclust.schema.model import Model
 from fedclust.schema.space import Space
 from fedclust.site.cohorts import CohortStore
@@ -72,7 +72,7 @@ class Question:
             "phase": self.phase,
             "space": None
             if space is None
-            else {name: getattr(space, name) for name in engine.TaskSpace.model_fields},
+            else {name: getattr(space, name) for name in rounds.TaskSpace.model_fields},
             "parameters": self.parameters.model_dump(mode="python"),
         }
         common = codec.decode(codec.encode(common))
@@ -131,7 +131,7 @@ class HostileCoordinator(FakeCoordinator):
         self.ended = ended.value
         found = []
         for number, body in self.puts:
-            phase = engine.phase(self.plan, self.questions[number - 1].phase)
+            phase = rounds.phase(self.plan, self.questions[number - 1].phase)
             found.append(read_submission(phase, body, BINARY)[1])
         return found
 

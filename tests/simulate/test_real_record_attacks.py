@@ -13,14 +13,14 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.definition import freeze, plan_of
-from fedclust.engine import Plan
-from fedclust.engine.site_points import released_points
 from fedclust.local.simulate import simulate
 from fedclust.methods.common.kmeans_rounds import StepTask
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
+from fedclust.rounds import Plan
+from fedclust.rounds.site_points import released_points
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
@@ -103,7 +103,7 @@ def crafted_answers(X: FloatArray, protection: str, target: int) -> list[tuple[i
                 StepTask(centroids=np.stack([at - 3.0 * direction, at + 3.0 * direction])),
                 space=Space.identity(D),
             )
-            payload, memory = engine.local_step(
+            payload, memory = rounds.local_step(
                 session,
                 task,
                 own,

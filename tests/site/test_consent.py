@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.cli.console import consent_screen
 from fedclust.data import Dataset
 from fedclust.data.outcome_rows import Staying
@@ -240,7 +240,7 @@ def test_it_names_no_phase_that_cannot_happen(capsys: pytest.CaptureFixture[str]
 def test_every_field_is_behind_full(capsys: pytest.CaptureFixture[str]) -> None:
     asked = request()
     said = " ".join(shown(capsys, asked, full=True).split())
-    for phase in engine.possible_phases(asked.plan):
+    for phase in rounds.possible_phases(asked.plan):
         for line in phase.discloses:
             assert line.meaning in said
             assert line.identifies in said

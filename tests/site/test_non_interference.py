@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust import engine, errors
-from fedclust.engine import outcomes
+from fedclust import errors, rounds
 from fedclust.protection.cohort import Cohort
+from fedclust.rounds import outcomes
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.task import Contribution, Next
@@ -37,9 +37,9 @@ from fedclust.wire import codec
 from fedclust.wire.models import TaskDocument
 from fedclust.wire.submissions import BINARY, read_submission
 from fedclust_dual.messages import multiplier_digest
+from support.driven import data_of
 from support.fake_coordinator import EPOCH, FakeCoordinator
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
-from support.rounds import data_of
 from support.same_table import (
     LEVELS,
     OUTCOMES,
@@ -136,7 +136,7 @@ def test_answers_of_every_phase_depend_on_the_table_alone_real_record(
             here, there = (answering.outcome(document, keep=True) for answering in me)
             assert seen(document, here) == seen(document, there)
             assert isinstance(here, bytes)
-    missed = {each.name for each in engine.possible_phases(fake.plan)} - phases
+    missed = {each.name for each in rounds.possible_phases(fake.plan)} - phases
     # Where a method gives labels alone there are no centroids to be measured by.
     assert missed <= ({"evidence"} if options in TRIED[method].own_only else set())
 
@@ -182,18 +182,18 @@ def session(fake: FakeCoordinator, me: list[Answering]) -> Iterator[TaskDocument
     """Yield every task of a session, and let the other sites answer it too."""
     others = {name: data_of(fake.plan, rows) for name, rows in fake.others.items()}
     memories: dict[str, Memory] = {name: {} for name in OTHERS}
-    step: Any = engine.start(fake.plan, fake.roster)
+    step: Any = rounds.start(fake.plan, fake.roster)
     number = 0
     while isinstance(step, Next):
         number += 1
-        phase = engine.phase(fake.plan, step.task.phase)
+        phase = rounds.phase(fake.plan, step.task.phase)
         yield asked(fake, number, step.task, "me")
         given_answers = [Contribution("me", read_submission(phase, me[0].body, BINARY)[1], P)]
         for name, points in others.items():
             document = asked(fake, number, step.task, name)
-            payload, memories[name] = engine.local_step(
+            payload, memories[name] = rounds.local_step(
                 fake.plan,
-                engine.read_task(fake.plan, document.common, document.site),
+                rounds.read_task(fake.plan, document.common, document.site),
                 points,
                 site=name,
                 round_number=number,
@@ -202,7 +202,7 @@ def session(fake: FakeCoordinator, me: list[Answering]) -> Iterator[TaskDocument
                 memory=memories[name],
             )
             given_answers.append(Contribution(name, payload, P))
-        step = engine.advance(fake.plan, step.state, given_answers, fake.roster)
+        step = rounds.advance(fake.plan, step.state, given_answers, fake.roster)
 
 
 def coordinator(features: list[dict[str, Any]], **definition: Any) -> FakeCoordinator:
@@ -213,7 +213,7 @@ def coordinator(features: list[dict[str, Any]], **definition: Any) -> FakeCoordi
 
 def asked(fake: FakeCoordinator, number: int, task: Any, name: str) -> TaskDocument:
     """Return a task as it arrives at a site."""
-    written = engine.write_task(fake.plan, "heart", number, task, name)
+    written = rounds.write_task(fake.plan, "heart", number, task, name)
     common, part = codec.decode(codec.encode(written))
     return _document(common, part)
 

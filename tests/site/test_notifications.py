@@ -21,7 +21,7 @@ from fedclust.site.notifications import (
 )
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState, state_directory
-from fedclust_service.orchestration.sweeper import sweep
+from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import BEGIN, ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator

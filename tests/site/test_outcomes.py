@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust import engine, errors, simulate
+from fedclust import errors, rounds, simulate
 from fedclust.data import Dataset
 from fedclust.data.outcome_rows import label_persons
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import form_counted
-from fedclust.engine.outcomes import OutcomesPayload, OutcomesTask
 from fedclust.protection.outcome_counts import count_outcomes
+from fedclust.rounds.outcomes import OutcomesPayload, OutcomesTask
 from fedclust.schema.errors import RuleViolation
 from fedclust.site import Preview, compute
 from fedclust.site.charges import Charges
@@ -74,7 +74,7 @@ def sent(fake: FakeCoordinator) -> tuple[Any, ...]:
 
 
 def outcomes_phase(fake: FakeCoordinator) -> Any:
-    return engine.phase(fake.plan, "outcomes")
+    return rounds.phase(fake.plan, "outcomes")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import engine, errors, simulate
+from fedclust import errors, rounds, simulate
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
 from fedclust.result.session_result import SessionResult
@@ -404,7 +404,7 @@ def test_a_preview_refuses_nothing(tmp_path: Path) -> None:
     fake = coordinator()
     tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
     fake.state, fake.presence = "running", "joined"
-    fake._open(engine.start(fake.plan, fake.roster))
+    fake._open(rounds.start(fake.plan, fake.roster))
     fake.round = 2
     with pytest.raises(errors.TaskRefused):
         fake.site(tmp_path).preview("heart", MINE)
@@ -466,7 +466,7 @@ def test_an_answer_that_breaks_a_rule_stays_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The method's local step goes wrong; the site's own check stands in the way."""
-    sound, method, asked = engine.local_step, METHODS["lloyd"], []
+    sound, method, asked = rounds.local_step, METHODS["lloyd"], []
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         asked.append(kwargs["site"])
@@ -480,7 +480,7 @@ def test_an_answer_that_breaks_a_rule_stays_here(
             payload = payload.model_copy(update={"counts": counts})
         return payload, memory
 
-    monkeypatch.setattr(engine, "local_step", noted)
+    monkeypatch.setattr(rounds, "local_step", noted)
     monkeypatch.setitem(METHODS, "lloyd", dataclasses.replace(method, local_step=leaky))
     fake = coordinator()
     with pytest.raises(errors.DisclosureError):

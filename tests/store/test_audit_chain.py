@@ -15,9 +15,9 @@ from sqlalchemy import Connection, text
 
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.domain.audit_chain import FIRST, Head, Verdict
-from fedclust_service.orchestration.audit.trail import VerificationStep, verify_audit, verify_trail
-from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.store import Store, Tx
+from fedclust_service.usecases.audit.trail import VerificationStep, verify_audit, verify_trail
+from fedclust_service.usecases.core import CoordinatorCore
 from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S

@@ -23,15 +23,15 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust import __version__, engine
+from fedclust import __version__, rounds
 from fedclust.definition import plan_of, read_definition
 from fedclust.methods.registry import METHODS
 from fedclust.protection.outcome_counts import RandBelow
 from fedclust.schema.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
+from support.driven import count_of, data_of
 from support.purpose import PURPOSE
-from support.rounds import count_of, data_of
 from support.timeouts import TIMEOUT_S
 
 FEATURES = [
@@ -128,7 +128,7 @@ class ApiCaller:
             "heads": {"first": 1, "heads": [codec.sha256(site.encode())[:16]]},
             "sdk_version": __version__,
             "methods": {name: [method.version] for name, method in METHODS.items()},
-            "engine": [engine.VERSION],
+            "engine": [rounds.VERSION],
         }
 
     def join(self, site: str, session: str, **changes: Any) -> Any:
@@ -165,11 +165,11 @@ class ApiCaller:
         number, phase = task["common"]["round"], task["phase"]
         common, part = task["common"], task["site"]
         if media == JSON:
-            common, part = _from_json(engine.phase(plan, phase), common, part)
+            common, part = _from_json(rounds.phase(plan, phase), common, part)
         assert codec.task_digest(common, part) == task["digest"]
-        payload, memory = engine.local_step(
+        payload, memory = rounds.local_step(
             plan,
-            engine.read_task(plan, common, part),
+            rounds.read_task(plan, common, part),
             data_of(plan, self._rows(site)),
             site=site,
             round_number=number,

@@ -16,17 +16,17 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.client.http import ConnectionOptions, Http
 from fedclust.definition import canonical, freeze, plan_of
-from fedclust.engine import EngineState
+from fedclust.rounds import EngineState
 from fedclust.schema.task import Contribution, Done
 from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_submission, read_submission_head
+from support.driven import count_of, data_of
 from support.purpose import PURPOSE
-from support.rounds import count_of, data_of
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 URL = "https://coordinator.example"
@@ -187,7 +187,7 @@ class FakeCoordinator(httpx.BaseTransport):
         self.joined, self.presence = body, "joined"
         if self.state == "recruiting":
             self.state = "running"
-            self._open(engine.start(self.plan, self.roster))
+            self._open(rounds.start(self.plan, self.roster))
         return in_json(
             models.ParticipationInfo(
                 session="heart", site=self.me, state="joined", size_band=body.size_band
@@ -238,10 +238,10 @@ class FakeCoordinator(httpx.BaseTransport):
         common, part = self._written(self.me)
         if read_submission_head(body, media).task_digest != codec.task_digest(common, part):
             return refusal("task-mismatch")
-        phase = engine.phase(self.plan, self.step.task.phase)
+        phase = rounds.phase(self.plan, self.step.task.phase)
         _, payload = read_submission(phase, body, media)
-        task = engine.read_task(self.plan, common, part)
-        engine.check(self.plan, task, payload, p=self.p, size_band=self.joined.size_band)
+        task = rounds.read_task(self.plan, common, part)
+        rounds.check(self.plan, task, payload, p=self.p, size_band=self.joined.size_band)
         self.answers[self.me] = payload
         self.accepted[number] = body
         self.receipts[number] = models.Receipt(
@@ -273,7 +273,7 @@ class FakeCoordinator(httpx.BaseTransport):
         """Aggregate what is there and open the next round."""
         state = codec.decode_model(EngineState, codec.encode_model(self.step.state))
         given = [Contribution(site, payload, self.p) for site, payload in self.answers.items()]
-        self._open(engine.advance(self.plan, state, given, self.roster))
+        self._open(rounds.advance(self.plan, state, given, self.roster))
 
     def _open(self, step: Any) -> None:
         self.step = step
@@ -283,9 +283,9 @@ class FakeCoordinator(httpx.BaseTransport):
         self.round, self.answers = self.round + 1, {}
         for name, rows in self.others.items():
             common, part = self._written(name)
-            self.answers[name], self.memories[name] = engine.local_step(
+            self.answers[name], self.memories[name] = rounds.local_step(
                 self.plan,
-                engine.read_task(self.plan, common, part),
+                rounds.read_task(self.plan, common, part),
                 data_of(self.plan, rows),
                 site=name,
                 round_number=self.round,
@@ -296,7 +296,7 @@ class FakeCoordinator(httpx.BaseTransport):
             )
 
     def _written(self, name: str) -> Any:
-        written = engine.write_task(self.plan, "heart", self.round, self.step.task, name)
+        written = rounds.write_task(self.plan, "heart", self.round, self.step.task, name)
         return codec.decode(codec.encode(written))
 
     def _result(self) -> models.ResultDocument:

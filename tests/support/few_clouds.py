@@ -6,7 +6,7 @@ what other processes find, or with numbers on a page.
 
 from __future__ import annotations
 
-from fedclust.engine import reference
+from fedclust.rounds import reference
 
 FEW = {"_DRAWS": 5, "_PASSES": 1, "_TRIAL_DRAWS": 1}
 ALL = {name: getattr(reference, name) for name in FEW}

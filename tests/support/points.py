@@ -12,7 +12,7 @@ from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from support.rounds import data_of, plan_for
+from support.driven import data_of, plan_for
 
 
 def config_of(

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from fedclust_service.orchestration import aggregation_pool
-from fedclust_service.orchestration.sweeper import sweep
+from fedclust_service.usecases import aggregation_pool
+from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator

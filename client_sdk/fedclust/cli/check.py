@@ -30,7 +30,6 @@ from fedclust.data.outcome_rows import measure_staying
 from fedclust.data.site_data import session_rows
 from fedclust.data.suggest import suggest_mapping
 from fedclust.definition import freeze, plan_of
-from fedclust.engine import Plan
 from fedclust.errors import (
     FedclustError,
     ProtocolError,
@@ -38,6 +37,7 @@ from fedclust.errors import (
     VersionUnsupported,
 )
 from fedclust.methods.common.description import counted
+from fedclust.rounds import Plan
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
 from fedclust.site.allowance import Question, points_of

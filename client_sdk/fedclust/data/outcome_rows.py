@@ -13,9 +13,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust import engine
-from fedclust.engine import Plan
+from fedclust import rounds
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.model import Memory
@@ -204,7 +204,7 @@ def label_persons(
     clusters, cells = [], []
     for block in blocks:
         try:
-            labels = engine.label(plan, model, block.X, memory, site, mask)
+            labels = rounds.label(plan, model, block.X, memory, site, mask)
             own = np.array(labels, dtype=np.int64).reshape(len(block.X))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             message = "the model of the task cannot label rows"

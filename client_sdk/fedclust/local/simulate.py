@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file, is_table, numeric_features
 from fedclust.data.outcome_rows import (
@@ -36,8 +36,6 @@ from fedclust.data.site_data import (
 )
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
-from fedclust.engine import EngineState, Plan
-from fedclust.engine.outcomes import Count, OutcomesPayload
 from fedclust.errors import DataError
 from fedclust.live_line import SlowWork
 from fedclust.methods.common.options import variant_models
@@ -45,6 +43,8 @@ from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.result.session_result import KnownSite, SessionResult, TraceEntry
+from fedclust.rounds import EngineState, Plan
+from fedclust.rounds.outcomes import Count, OutcomesPayload
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import clustered, outcomes_of
@@ -175,7 +175,7 @@ def simulate(
             work.say(f"simulate {method}: reading site {name}", number, len(sources))
             parts[name] = _read_site(plan, definition, name, sources[name], owners.get(name))
         masks = {name: part.mask for name, part in parts.items()}
-        engine.check_roster(plan, list(parts), masks)
+        rounds.check_roster(plan, list(parts), masks)
         result, trace = _run_rounds(plan, parts, arrival, work)
         work.say(f"simulate {method}: labelling rows")
         rows = {name: KnownSite(part.table, part.held, part.memory) for name, part in parts.items()}
@@ -221,7 +221,7 @@ def _run_rounds(
     asked = {outcome.name for outcome in plan.outcomes}
     silent = [name for name, site in sites.items() if not asked.intersection(site.held)]
     trace: list[TraceEntry] = []
-    step: Next | Done = engine.start(plan, names, masks)
+    step: Next | Done = rounds.start(plan, names, masks)
     while isinstance(step, Next):
         state = codec.decode_model(EngineState, codec.encode_model(step.state))
         addressed = names if step.task.sites is None else sorted(step.task.sites)
@@ -238,17 +238,17 @@ def _run_rounds(
                 raise ValueError("arrival must return each of the round's sites once")
         p = plan.policy.min_group_size
         answers = [Contribution(name, entries[name].payload, p=p) for name in order]
-        step = engine.advance(plan, state, answers, names, masks, silent)
+        step = rounds.advance(plan, state, answers, names, masks, silent)
     return codec.decode_model(Result, codec.encode_model(step.result)), tuple(trace)
 
 
 def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntry:
     """Let a site answer a task; task and answer pass through the bytes that would travel."""
-    common, part = engine.write_task(plan, _SESSION, round_number, step.task, site.name)
+    common, part = rounds.write_task(plan, _SESSION, round_number, step.task, site.name)
     sent = codec.decode(codec.encode({"common": common, "site": part}))
-    task = engine.read_task(plan, sent["common"], sent["site"])
+    task = rounds.read_task(plan, sent["common"], sent["site"])
     payload: Model | None
-    payload, site.memory = engine.local_step(
+    payload, site.memory = rounds.local_step(
         plan,
         task,
         site.points,
@@ -261,7 +261,7 @@ def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntr
         count=_count_persons(plan, site),
     )
     body = payload_bytes(payload)
-    payload = payload_from_bytes(engine.phase(plan, task.phase), body)
+    payload = payload_from_bytes(rounds.phase(plan, task.phase), body)
     return TraceEntry(round_number, task.phase, site.name, task, payload, len(body or b""))
 
 
@@ -302,7 +302,7 @@ def _read_site(
         points, held, counted = _site_points(plan, table, source, persons)
     except DataError as error:
         raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
-    return _Site(name, table, points, engine.has_features(plan, held), held, counted)
+    return _Site(name, table, points, rounds.has_features(plan, held), held, counted)
 
 
 def _site_points(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from fedclust.engine.model_selection import CLEAR, p_text
-from fedclust.engine.stability import found_again
 from fedclust.methods.common.description import counted
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
@@ -15,6 +13,8 @@ from fedclust.result.markup import html_figure, html_folded, html_warning
 from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
 from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
 from fedclust.result.wording import isolated, percent, titled
+from fedclust.rounds.model_selection import CLEAR, p_text
+from fedclust.rounds.stability import found_again
 
 #: Most cards; a table below has all clusters.
 _MOST_CARDS = 12

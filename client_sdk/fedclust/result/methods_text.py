@@ -9,10 +9,8 @@ import math
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.definition import DefinitionError, plan_of
-from fedclust.engine import Plan
-from fedclust.engine.model_selection import CLEAR, p_text
 from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
@@ -21,6 +19,8 @@ from fedclust.result.outcomes import outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.references import bibtex_of, cite, cited
 from fedclust.result.wording import in_markdown, named_values, time_text, variable_text
+from fedclust.rounds import Plan
+from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, clustered, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 
@@ -319,7 +319,7 @@ def _seed(facts: Facts) -> str:
 def _rounds(facts: Facts) -> str:
     plan, result = _plan(facts), facts.result
     policy = facts.definition.policy
-    limit = policy.max_rounds if plan is None else engine.max_rounds(plan)
+    limit = policy.max_rounds if plan is None else rounds.max_rounds(plan)
     most = "" if limit is None else f" (limit: {limit})"
     ended = _ENDED.get(result.stopped_because, "")
     because = f" and ended because {ended}" if ended else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedclust.engine.model_selection import CLEAR, cloud_sentences, p_text
+from fedclust.rounds.model_selection import CLEAR, cloud_sentences, p_text
 from fedclust.schema.result import Result
 
 

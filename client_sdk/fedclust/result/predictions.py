@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.engine import Placement
 from fedclust.errors import UsageError
+from fedclust.rounds import Placement
 
 if TYPE_CHECKING:
     from pandas import DataFrame

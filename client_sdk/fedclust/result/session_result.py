@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.data import LabelRows, Source, Table
 from fedclust.data.mapping import watch_reading
 from fedclust.data.row_warnings import TypicalValues, typical_values
@@ -401,7 +401,7 @@ class SessionResult(Facts):
         ids: list[str] = []
         for X, names in own.blocks():
             ids += names or ()
-            labels.append(engine.label(self._plan, self.result, X, own.memory, site, mask))
+            labels.append(rounds.label(self._plan, self.result, X, own.memory, site, mask))
         return np.concatenate(labels), tuple(ids) or None
 
     def predict(self, rows: Source, site: str | None = None) -> IntArray:
@@ -433,10 +433,10 @@ class SessionResult(Facts):
             memory, name, mask = self._reader(given.features, site)
             blocks = (X for X, _ in given.blocks())
             if self.rule != "method":
-                found = [engine.label_by_distance(self.result, X, mask) for X in blocks]
+                found = [rounds.label_by_distance(self.result, X, mask) for X in blocks]
             else:
                 found = [
-                    engine.label(self._plan, self.result, X, memory, name, mask, new=True)
+                    rounds.label(self._plan, self.result, X, memory, name, mask, new=True)
                     for X in blocks
                 ]
             return np.concatenate(found)
@@ -498,7 +498,7 @@ class SessionResult(Facts):
             given = self.new_rows(watch_reading(rows, work.read))
             memory, _, _ = self._reader(given.features, site)
             found: Any = [
-                engine.probabilities(self._plan, self.result, X, memory) for X, _ in given.blocks()
+                rounds.probabilities(self._plan, self.result, X, memory) for X, _ in given.blocks()
             ]
             return np.concatenate(found)
 
@@ -551,7 +551,7 @@ class SessionResult(Facts):
 
     def place(
         self, X: FloatArray, held: Sequence[str], site: str | None = None
-    ) -> engine.Placement:
+    ) -> rounds.Placement:
         """Do what :meth:`predict_details` does with encoded rows.
 
         Parameters
@@ -569,9 +569,9 @@ class SessionResult(Facts):
         """
         memory, name, mask = self._reader(held, site)
         if self.rule != "method":
-            limits = engine.outside_limits(self.columns)
-            return engine.place_by_distance(self.result, self.columns, limits, X, mask)
-        return engine.place(self._plan, self.result, X, memory, name, mask)
+            limits = rounds.outside_limits(self.columns)
+            return rounds.place_by_distance(self.result, self.columns, limits, X, mask)
+        return rounds.place(self._plan, self.result, X, memory, name, mask)
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:
@@ -589,12 +589,12 @@ class SessionResult(Facts):
         if self._rule is not None:
             return self._rule
         method = METHODS.get(self.definition.algorithm)
-        if method is None or not engine.goes_by_distance(method, self.result):
+        if method is None or not rounds.goes_by_distance(method, self.result):
             return "method"
         return "nearest-centroid" if self.result.prototypes is None else "nearest-prototype"
 
     @cached_property
-    def _plan(self) -> engine.Plan:
+    def _plan(self) -> rounds.Plan:
         return plan_of(self.definition)
 
     def _has(self, features: Sequence[str]) -> NDArray[np.bool_]:

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.definition import plan_of
-from fedclust.engine import Plan, evidence, resampling
-from fedclust.engine.plan import sends_cells
-from fedclust.engine.record_cells import N_CELLS
 from fedclust.methods.common.description import counted
 from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import named_values, outcome_details
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
+from fedclust.rounds import Plan, evidence, resampling
+from fedclust.rounds.plan import sends_cells
+from fedclust.rounds.record_cells import N_CELLS
 from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.models import Definition, SessionInfo
@@ -96,7 +96,7 @@ class SessionTerms:
                 summary=self._shape(phase.summary),
                 discloses=tuple(self._of_session(line) for line in phase.discloses),
             )
-            for phase in engine.possible_phases(self.plan)
+            for phase in rounds.possible_phases(self.plan)
         )
 
     def _of_session(self, line: Disclosure) -> Disclosure:
@@ -186,10 +186,10 @@ class SessionTerms:
         approval = f"approval: {definition.approval}; " if definition.approval else ""
         expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
-        rounds = (
-            f"at least {policy.min_sites} in each of at most {engine.most_rounds(self.plan)} rounds"
+        in_rounds = (
+            f"at least {policy.min_sites} in each of at most {rounds.most_rounds(self.plan)} rounds"
         )
-        yield "terms", f"{approval}{sites}, {rounds}{expires}"
+        yield "terms", f"{approval}{sites}, {in_rounds}{expires}"
         yield from self._site_lines(full=full)
         method = self.plan.method
         yield "method", f"{method.title} ({definition.algorithm} version {method.version})"

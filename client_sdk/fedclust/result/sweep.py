@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedclust.engine.model_selection import p_text
 from fedclust.result.one_cloud import n_apart
+from fedclust.rounds.model_selection import p_text
 from fedclust.schema.result import Likelihood, SweepEntry
 
 

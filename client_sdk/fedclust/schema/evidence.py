@@ -10,7 +10,7 @@ class Stability(Model):
     """How far models of resampled data agree with the clusters.
 
     Each of ``n_models`` models clusters a bootstrap sample: sites drawn with replacement, and
-    persons drawn with replacement within them. See ``engine.stability``.
+    persons drawn with replacement within them. See ``rounds.stability``.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Stability(Model):
 class CloudComparison(Model):
     """How clear the clusters of one K are, compared with pieces of one cloud without clusters.
 
-    See ``engine.reference``.
+    See ``rounds.reference``.
 
     Attributes
     ----------

@@ -142,7 +142,7 @@ class Likelihood(Model):
 
 
 class ClusterProfile(Model):
-    """What the persons of each cluster look like, over all sites; see ``engine.evaluation``.
+    """What the persons of each cluster look like, over all sites; see ``rounds.evaluation``.
 
     In the columns' own units, transforms not undone. Missing values that were imputed count.
 
@@ -185,7 +185,7 @@ class SweepEntry(Model):
     n_rows : int or None
         The persons that these are over.
     start_agreement : float or None
-        How far different random starts agree; see ``engine.model_selection``.
+        How far different random starts agree; see ``rounds.model_selection``.
     flow : (K', K) int64 or None
         Persons by their cluster of the number of clusters before and of this one; with evidence.
         None in the first entry.
@@ -250,7 +250,7 @@ class Result(Model):
         Of a sweep: every K that came to a clustering, ascending. All else here is that of the
         recommended K.
     choice : str or None
-        Of a sweep: what the K was chosen by; see ``engine.model_selection``. With ``one-cloud`` no
+        Of a sweep: what the K was chosen by; see ``rounds.model_selection``. With ``one-cloud`` no
         K is recommended, and all else is that of the smallest.
     tied : tuple of int
         Of a sweep: other K that are about as good a choice.

@@ -54,7 +54,7 @@ class SiteTransfer(Model):
 
 
 class Transfer(Model):
-    """Whether the clusters hold at each site; see ``engine.transfer``.
+    """Whether the clusters hold at each site; see ``rounds.transfer``.
 
     Attributes
     ----------

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.data.outcome_rows import OutcomeBlock, label_persons, taking_part
 from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
-from fedclust.engine import Plan, outcomes
 from fedclust.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
 from fedclust.numeric.array_types import IntArray
 from fedclust.protection.outcome_counts import count_outcomes
+from fedclust.rounds import Plan, outcomes
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.feature import Outcome
 from fedclust.schema.model import Memory
@@ -77,7 +77,7 @@ def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument
     if named != (session, number, document.phase):
         message = f"that of round {number} belongs to another round or session"
         raise TaskRefused(session, "task-place", message)
-    if not 1 <= number <= engine.most_rounds(plan):
+    if not 1 <= number <= rounds.most_rounds(plan):
         message = f"round {number} is beyond what was consented to"
         raise TaskRefused(session, "task-rounds", message)
 
@@ -85,8 +85,8 @@ def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument
 def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     """Return the first task that the coordinator will send once the session starts."""
     plan, session, site = request.plan, request.session, request.site
-    task = engine.start(plan, sorted(roster), {site: request.mask}).task
-    common, part = engine.write_task(plan, session, 1, task, site)
+    task = rounds.start(plan, sorted(roster), {site: request.mask}).task
+    common, part = rounds.write_task(plan, session, 1, task, site)
     # Pass it through the codec, as it will arrive.
     common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
     digest = codec.task_digest(common, part)
@@ -120,8 +120,8 @@ def compute_answer(
     """
     plan, p, band = request.plan, request.p, request.size_band
     try:
-        task = engine.read_task(plan, document.common, document.site)
-        payload, after = engine.local_step(
+        task = rounds.read_task(plan, document.common, document.site)
+        payload, after = rounds.local_step(
             plan,
             task,
             data,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
 from fedclust.numeric.array_types import BoolArray
@@ -101,7 +101,7 @@ class ConsentRequest(SessionTerms):
     @functools.cached_property
     def mask(self) -> BoolArray:
         """Which of the session's features (d,) the site has."""
-        return engine.has_features(self.plan, self.features)
+        return rounds.has_features(self.plan, self.features)
 
     @property
     def persons_guess(self) -> int | None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from fedclust import engine, errors
+from fedclust import errors, rounds
 from fedclust.client import Client, require_protocol
 from fedclust.client.http import ConnectionOptions, Http
 from fedclust.client.token_file import choose_token
@@ -303,7 +303,7 @@ class Site:
             while True:
                 run = self._open(session, given)
                 run.ask, run.asking, run.agreed = ask, work.paused, agreed
-                run.report = partial(_report, report, engine.most_rounds(run.plan))
+                run.report = partial(_report, report, rounds.most_rounds(run.plan))
                 run.journal.lock()
                 try:
                     return run.complete(consent)

@@ -41,7 +41,6 @@ from fedclust.data.site_data import (
 from fedclust.data.table import IdMap, canonical_bytes, read_id_map
 from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
-from fedclust.engine import VERSION, Plan
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.array_types import BoolArray
 from fedclust.protection.cohort import Cohort
@@ -53,6 +52,7 @@ from fedclust.protection.recognition import (
     Recognition,
 )
 from fedclust.protection.table import TooFewPersons
+from fedclust.rounds import VERSION, Plan
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.points import Points
 from fedclust.schema.size_bands import size_band

@@ -17,8 +17,8 @@ from typing import Any
 from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
-from fedclust.engine import outcomes
 from fedclust.result.session_result import KnownSite, SessionResult, read_result
+from fedclust.rounds import outcomes
 from fedclust.schema.states import ENDED
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges

@@ -24,11 +24,11 @@ from fedclust_service.http.routes import ROUTERS
 from fedclust_service.http.sign_in_rate import SignInRate
 from fedclust_service.http.ui.errors import show_refusal
 from fedclust_service.metrics import Metrics
-from fedclust_service.orchestration import damage
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.damage import DataDamaged
-from fedclust_service.orchestration.definitions import outdated
 from fedclust_service.settings import Settings
+from fedclust_service.usecases import damage
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.damage import DataDamaged
+from fedclust_service.usecases.definitions import outdated
 
 _RETRY_SECONDS = 2
 #: Retry-After if too many requests are open: long polls end after 25 s, others much sooner.

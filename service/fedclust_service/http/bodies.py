@@ -25,7 +25,7 @@ from fedclust_service.http.body_limits import (
 from fedclust_service.http.dependencies import service_of
 from fedclust_service.http.middleware import too_large
 from fedclust_service.http.problems import invalid
-from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.usecases.coordinator import Coordinator
 
 CSV = "text/csv"
 M = TypeVar("M", bound=BaseModel)

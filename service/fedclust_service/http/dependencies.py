@@ -19,9 +19,9 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import Metrics
-from fedclust_service.orchestration import principals
-from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings
+from fedclust_service.usecases import principals
+from fedclust_service.usecases.coordinator import Coordinator
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from fedclust import engine
-from fedclust.engine import sweep
+from fedclust import rounds
 from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import sweep
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
@@ -95,7 +95,7 @@ def build_description(app: FastAPI) -> dict[str, Any]:
                 "site": phase.site_part and names[phase.site_part],
                 "payload": names[phase.payload],
             }
-            for phase in engine.all_phases(method)
+            for phase in rounds.all_phases(method)
         ]
 
     document["x-fedclust-methods"] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.usecases.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
 #: The ``reasons`` of `/readyz`, and what the operator should know or do.

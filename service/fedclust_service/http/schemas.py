@@ -18,11 +18,11 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, Field, RootModel, create_model
 
-from fedclust import engine
-from fedclust.engine import sweep
-from fedclust.engine.sweep import SweepPayload, SweepTask
+from fedclust import rounds
 from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
+from fedclust.rounds import sweep
+from fedclust.rounds.sweep import SweepPayload, SweepTask
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
 from fedclust.study import SessionOfStudy, SessionRequest
@@ -62,7 +62,7 @@ def phases() -> dict[str, list[Phase]]:
     found: dict[str, list[Phase]] = {}
     for method in METHODS.described().values():
         for each in (method, sweep.swept(method)) if takes_several(method.options) else (method,):
-            for phase in engine.all_phases(each):
+            for phase in rounds.all_phases(each):
                 found.setdefault(phase.name, []).append(phase)
     return found
 
@@ -71,8 +71,8 @@ def _task(name: str, users: Sequence[Phase]) -> type[BaseModel]:
     parameters = _union(sorted((phase.task for phase in users), key=_demands, reverse=True))
     common = create_model(
         f"{_camel(name)}TaskCommon",
-        __base__=engine.TaskCommon,
-        __doc__=engine.TaskCommon.__doc__,
+        __base__=rounds.TaskCommon,
+        __doc__=rounds.TaskCommon.__doc__,
         phase=_only(name),
         parameters=parameters,
     )

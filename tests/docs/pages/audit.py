@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from docs.hospitals import Hospitals
 from docs.page import Page
-from fedclust_service.orchestration.audit.trail import verify_trail
+from fedclust_service.usecases.audit.trail import verify_trail
 from support.timeouts import eventually
 
 

@@ -14,9 +14,9 @@ import pytest
 from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http.ui import audit_pages
 from fedclust_service.http.ui.overview_pages import matters
-from fedclust_service.orchestration.audit.trail import verify_audit
-from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.store.backup import restore
+from fedclust_service.usecases.audit.trail import verify_audit
+from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.damage import change_stored

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fedclust.engine.model_selection import CLEAR, p_text
 from fedclust.errors import UsageError
 from fedclust.result.drawing import ROUNDING, Figure, line_chart, short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.words import joined
 from fedclust.result.one_cloud import chosen_text
+from fedclust.rounds.model_selection import CLEAR, p_text
 
 
 def draw_convergence(facts: Facts) -> Figure:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fedclust.engine.stability import found_again
 from fedclust.errors import UsageError
 from fedclust.result.drawing import PALETTE, RIGHT, WIDTH, Axis, Figure, ink_on, line, tag, text
 from fedclust.result.facts import Facts
 from fedclust.result.figures.words import joined
 from fedclust.result.one_cloud import apart_text
+from fedclust.rounds.stability import found_again
 
 #: Height of a bar with the room below it; width of a bar with room for its number.
 _STEP, _ROOM = 26.0, 40.0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Path
 
-from fedclust import engine
+from fedclust import rounds
 from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
@@ -19,7 +19,7 @@ from fedclust_service.http.dependencies import (
     LimitOf,
 )
 from fedclust_service.http.problems import not_found
-from fedclust_service.orchestration import principals
+from fedclust_service.usecases import principals
 
 router = api_router(tags=["about"])
 
@@ -82,6 +82,6 @@ def _describe(method: AnyMethod) -> AlgorithmInfo:
                 needs_all=phase.needs_all,
                 discloses=phase.discloses,
             )
-            for phase in engine.all_phases(method)
+            for phase in rounds.all_phases(method)
         ),
     )

@@ -20,7 +20,7 @@ from fedclust_service.http.dependencies import (
     service_of,
 )
 from fedclust_service.http.describe import refusals
-from fedclust_service.orchestration import admin
+from fedclust_service.usecases import admin
 
 router = api_router(prefix="/v1/admin", tags=["admin"])
 NameOf = Annotated[str | None, Query(pattern=NAME, description="Only this session.")]

@@ -23,10 +23,10 @@ from fedclust_service.http.dependencies import (
     bearer_token,
 )
 from fedclust_service.http.request_context import context_of
-from fedclust_service.orchestration.audit import trail
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.events import Event, EventBatch, read_events
-from fedclust_service.orchestration.principals import authenticate_again
+from fedclust_service.usecases.audit import trail
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.events import Event, EventBatch, read_events
+from fedclust_service.usecases.principals import authenticate_again
 
 router = api_router(tags=["events"])
 STREAM = "text/event-stream"

@@ -20,7 +20,7 @@ from fedclust_service.http.describe import refusals
 from fedclust_service.http.readiness import REASONS, faults
 from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import CONTENT_TYPE
-from fedclust_service.orchestration import principals
+from fedclust_service.usecases import principals
 
 router = api_router(tags=["health"])
 _CHECK_SECONDS = 5.0

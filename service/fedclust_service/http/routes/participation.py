@@ -17,7 +17,7 @@ from fedclust_service.http.dependencies import (
     allowed,
 )
 from fedclust_service.http.describe import refusals
-from fedclust_service.orchestration import participation
+from fedclust_service.usecases import participation
 
 router = api_router(prefix="/v1/sessions/{session}/participation", tags=["participation"])
 

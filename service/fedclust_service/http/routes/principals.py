@@ -28,7 +28,7 @@ from fedclust_service.http.dependencies import (
 )
 from fedclust_service.http.describe import refusals
 from fedclust_service.http.etags import TAGGED, IfMatch, IfNoneMatch, tagged_document, unchanged
-from fedclust_service.orchestration import principals
+from fedclust_service.usecases import principals
 
 #: A token with the usual term, for a request without a body.
 _DEFAULTS = TokenCreate()

@@ -15,7 +15,7 @@ from fedclust_service.http.bodies import CSV, negotiate, reply_as
 from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
 from fedclust_service.http.describe import BINARY_CONTENT, refusals
 from fedclust_service.http.etags import TAGGED, IfNoneMatch, tagged
-from fedclust_service.orchestration import results
+from fedclust_service.usecases import results
 
 router = api_router(tags=["results"])
 _TEXT = {"schema": {"type": "string"}}

@@ -13,7 +13,7 @@ from fedclust_service.http.dependencies import (
     SessionName,
 )
 from fedclust_service.http.describe import refusals
-from fedclust_service.orchestration import rounds
+from fedclust_service.usecases import rounds
 
 router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
 

@@ -23,7 +23,7 @@ from fedclust_service.http.dependencies import (
 )
 from fedclust_service.http.describe import refusals
 from fedclust_service.http.etags import TAGGED, IfMatch, IfNoneMatch, tagged_document, unchanged
-from fedclust_service.orchestration import sessions
+from fedclust_service.usecases import sessions
 
 router = api_router(prefix="/v1/sessions", tags=["sessions"])
 

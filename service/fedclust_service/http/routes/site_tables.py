@@ -18,7 +18,7 @@ from fedclust_service.http.dependencies import (
     allowed,
 )
 from fedclust_service.http.describe import refusals
-from fedclust_service.orchestration import site_tables
+from fedclust_service.usecases import site_tables
 
 router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
 

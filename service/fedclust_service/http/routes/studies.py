@@ -19,7 +19,7 @@ from fedclust_service.http.dependencies import (
     allowed,
 )
 from fedclust_service.http.describe import refusals
-from fedclust_service.orchestration import studies
+from fedclust_service.usecases import studies
 
 router = api_router(prefix="/v1/studies", tags=["studies"])
 

@@ -31,7 +31,7 @@ from fedclust_service.http.dependencies import (
 from fedclust_service.http.describe import BINARY_CONTENT, headers, ref, refusals
 from fedclust_service.http.etags import task_tags
 from fedclust_service.http.request_context import context_of
-from fedclust_service.orchestration import participation, submissions
+from fedclust_service.usecases import participation, submissions
 
 TASK_ETAG = "Fedclust-Task-ETag"
 

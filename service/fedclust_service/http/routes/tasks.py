@@ -22,9 +22,9 @@ from fedclust_service.http.dependencies import (
 from fedclust_service.http.describe import BINARY_CONTENT, headers, ref, refusals
 from fedclust_service.http.etags import IfNoneMatch, known_tasks, task_tags
 from fedclust_service.http.request_context import context_of
-from fedclust_service.orchestration import tasks
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.tasks import TaskView
+from fedclust_service.usecases import tasks
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.tasks import TaskView
 
 _HEADERS = headers({"ETag": "Send it as If-None-Match with the next request.", **AUDIT_HEAD_HEADER})
 router = api_router(tags=["tasks"])

@@ -23,7 +23,7 @@ from fedclust_service.http.ui.page_request import (
     require_same_origin,
 )
 from fedclust_service.http.ui.rendering import render
-from fedclust_service.orchestration import sign_ins
+from fedclust_service.usecases import sign_ins
 
 #: Nobody is known yet, so little is read.
 _MOST_BYTES = 1 << 14

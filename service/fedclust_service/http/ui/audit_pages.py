@@ -12,8 +12,8 @@ from fedclust_service.domain.audit_chain import Head
 from fedclust_service.http.ui.address import account_path, address
 from fedclust_service.http.ui.filled_form import FilledForm, read_time
 from fedclust_service.http.ui.page_request import PageRequest, get, post
-from fedclust_service.orchestration.admin import AdminAuditEntry, list_audit
-from fedclust_service.orchestration.audit.trail import (
+from fedclust_service.usecases.admin import AdminAuditEntry, list_audit
+from fedclust_service.usecases.audit.trail import (
     last_verification,
     record_verification,
     verify_audit,

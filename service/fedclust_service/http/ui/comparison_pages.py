@@ -21,8 +21,8 @@ from fedclust_service.http.ui.result_pages import (
     number_of_clusters,
     read_shown,
 )
-from fedclust_service.orchestration import sessions
-from fedclust_service.orchestration.sessions import list_completed
+from fedclust_service.usecases import sessions
+from fedclust_service.usecases.sessions import list_completed
 
 #: Sessions that the form offers, the newest; an address may name any.
 _MOST_OFFERED = 200

@@ -15,7 +15,7 @@ from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http.readiness import REASONS, faults
 from fedclust_service.http.ui.address import account_path
 from fedclust_service.http.ui.page_request import PageRequest, get, post
-from fedclust_service.orchestration import admin, principals
+from fedclust_service.usecases import admin, principals
 
 _SESSION = "/ui/sessions/{subject}"
 _ACCOUNT = "{account}"

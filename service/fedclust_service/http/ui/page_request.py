@@ -24,8 +24,8 @@ from fedclust_service.http.sign_in_cookie import cookie_of
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.rendering import render
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.sign_ins import SignedIn, signed_in
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.sign_ins import SignedIn, signed_in
 
 #: The name of a form's field with the token that only pages of this coordinator know.
 CSRF = "csrf"

@@ -24,8 +24,8 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.filled_form import FilledForm, checked
 from fedclust_service.http.ui.page_request import PageRequest, get, post
-from fedclust_service.orchestration import principals, site_tables
-from fedclust_service.orchestration.attention import EXPIRING_IN
+from fedclust_service.usecases import principals, site_tables
+from fedclust_service.usecases.attention import EXPIRING_IN
 
 #: The forms of the page of an account before somebody fills them in.
 _EMPTY = {

@@ -29,7 +29,7 @@ from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.http.bodies import CSV
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import HTML, attachment
-from fedclust_service.orchestration import results, sessions
+from fedclust_service.usecases import results, sessions
 
 _SVG, _PNG = "image/svg+xml", "image/png"
 #: Most clusters of a result: what the HTTP interface takes too.

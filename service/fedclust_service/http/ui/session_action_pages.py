@@ -21,7 +21,7 @@ from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
 from fedclust_service.http.ui.session_form_pages import enabled_sites
 from fedclust_service.http.ui.session_view import SessionView, listed, load_view
-from fedclust_service.orchestration import participation, rounds, sessions
+from fedclust_service.usecases import participation, rounds, sessions
 
 #: Longer times for the open round, in seconds.
 _LONGER = (("1 hour", 3_600), ("1 day", 86_400), ("1 week", 604_800))

@@ -25,9 +25,9 @@ from fedclust_service.http.routes.events import (
 )
 from fedclust_service.http.sign_in_cookie import cookie_of
 from fedclust_service.http.ui.page_request import open_route
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.events import EventBatch, read_events
-from fedclust_service.orchestration.sign_ins import signed_in_again
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.events import EventBatch, read_events
+from fedclust_service.usecases.sign_ins import signed_in_again
 
 #: Many sites that answer at once make a page load one or two times.
 LEAST_PAUSE_SECONDS = 1.0

@@ -34,8 +34,8 @@ from fedclust_service.http.ui.session_form import (
     row_fields,
 )
 from fedclust_service.http.ui.study_pages import points_of_study
-from fedclust_service.orchestration import principals, sessions, studies
-from fedclust_service.orchestration.paging import MAX_PAGE
+from fedclust_service.usecases import principals, sessions, studies
+from fedclust_service.usecases.paging import MAX_PAGE
 
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
 _NOT_YET: Final = frozenset({"seed", "definition"})

@@ -20,9 +20,9 @@ from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_view import closed_because, listed, load_view
-from fedclust_service.orchestration import sessions
-from fedclust_service.orchestration.events import newest_number
-from fedclust_service.orchestration.sessions import ListedSession
+from fedclust_service.usecases import sessions
+from fedclust_service.usecases.events import newest_number
+from fedclust_service.usecases.sessions import ListedSession
 
 _LIST = "/ui/sessions"
 #: The most names that a line of the list holds.

@@ -20,8 +20,8 @@ from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.http.ui.rendering import duration
-from fedclust_service.orchestration import admin, rounds, sessions
-from fedclust_service.orchestration.admin import AdminSession, AdminSite
+from fedclust_service.usecases import admin, rounds, sessions
+from fedclust_service.usecases.admin import AdminSession, AdminSite
 
 #: The most rounds of which the page tells; the latest.
 SHOWN_ROUNDS = 25

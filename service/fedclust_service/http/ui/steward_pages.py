@@ -14,8 +14,8 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import name_element
-from fedclust_service.orchestration import sessions
-from fedclust_service.orchestration.receipts import list_receipts
+from fedclust_service.usecases import sessions
+from fedclust_service.usecases.receipts import list_receipts
 
 #: Headings of the consent screen that the page shows above all others.
 _FIRST = {"session", "purpose"}

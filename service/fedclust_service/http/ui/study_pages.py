@@ -15,7 +15,7 @@ from fedclust_service.domain.access import Role, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get, post
-from fedclust_service.orchestration import sessions, studies
+from fedclust_service.usecases import sessions, studies
 
 _PATH = "/studies"
 #: Sessions of a study on its page; the list of all sessions has the others.

@@ -1,0 +1,55 @@
+"""The rounds of any session: preparation, the method's rounds, closing, choosing K."""
+
+from __future__ import annotations
+
+from fedclust.rounds.checks import MAX_COUNT, check
+from fedclust.rounds.coordinator import advance, check_roster, start
+from fedclust.rounds.outside import OutsideLimits, outside_limits
+from fedclust.rounds.placement import (
+    Placement,
+    goes_by_distance,
+    label_by_distance,
+    place,
+    place_by_distance,
+)
+from fedclust.rounds.plan import VERSION, Plan, check_evidence, has_features, max_rounds
+from fedclust.rounds.site import label, local_step, probabilities
+from fedclust.rounds.stage import EngineState
+from fedclust.rounds.stages import CLOSING_PHASES, all_phases, most_rounds, phase, possible_phases
+from fedclust.rounds.tasks import TaskCommon, TaskSpace, read_task, write_task
+from fedclust.rounds.workload import aggregation_seconds, check_workload
+
+__all__ = [
+    "CLOSING_PHASES",
+    "MAX_COUNT",
+    "VERSION",
+    "EngineState",
+    "OutsideLimits",
+    "Placement",
+    "Plan",
+    "TaskCommon",
+    "TaskSpace",
+    "advance",
+    "aggregation_seconds",
+    "all_phases",
+    "check",
+    "check_evidence",
+    "check_roster",
+    "check_workload",
+    "goes_by_distance",
+    "has_features",
+    "label",
+    "label_by_distance",
+    "local_step",
+    "max_rounds",
+    "most_rounds",
+    "outside_limits",
+    "phase",
+    "place",
+    "place_by_distance",
+    "possible_phases",
+    "probabilities",
+    "read_task",
+    "start",
+    "write_task",
+]

@@ -1,0 +1,149 @@
+"""What is checked at both ends: a task at the site, an answer before it leaves and on arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+import numpy as np
+
+from fedclust.numeric.array_types import BoolArray, FloatArray
+from fedclust.rounds import preparation
+from fedclust.rounds.plan import Plan, max_rounds
+from fedclust.rounds.stage import Asked
+from fedclust.rounds.stages import all_phases, possible_phases, stage_of
+from fedclust.schema.errors import RuleViolation, broken_task_rule
+from fedclust.schema.model import Memory, Model, Tree
+from fedclust.schema.scaling import declared_space
+from fedclust.schema.space import Space
+from fedclust.schema.task import SiteTask
+
+#: No number of an honest task is larger: sums of squares over the largest values that a site reads
+#: (1e50) and the most persons (1e11). Its own square, added up over all persons, is still finite.
+_LARGEST = 1e140
+#: No site has more rows; and ten thousand of them still add up exactly as floats.
+MAX_COUNT = 10**11
+
+
+# --- A task: a site answers what was consented to -------------------------------------------------
+
+
+def refuse_unconsented(asked: Asked, memory: Memory) -> Memory:
+    """Refuse a task that the definition does not provide for; remember how far the session is.
+
+    A phase that comes once comes before all that are listed after it, and the method's rounds are
+    no more than the definition allows. The rule of every violation is one of ``TASK_RULES``.
+    """
+    try:
+        return _checked(asked, memory)
+    except RuleViolation as broken:
+        rule = broken_task_rule(broken) or "task"
+        raise RuleViolation(rule, broken.message, broken.pointer) from None
+
+
+def _checked(asked: Asked, memory: Memory) -> Memory:
+    plan, task = asked.plan, asked.task
+    _refuse_not_finite(task)
+    before = memory.get("progress", {"phase": -1, "rounds": 0})
+    if task.phase not in {each.name for each in possible_phases(plan)}:
+        message = f"the definition provides for no phase {task.phase!r}"
+        raise RuleViolation("task-phase", message, "/phase")
+    phases = all_phases(plan.method)
+    place = next(i for i, each in enumerate(phases) if each.name == task.phase)
+    closing = 1 + len(plan.method.phases)
+    of_method = 0 < place < closing
+    if before["phase"] >= (place if phases[place].once else closing):
+        message = f"the phase {task.phase!r} is over in this session"
+        raise RuleViolation("task-phase", message, "/phase")
+    rounds = before["rounds"] + of_method
+    if rounds > max_rounds(plan):
+        message = f"the definition allows {max_rounds(plan)} rounds of the method"
+        raise RuleViolation("task-rounds", message, "/phase")
+    stage_of(plan.method, task.phase).check_task(asked)
+    space = _refuse_other_space(plan, task.space, before.get("space"))
+    progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
+    return {**memory, "progress": progress}
+
+
+def _refuse_not_finite(task: SiteTask) -> None:
+    """Refuse NaN, infinite numbers, and numbers whose squares could not be added up."""
+    parts = {"parameters": task.common, "site": task.site, "space": task.space}
+    for pointer, numbers in _numbers(parts):
+        if not (np.abs(numbers) <= _LARGEST).all():
+            message = f"every number of a task is finite and at most {_LARGEST:.0e}"
+            raise RuleViolation("task", message, pointer)
+
+
+def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, FloatArray]]:
+    """Yield all floats in a task, each array or number with its place."""
+    if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
+        yield pointer, np.asarray(value)
+    elif isinstance(value, tuple):
+        for i, each in enumerate(value):
+            yield from _numbers(each, f"{pointer}/{i}")
+    elif isinstance(value, Model | Space | dict):
+        for name, each in (value if isinstance(value, dict) else vars(value)).items():
+            yield from _numbers(each, f"{pointer}/{name}")
+
+
+def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> str | None:
+    """Refuse another scaled space than the definition's or the session's; return its digest."""
+    if space is None:
+        return known
+    parts = (space.center, space.scale, space.impute, space.limit)
+    digest = sha256(b"".join(b"-" if each is None else each.tobytes() for each in parts))
+    found = digest.hexdigest()
+    other = known is not None and found != known
+    if not preparation.needed(plan.policy):
+        declared = declared_space(plan.columns, plan.policy)
+        other |= not np.array_equal(space.center, declared.center)
+        other |= not np.array_equal(space.scale, declared.scale)
+    if other:
+        raise RuleViolation("task-space", "the session has another scaled space", "/space")
+    return found
+
+
+# --- An answer ------------------------------------------------------------------------------------
+
+
+def check(
+    plan: Plan,
+    task: SiteTask,
+    payload: Model | None,
+    *,
+    p: int,
+    size_band: str | None,
+    mask: BoolArray | None = None,
+) -> None:
+    """Check an answer against its task, at either end; RuleViolation. None always passes."""
+    config = plan.config(p, task.space, mask, size_band=size_band)
+    check_answer(Asked(plan, task, config), payload)
+
+
+def check_answer(asked: Asked, payload: Model | None) -> None:
+    """Check an answer as :func:`check` does."""
+    if payload is None:
+        return
+    _check_countable(payload)
+    # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        stage_of(asked.plan.method, asked.task.phase).check(asked, payload)
+
+
+def _check_countable(payload: Model, at: str = "") -> None:
+    """Raise RuleViolation where a count is more than any site can have."""
+    for name, value in payload:
+        pointer = f"{at}/{name}"
+        if isinstance(value, Model):
+            _check_countable(value, pointer)
+            continue
+        if isinstance(value, tuple):
+            for i, part in enumerate(value):
+                if isinstance(part, Model):
+                    _check_countable(part, f"{pointer}/{i}")
+            continue
+        whole = isinstance(value, int)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size:
+            whole, value = True, int(value.max())
+        if whole and value > MAX_COUNT:
+            raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)

@@ -1,0 +1,655 @@
+"""The closing round: how good the final centroids are, over the sites' points.
+
+What it computes
+    - Inertia and sizes.
+    - Simplified silhouette: the mean over persons of (b - a) / max(a, b), with a the distance to
+      the own centroid and b to the nearest other one; 0 where both are 0 (Hruschka, de Castro &
+      Campello, "Evolutionary algorithms for clustering gene-expression data", 2004).
+    - Davies-Bouldin index, with distances to the centroids (Davies & Bouldin, "A cluster
+      separation measure", 1979).
+    - Means and standard deviations of each cluster (Chan, Golub & LeVeque, 1979). Each site's
+      variance within groups is added.
+    - At how many sites all records of a column are equal, and where half of them or more are.
+
+    With soft clusters a point belongs to the most probable one.
+
+    With one cluster, or where prototypes assign the points, both indices are null. Where sites lack
+    features, a squared distance is d times the mean over the features that point and centroid
+    share.
+
+It is a part of the closing round (``rounds.evidence``), for each K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
+from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
+from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.methods.common.task_checks import check_centroids
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+from fedclust.numeric.arrays import BoolMatrix, BoolVector, FloatMatrix, FloatVector, IntVector
+from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
+from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
+from fedclust.numeric.moments import Moments, merge_moments, no_moments
+from fedclust.protection.message_checks import (
+    check_counts,
+    check_empty,
+    check_means,
+    check_shape,
+)
+from fedclust.rounds.resolution import resolution_warning
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
+from fedclust.schema.points import Points, total_variances
+from fedclust.schema.result import ClusterProfile, Quality, Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import binary_columns, scaled_bounds
+from fedclust.schema.task import (
+    CentroidTask,
+    Contribution,
+    Disclosure,
+    payloads_of,
+)
+
+_SLACK = 1e-9
+#: Columns or clusters that a warning names.
+_MOST_NAMED = 10
+#: A cluster of at most this share of the persons is small. It is a point if the variance of its
+#: records is below this share of that of every other cluster. Where records are rounded to wide
+#: steps, several clusters may be points.
+_FEW, _EQUAL = 0.05, 0.01
+
+
+class EvaluationTask(CentroidTask):
+    """Measure your points against these centroids.
+
+    Attributes
+    ----------
+    centroids : (K, d) float64
+        Scaled, no two equal.
+    mask : (K, d) bool or None
+        Where the centroids are known; None: everywhere.
+    prototypes : (M, d) float64 or None
+        Points go with the nearest of these, where there are any, and not with the centroids.
+    prototype_centroids : (M,) int64 or None
+        The centroid of each prototype.
+    soft : dict of matrices, or None
+        Of a method with soft clusters, where points go with the most probable one: the result's.
+    """
+
+    centroids: FloatMatrix
+    mask: BoolMatrix | None = None
+    prototypes: FloatMatrix | None = None
+    prototype_centroids: IntVector | None = None
+    soft: dict[str, FloatMatrix] | None = None
+
+
+class Evaluation(Model):
+    """A site's part of the quality: additive.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Persons.
+    points : (K,) int64
+    costs, distances, silhouettes : (K,) float64
+        Squared distances, distances and silhouette terms, weighted by persons and added up. With
+        one centroid ``silhouettes`` is 0. With ``dissimilarity: gower`` both are dissimilarities.
+    means, m2 : (K, d) float64
+        Of each cluster's points, scaled: mean and sum of squared deviations from it.
+    within : (d,) float64
+        Variance within the site's groups, scaled.
+    constant, typical : (d,) bool
+        Whether all records hold one value, and whether records of half the persons or more do; of
+        the records that have one. False with ``protection: none``, where records are rows.
+    left_out : int
+        Persons of the groups that ``missing: drop`` leaves out.
+    """
+
+    counts: IntVector
+    points: IntVector
+    costs: FloatVector
+    distances: FloatVector
+    silhouettes: FloatVector
+    means: FloatMatrix
+    m2: FloatMatrix
+    within: FloatVector
+    constant: BoolVector
+    typical: BoolVector
+    left_out: int = 0
+
+
+def _line(field: str, shape: str, meaning: str, identifies: str) -> Disclosure:
+    field, shape = f"parts.evaluation.{field}", f"{shape}, for each K"
+    return disclosure(field, shape, meaning, identifies)
+
+
+_SUMS, _ALL = "Sums over whole groups.", "Describes all your groups together."
+#: What a site discloses of one K, as lines of the closing round.
+DISCLOSES = (
+    _line("counts", "K numbers", "How many of your persons are in each final cluster.", _SUMS),
+    _line(
+        "points",
+        "K numbers",
+        "How many of your groups are in each final cluster.",
+        "Counts of whole groups.",
+    ),
+    _line(
+        "costs",
+        "K numbers",
+        "How far the groups' records lie from their centroid, squared and added up.",
+        _SUMS,
+    ),
+    _line(
+        "distances",
+        "K numbers",
+        "How far the groups' records lie from their centroid, added up.",
+        _SUMS,
+    ),
+    _line(
+        "silhouettes",
+        "K numbers",
+        "How much closer the groups' records lie to their own centroid than to the next one, "
+        "between -1 and 1 a person, added up.",
+        _SUMS,
+    ),
+    _line(
+        "means",
+        "K x d numbers",
+        "The mean of each column over these records, scaled.",
+        "Means over whole groups.",
+    ),
+    _line(
+        "m2",
+        "K x d numbers",
+        "How widely these records are spread: squared deviations, added up.",
+        _SUMS,
+    ),
+    _line(
+        "within",
+        "d numbers",
+        "The variance of each column within the groups, estimated from the records alone: half "
+        "the squared difference between each group's record and that of the nearest other group.",
+        "A sum over all your groups.",
+    ),
+    _line(
+        "constant",
+        "d times yes or no",
+        "Whether all your groups' records hold one value of a column.",
+        _ALL,
+    ),
+    _line(
+        "typical",
+        "d times yes or no",
+        "Whether the records of half your persons or more hold one value of a column.",
+        _ALL,
+    ),
+    _line(
+        "left_out",
+        "one number",
+        "How many of your persons are in groups that lack a value and are left out.",
+        "A sum over whole groups.",
+    ),
+)
+
+
+def task(raw: Result) -> EvaluationTask:
+    """Return the task that evaluates a method's outcome."""
+    firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
+    of = raw.prototype_labels
+    return EvaluationTask(
+        centroids=raw.centroids[firsts],
+        mask=None if raw.mask is None else raw.mask[firsts],
+        prototypes=raw.prototypes,
+        prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
+        soft=raw.soft,
+    )
+
+
+def check_task(asked: EvaluationTask, config: RunConfig, *, prototypes: bool = False) -> None:
+    """Refuse what the definition does not provide for; RuleViolation.
+
+    ``prototypes``: whether the method tells clusters apart by prototypes.
+    """
+    check_centroids(asked, config)
+    given = asked.prototypes is not None and len(asked.prototypes) > 0
+    message = "the method does not tell clusters apart like this"
+    if (asked.prototypes is None) != (asked.prototype_centroids is None) or given > prototypes:
+        raise RuleViolation("task", message, "/parameters/prototypes")
+    if (asked.soft is None) != (config.assign is None):
+        raise RuleViolation("task", message, "/parameters/soft")
+    of = asked.prototype_centroids
+    if asked.prototypes is not None and of is not None:
+        check_shape(asked.prototypes, (len(of), len(config.columns)), "/parameters/prototypes")
+        if len(of) and not 0 <= of.min() <= of.max() < len(asked.centroids):
+            message = "a prototype belongs to one of the centroids"
+            raise RuleViolation("task", message, "/parameters/prototype_centroids")
+
+
+# --- Local step -----------------------------------------------------------------------------------
+
+
+def local_step(
+    common: EvaluationTask, points: Points, config: RunConfig, labels: IntArray
+) -> Evaluation:
+    """Measure a site's scaled points against the task's centroids, by their ``labels`` (m,)."""
+    centroids, mask = common.centroids, common.mask
+    shared = config.mask & (np.True_ if mask is None else mask)
+    shared = np.broadcast_to(shared, centroids.shape)
+    # The factor of masked_squared_distances.
+    factor = centroids.shape[1] / np.maximum(shared.sum(axis=1), 1)
+    distances, silhouettes = _sum_distances(common, points, labels, shared, factor, config)
+    plain = cluster_sums(points, labels, np.where(config.mask, centroids, 0.0))
+    costs = plain.costs
+    if config.policy.dissimilarity == "gower":
+        costs = distances
+    elif not shared.all():
+        costs = _masked_costs(points, labels, centroids, shared) * factor
+    m2 = np.zeros(centroids.shape)
+    for j in range(centroids.shape[1]):
+        column = (points.X[:, j] - np.append(plain.means[:, j], 0.0)[labels]) ** 2
+        m2[:, j] = np.bincount(labels + 1, weights=column * points.sizes, minlength=len(m2) + 1)[1:]
+    if config.policy.protection == "none":
+        constant, typical = np.zeros((2, centroids.shape[1]), dtype=np.bool_)
+    else:  # The same for every K.
+        if "repeated" not in points.derived:
+            points.derived["repeated"] = _repeated(points, config)
+        constant, typical = points.derived["repeated"]
+    return Evaluation(
+        counts=plain.counts,
+        points=np.bincount(labels + 1, minlength=len(centroids) + 1)[1:].astype(np.int64),
+        costs=costs,
+        distances=distances,
+        silhouettes=silhouettes,
+        means=plain.means,
+        m2=m2,
+        within=points.within * total_variances(points),
+        constant=constant,
+        typical=typical,
+        left_out=points.left_out,
+    )
+
+
+def _repeated(points: Points, config: RunConfig) -> BoolArray:
+    """Return in which columns all records hold one value, and in which half or more do: (2, d)."""
+    found = np.zeros((2, points.X.shape[1]), dtype=np.bool_)
+    for j in np.flatnonzero(config.mask):
+        known = slice(None) if points.observed is None else points.observed[:, j]
+        values, which = np.unique(points.X[known, j], return_inverse=True)
+        if len(values):
+            persons = np.bincount(which, weights=points.sizes[known])
+            found[:, j] = len(values) == 1, 2 * persons.max() >= persons.sum()
+    return found
+
+
+def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> IntArray:
+    """Return the centroid (m,) of each point; -1 where it shares no feature with any."""
+    if common.prototypes is not None and common.prototype_centroids is not None:
+        nearest = nearest_centroid(points.X, common.prototypes)
+        return np.asarray(common.prototype_centroids[nearest])
+    if config.policy.dissimilarity == "gower":
+        return nearest_by_gower(points.X, common.centroids)
+    if common.soft is not None and config.assign is not None:
+        update = {"soft": common.soft, "n_clusters": config.options.n_clusters}
+        return config.assign(
+            raw_result(common.centroids, config).model_copy(update=update), points.X
+        )
+    own = config.mask
+    known = None if common.mask is None else common.mask[:, own]
+    if known is not None and not known.any():
+        return np.full(len(points.X), -1, dtype=np.int64)
+    return nearest_centroid(points.X[:, own], common.centroids[:, own], known)
+
+
+def _masked_costs(
+    points: Points, labels: IntArray, centroids: FloatArray, shared: BoolArray
+) -> FloatArray:
+    apart = np.where(shared[labels], points.X - centroids[labels], 0.0)
+    squares = np.einsum("ij,ij->i", apart, apart) * points.sizes
+    sums = np.bincount(labels + 1, weights=squares, minlength=len(centroids) + 1)[1:]
+    return np.asarray(sums, dtype=np.float64)
+
+
+def _sum_distances(
+    common: EvaluationTask,
+    points: Points,
+    labels: IntArray,
+    shared: BoolArray,
+    factor: FloatArray,
+    config: RunConfig,
+) -> tuple[FloatArray, FloatArray]:
+    """Return sums of distances and of silhouette terms, each (K,), over persons."""
+    centroids, gower = common.centroids, config.policy.dissimilarity == "gower"
+    n_clusters = len(centroids)
+    distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
+    for begin in range(0, len(labels), ROW_BLOCK):
+        chosen = begin + np.flatnonzero(labels[begin : begin + ROW_BLOCK] >= 0)
+        if not len(chosen):
+            continue
+        own, rows, sizes = labels[chosen], points.X[chosen], points.sizes[chosen]
+        # Directly, not expanded: a point on its centroid is at distance 0 wherever that is.
+        if gower:
+            a = own_dissimilarities(rows, centroids, own)
+        else:
+            offsets = np.where(shared[own], rows - centroids[own], 0.0)
+            a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) * factor[own])
+        distances += np.bincount(own, weights=a * sizes, minlength=n_clusters)
+        if n_clusters > 1 and common.prototypes is None:
+            if gower:
+                apart = gower_dissimilarities(rows, centroids)
+            else:
+                squares = masked_squared_distances(rows, config.mask, centroids, common.mask)
+                apart = np.sqrt(squares)
+            apart[np.arange(len(rows)), own] = np.inf
+            b = apart.min(axis=1)
+            b = np.where(np.isfinite(b), b, a)
+            widest = np.maximum(a, b)
+            terms = np.divide(b - a, widest, out=np.zeros_like(a), where=widest > 0)
+            silhouettes += np.bincount(own, weights=terms * sizes, minlength=n_clusters)
+    return distances, silhouettes
+
+
+# --- Check ----------------------------------------------------------------------------------------
+
+
+def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None:
+    """Check a site's evaluation at either end; RuleViolation."""
+    centroids = asked.centroids
+    n_clusters, d = centroids.shape
+    check_shape(payload.counts, (n_clusters,), "/counts")
+    check_shape(payload.points, (n_clusters,), "/points")
+    check_shape(payload.within, (d,), "/within")
+    check_sizes(payload.counts, config)
+    _refuse(payload.points > payload.counts, "points", "there are more groups than persons")
+    _refuse((payload.points > 0) != (payload.counts > 0), "points", "groups have persons")
+    for name in ("costs", "distances", "silhouettes"):
+        values = getattr(payload, name)
+        check_shape(values, (n_clusters,), f"/{name}")
+        check_empty(payload.counts, values, f"/{name}")
+    # Cauchy-Schwarz: a sum of n terms is at most the root of n times the sum of their squares.
+    # Rounding is of the size of the coordinates, not of the distances.
+    norms = 1.0 + np.sqrt((centroids**2).sum(axis=1))
+    widest = np.sqrt(payload.counts * np.maximum(payload.costs, 0.0))
+    if config.policy.dissimilarity == "gower":
+        widest = payload.costs
+    wide = payload.distances > widest * (1.0 + _SLACK) + _SLACK * payload.counts * norms
+    wrong = (payload.costs < 0) | (payload.distances < 0) | wide
+    _refuse(wrong, "distances", "the distances do not fit the cost")
+    wrong = np.abs(payload.silhouettes) > payload.counts * (1.0 + _SLACK)
+    _refuse(wrong, "silhouettes", "the silhouette is outside -1 to 1 a person")
+    for name, values in (("means", payload.means), ("m2", payload.m2)):
+        check_shape(values, (n_clusters, d), f"/{name}")
+        check_empty(payload.counts, values, f"/{name}")
+        foreign = np.asarray(((values != 0) & ~config.mask).any(axis=1))
+        _refuse(foreign, name, "a lacking feature must be 0")
+    lower, upper = scaled_bounds(config)
+    counts = np.where(config.mask, payload.counts[:, None], 0)
+    check_means(counts, payload.means, lower, upper, "/means")
+    _refuse(np.asarray((payload.m2 < 0).any(axis=1)), "m2", "a spread is negative")
+    if (payload.within < 0).any():
+        raise RuleViolation("within", "a variance is negative", "/within")
+    for name, flags in (("constant", payload.constant), ("typical", payload.typical)):
+        check_shape(flags, (d,), f"/{name}")
+        if (flags & ~config.mask).any() or (flags.any() and config.policy.protection == "none"):
+            message = "only records of a feature that the site has can be equal"
+            raise RuleViolation(name, message, f"/{name}")
+    if (payload.constant & ~payload.typical).any():
+        raise RuleViolation("typical", "equal records hold one value", "/typical")
+    if config.policy.missing != "drop" and payload.left_out:
+        raise RuleViolation("left-out", "only missing: drop leaves persons out", "/left_out")
+    check_counts(np.array([payload.left_out]), config.p, "/left_out")
+
+
+def _refuse(wrong: BoolArray, name: str, message: str) -> None:
+    if wrong.any():
+        cluster = int(np.flatnonzero(wrong)[0])
+        raise RuleViolation(name, f"cluster {cluster}: {message}", f"/{name}/{cluster}")
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EvaluationOutcome:
+    """Quality, sizes (K,) and profile of the distinct centroids, in the task's order; warnings."""
+
+    quality: Quality | None
+    sizes: tuple[int, ...]
+    site_sizes: dict[str, tuple[int, ...]]
+    profile: ClusterProfile | None
+    warnings: tuple[str, ...]
+
+
+def aggregate(
+    raw: Result, contributions: Sequence[Contribution], config: RunConfig
+) -> EvaluationOutcome:
+    """Add up what the sites measured; contributions sorted by site."""
+    firsts, _ = merge_equal_centroids(raw.centroids, raw.mask)
+    centroids = raw.centroids[firsts]
+    mask = None if raw.mask is None else raw.mask[firsts]
+    n_clusters = len(centroids)
+    judged = n_clusters > 1 and raw.prototypes is None
+    sent = payloads_of(contributions, Evaluation)
+    counts = np.zeros(n_clusters, dtype=np.int64)
+    costs, distances, silhouettes = np.zeros((3, n_clusters))
+    squares = within = 0.0
+    d = centroids.shape[1]
+    for site, payload in sent.items():
+        counts = counts + payload.counts
+        costs = costs + payload.costs
+        distances = distances + payload.distances
+        silhouettes = silhouettes + payload.silhouettes
+        squares += float(_squares(payload, config).sum())
+        shared = config.masks.get(site, config.mask) & (np.True_ if mask is None else mask)
+        shared = np.broadcast_to(shared, centroids.shape)
+        spread = (payload.within * shared).sum(axis=1) * d / np.maximum(shared.sum(axis=1), 1)
+        within += float(payload.counts @ spread)
+    n = int(counts.sum())
+    quality = None
+    if n:
+        apart = _centroid_distances(centroids, mask, config)
+        quality = Quality(
+            inertia=float(costs.sum()),
+            share_within=within / (squares + within) if within > 0.0 else 0.0,
+            simplified_silhouette=float(silhouettes.sum() / n) if judged else None,
+            davies_bouldin=_davies_bouldin(apart, counts, distances) if judged else None,
+            n_rows=n,
+            n_left_out=sum(each.left_out for each in sent.values()),
+        )
+    profile = _cluster_profile(sent, config)
+    return EvaluationOutcome(
+        quality=quality,
+        sizes=tuple(int(count) for count in counts),
+        site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
+        profile=profile,
+        warnings=(
+            *_resolution_warnings(raw, centroids, list(sent.values()), config),
+            *_number_warnings(raw, list(sent.values()), len(contributions), config),
+            *_small_warnings(sent, config),
+            *_equal_warning(profile),
+        ),
+    )
+
+
+def _squares(payload: Evaluation, config: RunConfig) -> FloatArray:
+    """Return a site's sums of squared differences (K,), which variances can be added to."""
+    gower = config.policy.dissimilarity == "gower"
+    return payload.m2.sum(axis=1) if gower else payload.costs
+
+
+def _resolution_warnings(
+    raw: Result, centroids: FloatArray, sent: Sequence[Evaluation], config: RunConfig
+) -> tuple[str, ...]:
+    """Return the warning that clusters are finer than the sites' groups, where they are.
+
+    Where prototypes tell clusters apart, centroids say nothing of how fine these are.
+    """
+    if not sent or raw.prototypes is not None:
+        return ()
+    warning = resolution_warning(
+        np.stack([each.counts for each in sent]),
+        np.stack([each.points for each in sent]),
+        np.stack([_squares(each, config) for each in sent]),
+        np.stack([each.within for each in sent]),
+        centroids,
+    )
+    return () if warning is None else (warning,)
+
+
+def _number_warnings(
+    raw: Result, sent: Sequence[Evaluation], n_answers: int, config: RunConfig
+) -> Iterator[str]:
+    """Warn of too few groups, empty clusters, and sites without numbers."""
+    if not sent:
+        return
+    asked = raw.n_clusters or config.options.n_clusters
+    counts = np.sum([each.counts for each in sent], axis=0)
+    n_points = int(np.sum([each.points for each in sent]))
+    n_empty, n_silent = int((counts == 0).sum()), n_answers - len(sent)
+    left_out = sum(each.left_out for each in sent)
+    if left_out:
+        total = left_out + int(counts.sum())
+        yield (
+            f"{left_out:,} of {total:,} persons are not in the result: their groups lack a value. "
+            "With missing: impute they would be in it."
+        )
+    if isinstance(asked, int) and n_points <= asked:
+        points = "rows" if config.policy.protection == "none" else "groups of persons"
+        yield (
+            f"The sites have {n_points} {points} in all, and {asked} clusters were asked for: "
+            "clusters are no more than these. Choose a smaller K, or invite larger sites."
+        )
+    if n_empty:
+        yield f"{n_empty} of the {len(counts)} clusters hold no persons: try a smaller K."
+    if n_silent:
+        yield (
+            f"{n_silent} of {n_answers} sites sent no numbers, and their persons are not in the "
+            f"result: a site needs {config.policy.min_group_size} persons, or more where it asks "
+            "for larger groups, in groups that have what the session asks for."
+        )
+
+
+def _small_warnings(sent: dict[str, Evaluation], config: RunConfig) -> Iterator[str]:
+    """Warn of small clusters that may be wrong values: at one of several sites, or at a point."""
+    if not sent:
+        return
+    counts = np.stack([each.counts for each in sent.values()])
+    persons = counts.sum(axis=0)
+    alone = ((counts > 0).sum(axis=0) == 1) & (persons < 4 * config.policy.min_group_size)
+    alone &= len(sent) > 1
+    # Around the records' own mean: artificial persons move the centroids of `mixture`.
+    records = _merge_clusters(sent, config, within=False)
+    spread = (records.m2 / np.maximum(records.n, 1.0)).sum(axis=1)
+    points = np.sum([each.points for each in sent.values()], axis=0)
+    equal = (persons <= _FEW * persons.sum()) & (points > 1)
+    equal &= spread < _EQUAL * np.sort(spread[persons > 0])[:2][-1]
+    # That yes/no features alone are equal is no surprise.
+    equal &= (~binary_columns(config.columns)).sum() > 1
+    for where, found in (("site", alone & ~equal), ("point", equal)):
+        if found.any():
+            yield (
+                f"Small and all at one {where}: "
+                f"{_named([f'cluster {k} ({persons[k]} persons)' for k in np.flatnonzero(found)])}"
+                ". A few wrong values, a code for missing ones, or a real small group: ask the "
+                "sites that have it to look at their rows (fedclust check), or declare bounds."
+            )
+
+
+def _equal_warning(profile: ClusterProfile | None) -> Iterator[str]:
+    """Warn where records are all equal at most sites that have a column."""
+    every = {} if profile is None else profile.all_equal
+    most = [f"{name!r} at {n} of {held} sites" for name, (n, held) in every.items() if 2 * n > held]
+    if most:
+        yield (
+            f"All records are equal in {_named(most)}: a rare trait vanishes there, such as one of "
+            "5 % at ten sites of 40 persons. Ask it as an outcome, or use larger sites."
+        )
+
+
+def _named(found: Sequence[str]) -> str:
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
+
+
+def _centroid_distances(
+    centroids: FloatArray, mask: BoolArray | None, config: RunConfig
+) -> FloatArray:
+    """Return the distances (K, K) between centroids; infinite where no feature is shared."""
+    if config.policy.dissimilarity == "gower":
+        return gower_dissimilarities(centroids, centroids)
+    known = np.ones_like(centroids, dtype=np.bool_) if mask is None else mask
+    rows = zip(centroids, known, strict=True)
+    squares = [masked_squared_distances(row[None], own, centroids, known)[0] for row, own in rows]
+    return np.asarray(np.sqrt(np.stack(squares)))
+
+
+def _davies_bouldin(apart: FloatArray, counts: IntArray, distances: FloatArray) -> float | None:
+    """Return the index over the clusters that hold persons; None with fewer than two of them.
+
+    Parameters
+    ----------
+    apart : (K, K) float64
+        Distances between centroids; infinite where two share no feature.
+    counts : (K,) int64
+        Persons.
+    distances : (K,) float64
+        Sums of the persons' distances from their centroid.
+    """
+    filled = counts > 0
+    if filled.sum() < 2:
+        return None
+    spread = distances[filled] / counts[filled]
+    apart = apart[filled][:, filled]
+    # Clusters that share no feature, or that do not differ in those, are not compared.
+    np.fill_diagonal(apart, np.inf)
+    apart[apart == 0] = np.inf
+    return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())
+
+
+def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterProfile | None:
+    """Return means and standard deviations of each cluster and of all persons, in own units."""
+    if not sent:
+        return None
+    clusters = _merge_clusters(sent, config, within=True)
+    whole = no_moments(clusters.n.shape[1:])
+    for cluster in zip(*clusters, strict=True):
+        whole = merge_moments(whole, Moments(*cluster))
+    known = clusters.n > 0
+    held = np.array([config.masks.get(site, config.mask) for site in sent]).sum(axis=0)
+    equal = np.sum([each.constant for each in sent.values()], axis=0)
+    typical = np.any([each.typical for each in sent.values()], axis=0)
+    names = [column.name for column in config.columns]
+    return ClusterProfile(
+        known=known,
+        means=np.where(known, config.space.to_original(clusters.mean), 0.0),
+        deviations=np.where(known, _deviations(clusters, config), 0.0),
+        overall_means=config.space.to_original(whole.mean),
+        overall_deviations=_deviations(whole, config),
+        typical=tuple(name for name, one in zip(names, typical, strict=True) if one),
+        all_equal={
+            name: (int(n), int(of)) for name, n, of in zip(names, equal, held, strict=True) if n
+        },
+    )
+
+
+def _merge_clusters(sent: dict[str, Evaluation], config: RunConfig, *, within: bool) -> Moments:
+    """Return the moments (K, d) of each cluster's records, with or without variance in groups."""
+    clusters = no_moments(next(iter(sent.values())).means.shape)
+    for site, payload in sent.items():
+        counts = np.where(config.masks.get(site, config.mask), payload.counts[:, None], 0.0)
+        spread = payload.m2 + counts * payload.within if within else payload.m2
+        clusters = merge_moments(clusters, Moments(counts, payload.means, spread))
+    return clusters
+
+
+def _deviations(moments: Moments, config: RunConfig) -> FloatArray:
+    """Return standard deviations in own units; those of shares follow from the shares."""
+    means = config.space.to_original(moments.mean)
+    variances = moments.m2 / np.maximum(moments.n, 1.0) * config.space.scale**2
+    shares = np.clip(means * (1.0 - means), 0.0, None)
+    return np.sqrt(np.where(binary_columns(config.columns), shares, variances))

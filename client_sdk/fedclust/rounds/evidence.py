@@ -1,0 +1,560 @@
+"""The closing round: how good the final clusters are, and cells of each site's records.
+
+Every session with ``evaluate`` ends its method's rounds with it. A site measures the clusters of
+every K (``rounds.evaluation``) and counts the persons who move between one K and the next. Where
+the clusters are compared with one cloud (``rounds.reference``) or with models of resampled data
+(``rounds.resampling``), it also describes its records by cells. The clusters are sorted before, so
+that everything is in their final order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedclust.methods.common.finalize import complete_result, sort_clusters
+from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
+from fedclust.numeric.agreement import contingency_table
+from fedclust.numeric.array_types import IntArray
+from fedclust.numeric.arrays import IntMatrix, IntVector
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.modes import CentroidRule
+from fedclust.protection.message_checks import check_shape
+from fedclust.rounds import evaluation, transfer
+from fedclust.rounds.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
+from fedclust.rounds.plan import Plan, not_judged, sends_cells
+from fedclust.rounds.record_cells import (
+    MOST_VALUES,
+    N_CELLS,
+    PooledCells,
+    RecordCells,
+    check_record_cells,
+    find_cells,
+    pool_cells,
+    principal_axes,
+)
+from fedclust.rounds.reference import compare_with_cloud
+from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
+from fedclust.rounds.sweep import has_enough, split_parts
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.method import LocalAnswer
+from fedclust.schema.model import Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import HistoryEntry, Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
+from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of, with_payload
+
+NAME = "evidence"
+_UNMEASURED = (
+    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
+    "evaluation"
+)
+_K_UNMEASURED = f"{_UNMEASURED} for this number of clusters"
+
+
+class EvidenceTask(Model):
+    """Measure your points against the final clusters, and describe the points.
+
+    Attributes
+    ----------
+    n_clusters : (n,) int64
+        In a sweep, every K that came to a clustering, ascending; elsewhere empty.
+    parts : tuple of EvaluationTask
+        The final clusters of each of these; elsewhere one part.
+    """
+
+    n_clusters: IntVector
+    parts: tuple[EvaluationTask, ...]
+
+
+class EvidencePart(Model):
+    """A site's numbers about one K.
+
+    Attributes
+    ----------
+    evaluation : Evaluation
+    flow : (K', K) int64 or None
+        Persons by their cluster of the part before and of this one; None in the first part, and
+        after a part without persons.
+    own : (K, K) int64 or None
+        With ``transfer``: persons by cluster of the site's own k-means (rows) and by their cluster
+        (columns). A row of zeros stands for each cluster that the site does not find.
+    """
+
+    evaluation: Evaluation
+    flow: IntMatrix | None = None
+    own: IntMatrix | None = None
+
+
+class EvidencePayload(Model):
+    """A site's answer.
+
+    Attributes
+    ----------
+    parts : tuple of EvidencePart or None
+        In the task's order; None where no person belongs to a cluster.
+    cells : RecordCells or None
+        The site's own k-means cells, where the session asks for them.
+    """
+
+    parts: tuple[EvidencePart | None, ...]
+    cells: RecordCells | None = None
+
+
+PHASE = Phase(
+    name=NAME,
+    once=True,
+    optional=True,
+    summary="Sizes and quality of the final clusters, and cells of your own records.",
+    task=EvidenceTask,
+    payload=EvidencePayload,
+    discloses=(
+        *evaluation.DISCLOSES,
+        disclosure(
+            "parts.flow",
+            "K x K numbers, for each K of several",
+            "How many of your persons move from each cluster to each of the next number of "
+            "clusters.",
+        ),
+        disclosure(
+            "parts.own",
+            "K x K numbers, for each K, with the option transfer",
+            "How many of your persons are in each pair of a cluster that you find alone and a "
+            "final cluster.",
+        ),
+        disclosure(
+            "cells.counts",
+            f"up to {N_CELLS} numbers",
+            "How many of your persons are in each cell of your own clustering.",
+        ),
+        disclosure(
+            "cells.means",
+            f"up to {N_CELLS} x d numbers",
+            "The mean of each column over each cell, scaled.",
+        ),
+        disclosure(
+            "cells.known",
+            f"up to {N_CELLS} x d numbers, with imputed values",
+            "For how many of your persons in each cell the record's value is not imputed.",
+        ),
+        disclosure(
+            "cells.n_values",
+            "d numbers",
+            "How many different values your records hold in each column, where these are at most "
+            f"{MOST_VALUES}; elsewhere 0.",
+            "Describes all your groups together.",
+        ),
+        disclosure(
+            "cells.values",
+            f"up to {MOST_VALUES} numbers for each column",
+            "These values, scaled.",
+            "Values of records.",
+        ),
+        disclosure(
+            "cells.persons",
+            f"up to {MOST_VALUES} numbers for each column",
+            "How many of your persons are in groups whose record holds each of these values.",
+        ),
+        disclosure(
+            "cells.middles",
+            f"up to {N_CELLS} x d numbers, from sites with more than {N_CELLS} groups",
+            "The middle value of the records in each cell, of these columns, scaled.",
+            "Values of records.",
+        ),
+    ),
+)
+
+
+def clusterings(result: Result) -> tuple[Result, ...]:
+    """Return the clustering of every K of a sweep, or the result itself."""
+    return (result,) if result.sweep is None else tuple(each.result for each in result.sweep)
+
+
+def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
+    """Inverse of :func:`clusterings`."""
+    if result.sweep is None:
+        return changed[0]
+    entries = tuple(
+        entry.model_copy(update={"result": own})
+        for entry, own in zip(result.sweep, changed, strict=True)
+    )
+    return result.model_copy(update={"sweep": entries})
+
+
+def cluster_counts(result: Result) -> IntArray:
+    """Return every K of a sweep, ascending; empty for another result."""
+    return np.array([entry.n_clusters for entry in result.sweep or ()], dtype=np.int64)
+
+
+# --- The stage ------------------------------------------------------------------------------------
+
+
+class EvidenceStage(Stage):
+    """The closing round."""
+
+    name = "evidence"
+    own_phases = (PHASE,)
+
+    def phases(self, plan: Plan) -> tuple[Phase, ...]:
+        """Return the phase without what nobody sends in this session."""
+        if not plan.options.evaluated:
+            return ()
+        several = isinstance(plan.options.n_clusters, tuple)
+        absent = {
+            "parts.own": not plan.options.transferred,
+            "parts.flow": not several,
+            "cells": not sends_cells(plan),
+        }
+        left_out = tuple(field for field, nobody in absent.items() if nobody)
+        discloses = tuple(
+            line
+            if several
+            else line.model_copy(update={"shape": line.shape.replace(", for each K", "")})
+            for line in PHASE.discloses
+            if not line.field.startswith(left_out)
+        )
+        return (replace(PHASE, discloses=discloses),)
+
+    def task(self, before: Round) -> tuple[EngineState, Task | None]:
+        plan, state, raw = before.plan, before.state, before.state.found
+        if not (plan.options.evaluated and len(raw.centroids) > 0):
+            return state.with_result(_complete(plan, state, None)), None
+        raw = with_clusterings(raw, [sort_clusters(each) for each in clusterings(raw)])
+        parts = tuple(evaluation.task(each) for each in clusterings(raw))
+        task = Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
+        return state.with_result(raw), task
+
+    def check_task(self, asked: Asked) -> None:
+        for config, part in _parts(asked):
+            evaluation.check_task(part, config, prototypes=asked.prototypes)
+
+    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
+        points, found = own.points, list[EvidencePart | None]()
+        before, n_before = None, 0
+        for config, part in _parts(asked):
+            labels = evaluation.label_points(part, points, config)
+            if not (labels >= 0).any():
+                found.append(None)
+                before = None
+                continue
+            n_clusters, flow, own_table = len(part.centroids), None, None
+            if before is not None:
+                flow = contingency_table(before, labels, points.sizes, (n_before, n_clusters))
+            if config.options.transferred:
+                own_rng, rule = own.rng.spawn(1)[0], centroid_rule(config)
+                own_table = _own_table(points, labels, n_clusters, own_rng, rule)
+            measured = evaluation.local_step(part, points, config, labels)
+            found.append(EvidencePart(evaluation=measured, flow=flow, own=own_table))
+            before, n_before = labels, n_clusters
+        if all(part is None for part in found):
+            return None, own.memory
+        cells = find_cells(points, own.rng) if sends_cells(asked.plan) else None
+        return EvidencePayload(parts=tuple(found), cells=cells), own.memory
+
+    def check(self, asked: Asked, payload: Model) -> None:
+        sent, tasks = narrow(payload, EvidencePayload), list(_parts(asked))
+        if len(sent.parts) != len(tasks):
+            raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+        before: IntArray | None = None
+        for i, (part, (config, about)) in enumerate(zip(sent.parts, tasks, strict=True)):
+            if part is None:
+                before = None
+                continue
+            try:
+                evaluation.check(about, part.evaluation, config)
+            except RuleViolation as broken:
+                pointer = f"/parts/{i}/evaluation{broken.pointer}"
+                raise RuleViolation(broken.rule, broken.message, pointer) from None
+            _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
+            before = part.evaluation.counts
+            _check_own_table(part.own, before, config, f"/parts/{i}/own")
+        if (sent.cells is not None) != sends_cells(asked.plan):
+            message = "a site sends cells where the session asks for them"
+            raise RuleViolation("cells", message, "/cells")
+        if sent.cells is not None:
+            check_record_cells(sent.cells, asked.config)
+
+    def aggregate(self, closing: Round) -> Closed:
+        plan, raw = closing.plan, closing.state.found
+        found, flows = measured(raw, closing.contributions, closing.config)
+        metrics = closing.metrics
+        quality = None if found[0] is None else found[0].quality
+        # A sweep has several inertias.
+        if raw.sweep is None and quality is not None:
+            metrics["inertia"] = quality.inertia
+        state = closing.recorded(metrics)
+        if all(each is None for each in found):
+            return Closed(_unmeasured(plan, state), metrics=metrics)
+        result = _complete(plan, state, found)
+        if result.sweep is not None:
+            entries = [
+                entry.model_copy(update={"flow": flow})
+                for entry, flow in zip(result.sweep, flows, strict=True)
+            ]
+            result = result.model_copy(update={"sweep": tuple(entries)})
+        result = _with_cloud(closing, result)
+        sent = cells_of(closing.contributions)
+        if sent:
+            cells = pool_cells(sent)
+            axes = principal_axes(cells)
+            own = [each.model_copy(update={"axes": axes}) for each in clusterings(result)]
+            result = _with_transfer(closing, with_clusterings(result, own), cells)
+        return Closed(state.with_result(result), metrics=metrics)
+
+    def give_up(self, closing: Round) -> Closed:
+        """Keep the clustering: it rests on rounds that had enough."""
+        return Closed(_unmeasured(closing.plan, closing.state))
+
+
+def _parts(asked: Asked) -> Iterator[tuple[RunConfig, EvaluationTask]]:
+    """Yield each part of a task with its config."""
+    common = narrow(asked.task.common, EvidenceTask)
+    return split_parts(common.n_clusters.tolist(), common.parts, asked.config)
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+def _own_table(
+    points: Points,
+    labels: IntArray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    rule: CentroidRule,
+) -> IntArray:
+    """Cluster a site's own points, and count persons by own and by final cluster (m,): (K, K)."""
+    m, d = points.X.shape
+    n_init = local_restarts(m, d, n_clusters)
+    centroids = rule(local_kmeans(points, n_clusters, n_init, rng, rule).means)
+    own = nearest_centroid(points.X, centroids)
+    return contingency_table(own, labels, points.sizes, (n_clusters, n_clusters))
+
+
+# --- Check ----------------------------------------------------------------------------------------
+
+
+def _check_flow(
+    flow: IntArray | None, before: IntArray | None, counts: IntArray, p: int, pointer: str
+) -> None:
+    if (flow is None) != (before is None):
+        message = "a part has a flow if the part before it has persons"
+        raise RuleViolation("flow", message, pointer)
+    if flow is not None and before is not None:
+        check_table(flow, before, counts, p, pointer)
+
+
+def _check_own_table(
+    table: IntArray | None, counts: IntArray, config: RunConfig, pointer: str
+) -> None:
+    if (table is not None) != config.options.transferred:
+        raise RuleViolation("own", "the option transfer asks for it, and nothing else", pointer)
+    if table is not None:
+        check_shape(table, (len(counts), len(counts)), pointer)
+        check_table(table, None, counts, config.p, pointer)
+
+
+def check_table(
+    table: IntArray, rows: IntArray | None, columns: IntArray | None, p: int, pointer: str
+) -> None:
+    """Check a table (K, L) of persons: whole groups that add up to ``rows`` and ``columns``.
+
+    Raises
+    ------
+    RuleViolation
+        Another shape, a count below p other than 0, or other sums.
+    """
+    shape = (
+        len(table) if rows is None else len(rows),
+        table.shape[1] if columns is None else len(columns),
+    )
+    check_shape(table, shape, pointer)
+    if ((table < p) & (table != 0)).any():
+        raise RuleViolation("smallest-count", f"a count is 0 or at least {p}", pointer)
+    wrong = rows is not None and (table.sum(axis=1) != rows).any()
+    wrong |= columns is not None and (table.sum(axis=0) != columns).any()
+    if wrong:
+        raise RuleViolation("complement", "the persons do not add up to the clusters'", pointer)
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+def measured(
+    raw: Result, contributions: Sequence[Contribution], config: RunConfig
+) -> tuple[tuple[EvaluationOutcome | None, ...], tuple[IntArray | None, ...]]:
+    """Return the evaluation of every K, and the flow from the K before; in the result's order.
+
+    None for a K that fewer than ``min_sites`` sites measured; no flow where fewer have one.
+    """
+    found: list[EvaluationOutcome | None] = []
+    flows: list[IntArray | None] = []
+    for place, own in enumerate(clusterings(raw)):
+        sent = part_contributions(contributions, place)
+        scores = [each.part(lambda part: part.evaluation) for each in sent]
+        enough = has_enough(scores, config)
+        found.append(evaluation.aggregate(own, scores, config) if enough else None)
+        parts = payloads_of(sent, EvidencePart).values()
+        tables = [part.flow for part in parts if part.flow is not None]
+        known = enough and len(tables) >= max(config.policy.min_sites, 1)
+        flows.append(np.sum(tables, axis=0) if known else None)
+    return tuple(found), tuple(flows)
+
+
+def part_contributions(
+    contributions: Sequence[Contribution], place: int
+) -> list[Contribution[EvidencePart]]:
+    """Return the sites' parts about the K at ``place``."""
+    return [
+        each.part(lambda payload: payload.parts[place])
+        for each in with_payload(contributions, EvidencePayload)
+    ]
+
+
+def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
+    """Return the cells of the sites that sent any; contributions sorted by site."""
+    sent = payloads_of(contributions, EvidencePayload)
+    return {site: each.cells for site, each in sent.items() if each.cells is not None}
+
+
+def count_groups(contributions: Sequence[Contribution]) -> list[int]:
+    """Return the number of groups of each site that sent cells."""
+    sent = payloads_of(contributions, EvidencePayload).values()
+    firsts = [next(filter(None, each.parts)) for each in sent if each.cells is not None]
+    return [int(part.evaluation.points.sum()) for part in firsts]
+
+
+# --- What a result gets ---------------------------------------------------------------------------
+
+
+def _unmeasured(plan: Plan, state: EngineState) -> EngineState:
+    state = state.with_result(state.found, _UNMEASURED)
+    return state.with_result(_complete(plan, state, None))
+
+
+def _complete(
+    plan: Plan, state: EngineState, found: Sequence[EvaluationOutcome | None] | None
+) -> Result:
+    """Return the state's result with what was measured of it; None: nothing was."""
+    raw = state.found
+    if raw.sweep is not None:
+        return complete_entries(raw, found, state.history)
+    wanted = plan.options.n_clusters
+    outcome = None if found is None else found[0]
+    return complete_result(
+        raw,
+        n_clusters=wanted if isinstance(wanted, int) else None,
+        history=state.history,
+        n_rounds=state.method_rounds,
+        **({} if outcome is None else vars(outcome)),
+    )
+
+
+def complete_entries(
+    raw: Result,
+    found: Sequence[EvaluationOutcome | None] | None,
+    history: Sequence[HistoryEntry],
+) -> Result:
+    """Return a result whose clustering of every K is complete; none is recommended yet.
+
+    Parameters
+    ----------
+    raw : Result
+    found : sequence of EvaluationOutcome or None
+        Of :func:`measured`; None where nothing could be measured of any K.
+    history : sequence of HistoryEntry
+        Every round that closed, as the engine counts them.
+    """
+    before = [entry for entry in history if entry.phase == "prepare"]
+    after = [entry for entry in history if entry.phase == NAME]
+    entries = []
+    for place, entry in enumerate(raw.sweep or ()):
+        k, own = entry.n_clusters, entry.result
+        outcome = None if found is None else found[place]
+        quality = None if outcome is None else outcome.quality
+        inertia = None if quality is None else quality.inertia
+        rounds = [r.model_copy(update={"round": r.round + len(before)}) for r in own.history]
+        closing = [r.model_copy(update={"inertia": inertia}) for r in after]
+        measures: dict[str, Any] = {}
+        if outcome is not None:
+            measures = dict(vars(outcome))
+        elif found is not None:
+            measures = {"warnings": (_K_UNMEASURED,)}
+        result = complete_result(
+            own,
+            n_clusters=k,
+            history=(*before, *rounds, *closing),
+            n_rounds=len(rounds),
+            **measures,
+        )
+        update: dict[str, Any] = {"result": result, "inertia": inertia}
+        if quality is not None:
+            update |= {
+                "simplified_silhouette": quality.simplified_silhouette,
+                "davies_bouldin": quality.davies_bouldin,
+                "n_rows": quality.n_rows,
+            }
+        entries.append(entry.model_copy(update=update))
+    return raw.model_copy(update={"sweep": tuple(entries)})
+
+
+def _with_cloud(closing: Round, result: Result) -> Result:
+    """Add to every K how clear its clusters are, compared with one cloud, where that is asked."""
+    plan, contributions = closing.plan, closing.contributions
+    if not plan.options.compared_with_cloud:
+        return result
+    own = clusterings(result)
+    reason = not_judged(plan.method, plan.policy)
+    if reason is not None:
+        sentence = f"{reason[0].upper()}{reason[1:]}."
+        found = [CloudComparison(n_draws=0, not_judged=sentence)] * len(own)
+    else:
+        by_k = {each.n_clusters or len(each.centroids): each.centroids for each in own}
+        compared = compare_with_cloud(
+            [*cells_of(contributions).values()],
+            count_groups(contributions),
+            by_k,
+            p=closing.config.p,
+            seed=plan.seed,
+            rule=centroid_rule(closing.config),
+        )
+        found = [compared[k] for k in by_k]
+    changed = [
+        each.model_copy(update={"one_cloud": cloud}) for each, cloud in zip(own, found, strict=True)
+    ]
+    return with_clusterings(result, changed)
+
+
+def _with_transfer(closing: Round, result: Result, cells: PooledCells) -> Result:
+    """Add to every K that was measured how far each site bears it out."""
+    if not closing.plan.options.transferred:
+        return result
+    changed = []
+    for place, own in enumerate(clusterings(result)):
+        if own.quality is not None:
+            sent = payloads_of(part_contributions(closing.contributions, place), EvidencePart)
+            counts = {site: part.evaluation.counts for site, part in sent.items()}
+            tables = {site: part.own for site, part in sent.items()}
+            found = transfer.summarise(counts, tables, cells, closing.config, closing.plan.seed)
+            own = own.model_copy(update={"transfer": found})
+        changed.append(own)
+    return with_clusterings(result, changed)
+
+
+def is_measured(result: Result) -> bool:
+    """Return whether the closing evaluation measured any clustering of a result."""
+    return any(each.quality is not None for each in clusterings(result))
+
+
+def with_history(state: EngineState, result: Result) -> EngineState:
+    """Return the state with a complete result, to whose history the last round is added."""
+    last = state.history[-1:]
+    own = [
+        each.model_copy(update={"history": (*each.history, *last)}) for each in clusterings(result)
+    ]
+    return state.with_result(with_clusterings(result, own))

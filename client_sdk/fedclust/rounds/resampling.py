@@ -1,0 +1,419 @@
+"""The additional round of a session with evidence: the clusters against resampled models.
+
+The coordinator computes all models from the sites' cells before the round opens. Each site labels
+its records with the final clusters and with every model, and returns how many persons have each
+pair of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.numeric.agreement import contingency_table
+from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.numeric.arrays import (
+    FloatMatrix,
+    FloatTensor3,
+    FloatVector,
+    IntMatrix,
+    IntTensor3,
+    IntVector,
+)
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.protection.message_checks import check_shape
+from fedclust.rounds import evaluation
+from fedclust.rounds.evaluation import EvaluationTask
+from fedclust.rounds.evidence import (
+    cells_of,
+    check_table,
+    cluster_counts,
+    clusterings,
+    is_measured,
+    with_clusterings,
+    with_history,
+)
+from fedclust.rounds.plan import Plan, assigns_by_centroids, is_resampled
+from fedclust.rounds.record_cells import PooledCells, pool_cells
+from fedclust.rounds.stability import (
+    count_ambiguous_pairs,
+    paired_points,
+    resampled_models,
+    summarise,
+)
+from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
+from fedclust.rounds.sweep import has_enough, split_parts
+from fedclust.rounds.transfer import add_left_out, left_out_models
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.evidence import Stability
+from fedclust.schema.method import AnyMethod, LocalAnswer
+from fedclust.schema.model import Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
+from fedclust.schema.task import (
+    Contribution,
+    Phase,
+    SiteTask,
+    Task,
+    narrow,
+    payloads_of,
+    with_payload,
+)
+
+NAME = "resampling"
+_NOT_COMPARED = (
+    "stability, and agreement with models made without a site, are not known: fewer sites than "
+    "min_sites could compare the clusters with other models"
+)
+
+
+class ResampledModels(Model):
+    """What the final clusters of one K are compared with.
+
+    Attributes
+    ----------
+    clusters : EvaluationTask
+        The final clusters.
+    models : (B, K, d) float64
+        Scaled centroids of models of resampled data. Of several equal centroids the first counts.
+    """
+
+    clusters: EvaluationTask
+    models: FloatTensor3
+
+
+class ResamplingTask(Model):
+    """Label your records with the final clusters and with each of these models.
+
+    Attributes
+    ----------
+    n_clusters : (n,) int64
+        As in :class:`~fedclust.rounds.evidence.EvidenceTask`.
+    parts : tuple of ResampledModels
+    """
+
+    n_clusters: IntVector
+    parts: tuple[ResampledModels, ...]
+
+
+class LeftOutModels(Model):
+    """A site's own part of the task.
+
+    Attributes
+    ----------
+    parts : tuple of (K, d) float64 or None
+        In the task's order: scaled centroids of the model made without this site. None where there
+        is none.
+    """
+
+    parts: tuple[FloatMatrix | None, ...]
+
+
+class ResamplingTables(Model):
+    """A site's numbers about one K.
+
+    Attributes
+    ----------
+    models : (B, K, K) int64
+        Persons by their final cluster and that of each model.
+    pairs : (3,) float64
+        Pairs of persons by how many models put both into one cluster: at most a tenth of them, in
+        between, at least nine tenths. As floats: they can be more than a count may be.
+    left_out : (K, K) int64 or None
+        Persons by their cluster in the model made without the site (rows) and by their final
+        cluster (columns).
+    """
+
+    models: IntTensor3
+    pairs: FloatVector
+    left_out: IntMatrix | None = None
+
+
+class ResamplingPayload(Model):
+    """A site's answer: in the task's order, None where no person belongs to a cluster."""
+
+    parts: tuple[ResamplingTables | None, ...]
+
+
+PHASE = Phase(
+    name=NAME,
+    once=True,
+    optional=True,
+    summary="Each site compares the final clusters with models of resampled data.",
+    task=ResamplingTask,
+    payload=ResamplingPayload,
+    site_part=LeftOutModels,
+    discloses=(
+        disclosure(
+            "parts.models",
+            "K x K numbers for each model, for each K",
+            "How many of your persons are in each pair of a final cluster and a model's cluster.",
+        ),
+        disclosure(
+            "parts.pairs",
+            "3 numbers, for each K",
+            "How many pairs of your persons few, some or nearly all models put together.",
+        ),
+        disclosure(
+            "parts.left_out",
+            "K x K numbers, for each K, with the option transfer",
+            "How many of your persons are in each pair of a cluster of the model made without you "
+            "and a final cluster.",
+        ),
+    ),
+)
+
+
+# --- The stage ------------------------------------------------------------------------------------
+
+
+class ResamplingStage(Stage):
+    """The comparison with resampled models, and with models made without a site."""
+
+    name = "resample"
+
+    def every_phase(self, method: AnyMethod) -> tuple[Phase, ...]:
+        return (PHASE,) if assigns_by_centroids(method) else ()
+
+    def phases(self, plan: Plan) -> tuple[Phase, ...]:
+        """Return the phase without what nobody sends in this session, with its number of models."""
+        if not is_resampled(plan):
+            return ()
+        n_models, transferred = plan.options.resampled_models, plan.options.transferred
+        shapes = {"parts.models": f"K x K numbers for each of {n_models} models, for each K"}
+        absent = set() if n_models else {"parts.models", "parts.pairs"}
+        absent |= set() if transferred else {"parts.left_out"}
+        discloses = tuple(
+            line.model_copy(update={"shape": shapes.get(line.field, line.shape)})
+            for line in PHASE.discloses
+            if line.field not in absent
+        )
+        return (replace(PHASE, discloses=discloses),)
+
+    def task(self, before: Round) -> tuple[EngineState, Task | None]:
+        plan, state = before.plan, before.state
+        if not (is_resampled(plan) and is_measured(state.found)):
+            return state, None
+        sent = cells_of(before.contributions)
+        if not sent:
+            return state, None
+        task = _task(state.found, pool_cells(sent), before.config, plan.seed)
+        return state, None if _compares_nothing(task) else task
+
+    def check_task(self, asked: Asked) -> None:
+        common = narrow(asked.task.common, ResamplingTask)
+        n_models = asked.config.options.resampled_models
+        parts = split_parts(common.n_clusters.tolist(), common.parts, asked.config)
+        for i, (config, part) in enumerate(parts):
+            evaluation.check_task(part.clusters, config, prototypes=asked.prototypes)
+            shape = part.clusters.centroids.shape
+            if part.models.shape != (n_models, *shape):
+                message = f"the definition provides for {n_models} models of {shape[0]} clusters"
+                raise RuleViolation("task", message, f"/parameters/parts/{i}/models")
+        _check_left_out(asked.task.site, common, asked.config)
+
+    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
+        common, points = narrow(asked.task.common, ResamplingTask), own.points
+        found: list[ResamplingTables | None] = []
+        parts = split_parts(common.n_clusters.tolist(), common.parts, asked.config)
+        for (config, part), without in zip(parts, _left_out(asked.task), strict=True):
+            labels = evaluation.label_points(part.clusters, points, config)
+            found.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
+        if all(part is None for part in found):
+            return None, own.memory
+        return ResamplingPayload(parts=tuple(found)), own.memory
+
+    def check(self, asked: Asked, payload: Model) -> None:
+        common, sent = narrow(asked.task.common, ResamplingTask), narrow(payload, ResamplingPayload)
+        if len(sent.parts) != len(common.parts):
+            raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+        every = zip(sent.parts, common.parts, _left_out(asked.task), strict=True)
+        for i, (part, about, without) in enumerate(every):
+            if part is not None:
+                _check_tables(part, about, without, asked.config, f"/parts/{i}")
+
+    def aggregate(self, closing: Round) -> Closed:
+        result, metrics = closing.state.found, closing.metrics
+        own = []
+        for place, each in enumerate(clusterings(result)):
+            sent = _parts_about(closing.contributions, place)
+            update: dict[str, Any] = {"stability": _stability(sent, closing.config)}
+            if each.transfer is not None:
+                tables = {
+                    site: part.left_out
+                    for site, part in payloads_of(sent, ResamplingTables).items()
+                    if part.left_out is not None
+                }
+                update["transfer"] = add_left_out(each.transfer, tables)
+            own.append(each.model_copy(update=update))
+        state = closing.recorded(metrics)
+        return Closed(with_history(state, with_clusterings(result, own)), None, metrics)
+
+    def give_up(self, closing: Round) -> Closed:
+        return Closed(closing.state.with_result(closing.state.found, _NOT_COMPARED))
+
+
+def _parts_about(
+    contributions: Sequence[Contribution], place: int
+) -> list[Contribution[ResamplingTables]]:
+    """Return the sites' tables about the K at ``place``."""
+    return [
+        each.part(lambda payload: payload.parts[place])
+        for each in with_payload(contributions, ResamplingPayload)
+    ]
+
+
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+def _task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Task[ResamplingTask]:
+    """Return the task that compares a complete result with models of resampled cells."""
+    n_models = config.options.resampled_models
+    parts = []
+    for own in clusterings(result):
+        clusters = evaluation.task(own)
+        models = np.zeros((0, *own.centroids.shape))
+        if n_models:
+            models = resampled_models(
+                cells.means,
+                cells.counts,
+                cells.sites,
+                len(own.centroids),
+                n_models=n_models,
+                min_sites=config.policy.min_sites,
+                seed=seed,
+                rule=centroid_rule(config),
+            )
+        parts.append(ResampledModels(clusters=clusters, models=models))
+    common = ResamplingTask(n_clusters=cluster_counts(result), parts=tuple(parts))
+    return Task(NAME, common, per_site=_left_out_parts(result, cells, config, seed))
+
+
+def _left_out_parts(
+    result: Result, cells: PooledCells, config: RunConfig, seed: int
+) -> dict[str, LeftOutModels]:
+    """Return the models made without each site of the roster."""
+    if not config.options.transferred:
+        return {}
+    by_k = [
+        left_out_models(
+            cells.means,
+            cells.counts,
+            cells.sites,
+            len(own.centroids),
+            min_sites=config.policy.min_sites,
+            seed=seed,
+            rule=centroid_rule(config),
+        )
+        for own in clusterings(result)
+    ]
+    none = (None,) * len(by_k)
+    known = dict(zip(cells.names, zip(*by_k, strict=True), strict=True))
+    return {site: LeftOutModels(parts=known.get(site, none)) for site in config.roster}
+
+
+def _compares_nothing(task: Task[ResamplingTask]) -> bool:
+    """Whether a task has no model to compare with."""
+    every = [each.parts for each in task.per_site.values() if isinstance(each, LeftOutModels)]
+    known = any(model is not None for parts in every for model in parts)
+    return not known and not any(len(part.models) for part in task.common.parts)
+
+
+def _check_left_out(site: Model | None, asked: ResamplingTask, config: RunConfig) -> None:
+    """Refuse another number, or other shapes, of models made without the site; RuleViolation."""
+    if (site is not None) != config.options.transferred:
+        raise RuleViolation("task", "the option transfer gives each site a part of its own")
+    if site is None:
+        return
+    models = narrow(site, LeftOutModels).parts
+    wanted = [part.clusters.centroids.shape for part in asked.parts]
+    shapes = [None if model is None else model.shape for model in models]
+    pairs = zip(shapes, wanted, strict=False)
+    if len(shapes) != len(wanted) or any(found not in (None, shape) for found, shape in pairs):
+        raise RuleViolation("task", "the definition provides for other models without a site")
+
+
+# --- At a site ------------------------------------------------------------------------------------
+
+
+def _left_out(task: SiteTask) -> tuple[FloatArray | None, ...]:
+    """Return the models made without a site, in the task's order."""
+    if task.site is None:
+        return (None,) * len(narrow(task.common, ResamplingTask).parts)
+    return narrow(task.site, LeftOutModels).parts
+
+
+def _compare(
+    part: ResampledModels, without: FloatArray | None, labels: IntArray, points: Points
+) -> ResamplingTables:
+    k = len(part.clusters.centroids)
+    shape = (k, k)
+
+    def table(rows: IntArray, columns: IntArray) -> IntArray:
+        return contingency_table(rows, columns, points.sizes, shape)
+
+    # One model after the other: a site may have 200,000 points.
+    models, compared = [], paired_points(len(points.X))
+    by_model = np.empty((len(part.models), len(compared)), dtype=np.int64)
+    for b, centroids in enumerate(part.models):
+        found = nearest_centroid(points.X, centroids)
+        models.append(table(labels, found))
+        by_model[b] = found[compared]
+    pairs = np.zeros(3)
+    if models:
+        pairs = count_ambiguous_pairs(by_model, points.sizes[compared]).astype(np.float64)
+    return ResamplingTables(
+        models=np.array(models, dtype=np.int64).reshape(-1, k, k),
+        pairs=pairs,
+        left_out=None if without is None else table(nearest_centroid(points.X, without), labels),
+    )
+
+
+def _check_tables(
+    part: ResamplingTables,
+    about: ResampledModels,
+    without: FloatArray | None,
+    config: RunConfig,
+    at: str,
+) -> None:
+    """Check a site's numbers about one K."""
+    k = len(about.clusters.centroids)
+    check_shape(part.models, (len(about.models), k, k), f"{at}/models")
+    check_shape(part.pairs, (3,), f"{at}/pairs")
+    if (part.pairs < 0).any():
+        raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
+    n_persons = sum(map(int, part.models[:1].ravel()))
+    if part.pairs.sum() > n_persons * (n_persons - 1) / 2:
+        raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
+    persons: IntArray | None = None
+    for table in part.models:
+        check_table(table, persons, None, config.p, f"{at}/models")
+        if persons is None:
+            persons = table.sum(axis=1)
+            check_sizes(persons, config, f"{at}/models")
+    if (part.left_out is None) != (without is None):
+        raise RuleViolation("left-out", "a model without the site gives a table", at)
+    if part.left_out is not None:
+        check_shape(part.left_out, (k, k), f"{at}/left_out")
+        check_table(part.left_out, None, persons, config.p, f"{at}/left_out")
+        check_sizes(part.left_out.sum(axis=0), config, f"{at}/left_out")
+
+
+def _stability(
+    sent: Sequence[Contribution[ResamplingTables]], config: RunConfig
+) -> Stability | None:
+    """Return the stability of one K; None where too few sites answered for it."""
+    if not has_enough(sent, config) or not config.options.resampled_models:
+        return None
+    tables = payloads_of(sent, ResamplingTables).values()
+    return summarise(
+        np.sum([each.models for each in tables], axis=0, dtype=np.int64),
+        np.sum([each.pairs for each in tables], axis=0),
+    )

@@ -1,0 +1,244 @@
+"""What a stage of a session is: the interface of the rounds' parts, and the state between rounds.
+
+A session goes through its stages in order (``rounds.stages``). Coordinator, site and consent walk
+the list and know no stage by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from fedclust.numeric.arrays import FloatVector
+from fedclust.rounds.plan import Plan
+from fedclust.schema.errors import MethodFailure
+from fedclust.schema.method import AnyMethod, LocalAnswer
+from fedclust.schema.model import Memory, Model, Tree
+from fedclust.schema.points import Points
+from fedclust.schema.result import HistoryEntry, Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Phase, SiteTask, Task
+
+StageName: TypeAlias = Literal["prepare", "method", "evidence", "resample", "outcomes"]
+
+
+class EngineState(Model):
+    """The state of a session between rounds; the coordinator stores it after every round.
+
+    Attributes
+    ----------
+    stage : {"prepare", "method", "evidence", "resample", "outcomes"}
+        What the open round belongs to.
+    round : int
+        Number of the open round, from 1.
+    method_rounds : int
+        Rounds of the method that were opened so far; ``max_rounds`` limits these.
+    phase : str
+        What the open round asks.
+    center, scale, impute, limit : (d,) float64 or None
+        The space; None until it is known.
+    warnings : tuple of str
+        Of the preparation; the result repeats them.
+    method : dict
+        The method's own state, as a tree; None before its start.
+    result : Result or None
+        What is being evaluated, with sorted clusters; complete once resampled models are compared
+        or outcomes counted.
+    history : tuple of HistoryEntry
+    """
+
+    stage: StageName
+    round: int
+    phase: str = "prepare"
+    method_rounds: int = 0
+    center: FloatVector | None = None
+    scale: FloatVector | None = None
+    impute: FloatVector | None = None
+    limit: FloatVector | None = None
+    warnings: tuple[str, ...] = ()
+    method: dict[str, Tree] | None = None
+    result: Result | None = None
+    history: tuple[HistoryEntry, ...] = ()
+
+    @property
+    def space(self) -> Space | None:
+        """The scaled space, once it is known."""
+        if self.center is None or self.scale is None:
+            return None
+        return Space(self.center, self.scale, self.impute, self.limit)
+
+    def with_space(self, space: Space) -> EngineState:
+        """Return the state once the space is known."""
+        return self.model_copy(update=dict(vars(space)))
+
+    def with_result(self, result: Result, *warnings: str) -> EngineState:
+        """Return the state with another result, which also warns."""
+        result = result.model_copy(update={"warnings": (*result.warnings, *warnings)})
+        return self.model_copy(update={"result": result, "method": None})
+
+    @property
+    def found(self) -> Result:
+        """The result; ValueError before the method has come to one."""
+        if self.result is None:
+            raise ValueError("there is nothing to evaluate in this state")
+        return self.result
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the coordinator knows when a round closes, or before the first one.
+
+    Attributes
+    ----------
+    plan : Plan
+    state : EngineState
+    config : RunConfig
+    contributions : sequence of Contribution
+        Sorted by site.
+    """
+
+    plan: Plan
+    state: EngineState
+    config: RunConfig
+    contributions: Sequence[Contribution] = ()
+
+    @property
+    def answered(self) -> int:
+        """How many sites answered with something."""
+        return sum(contribution.payload is not None for contribution in self.contributions)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics that every round has."""
+        return {"n_sites": float(self.answered)}
+
+    def recorded(self, metrics: Mapping[str, float]) -> EngineState:
+        """Return the state with this round in its history."""
+        entry = HistoryEntry(
+            round=self.state.round,
+            phase=self.state.phase,
+            n_sites=self.answered,
+            inertia=metrics.get("inertia"),
+            centroid_shift=metrics.get("centroid_shift"),
+            lower_bound=metrics.get("lower_bound"),
+            upper_bound=metrics.get("upper_bound"),
+        )
+        return self.state.model_copy(update={"history": (*self.state.history, entry)})
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What a round came to.
+
+    Attributes
+    ----------
+    state : EngineState
+    task : Task or None
+        Of another round of the stage; None: the stage is over.
+    metrics : mapping
+    warnings : tuple of str
+        Of the round.
+    """
+
+    state: EngineState
+    task: Task | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task as it is checked and answered: with the session's plan and what a step may know."""
+
+    plan: Plan
+    task: SiteTask
+    config: RunConfig
+
+    @property
+    def prototypes(self) -> bool:
+        """Whether the method tells clusters apart by prototypes."""
+        return self.plan.method.by_prototypes
+
+
+@dataclass(frozen=True)
+class SiteSide:
+    """What a site answers a task with.
+
+    Attributes
+    ----------
+    name : str
+    points : Points
+        Those that take part; scaled, if the task has a space.
+    rng : numpy.random.Generator
+        For this round.
+    memory : dict
+    count : callable or None
+        Counts the outcomes of the site's rows; None: it answers no question about outcomes.
+    """
+
+    name: str
+    points: Points
+    rng: np.random.Generator
+    memory: Memory
+    count: Callable[[Result, Memory], Model | None] | None
+
+
+class Stage(ABC):
+    """One part of a session: its rounds at the coordinator and at the sites.
+
+    Attributes
+    ----------
+    name : str
+        As in :class:`EngineState`.
+    own_phases : tuple of Phase
+        The engine's own.
+    checked_at_site : bool
+        Whether a site checks its own answer as the coordinator does.
+    """
+
+    name: ClassVar[StageName]
+    own_phases: ClassVar[tuple[Phase, ...]] = ()
+    checked_at_site: ClassVar[bool] = True
+
+    def every_phase(self, method: AnyMethod) -> tuple[Phase, ...]:
+        """Return the phases that some session of this method has here, in order."""
+        del method
+        return self.own_phases
+
+    @abstractmethod
+    def phases(self, plan: Plan) -> tuple[Phase, ...]:
+        """Return the phases that this session can have here, with what they ask in it."""
+
+    @abstractmethod
+    def task(self, before: Round) -> tuple[EngineState, Task | None]:
+        """Open the stage after the round that closed before; no task: the session skips it."""
+
+    def check_task(self, asked: Asked) -> None:
+        """Refuse, at a site, a task that the definition does not provide for; RuleViolation."""
+        del asked
+
+    @abstractmethod
+    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
+        """Answer a task at a site."""
+
+    @abstractmethod
+    def check(self, asked: Asked, payload: Model) -> None:
+        """Check an answer against its task, at either end; RuleViolation."""
+
+    @abstractmethod
+    def aggregate(self, closing: Round) -> Closed:
+        """Aggregate a round that enough sites answered."""
+
+    def give_up(self, closing: Round) -> Closed:
+        """Close a round that too few sites answered with something; MethodFailure if none can."""
+        raise MethodFailure(
+            "too_few_contributors",
+            f"{closing.answered} sites answered round {closing.state.round} with something, "
+            f"{closing.plan.policy.min_sites} are needed: invite more or larger sites, or lower "
+            "min_group_size",
+        )

@@ -1,0 +1,442 @@
+"""Run several numbers of clusters K in the rounds of one session.
+
+Each K has its own state, task, payload and memory. It takes the steps of a session with that K
+alone, with the same random numbers. A K that is done, or that fails, leaves the rounds; a failure
+becomes a warning.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import Field, SerializeAsAny, create_model
+
+from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.rounds.model_selection import start_agreement
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.method import AnyMethod, LocalAnswer
+from fedclust.schema.model import Memory, Model, Tree
+from fedclust.schema.options import MethodOptions
+from fedclust.schema.points import Points
+from fedclust.schema.result import HistoryEntry, Result, SweepEntry
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import centroid_rule
+from fedclust.schema.task import (
+    Contribution,
+    Disclosure,
+    Done,
+    Next,
+    Phase,
+    SiteTask,
+    Task,
+    narrow,
+    payloads_of,
+    with_payload,
+)
+
+_Part = TypeVar("_Part")
+_OWN = "sweep"
+
+
+# --- what travels: a part for each K --------------------------------------------------------------
+
+
+class SweepTask(Model):
+    """A task of each of several K.
+
+    Attributes
+    ----------
+    n_clusters : tuple of int
+        The numbers of clusters that are not done, ascending.
+    parts : tuple
+        The method's task for each.
+    """
+
+    n_clusters: tuple[int, ...]
+    parts: tuple[SerializeAsAny[Model], ...]
+
+
+class SweepPayload(Model):
+    """A site's answer for each of several K.
+
+    Attributes
+    ----------
+    parts : tuple
+        The method's answer for each, in the task's order; None where nothing may be sent for it.
+    """
+
+    parts: tuple[SerializeAsAny[Model] | None, ...]
+
+
+def swept_phase(phase: Phase) -> Phase:
+    """Return a phase whose task and payload hold a part for every K."""
+    return replace(
+        phase,
+        summary=f"{phase.summary} All of it once for each number of clusters that is compared.",
+        task=_sweep_task(phase.task),
+        payload=_sweep_payload(phase.payload),
+        discloses=tuple(_line(line) for line in phase.discloses),
+    )
+
+
+@functools.cache
+def _sweep_task(task: Any) -> type[Model]:
+    parts: Any = (tuple[task, ...], ...)
+    return create_model(
+        _swept_name(task), __base__=SweepTask, __module__=task.__module__, parts=parts
+    )
+
+
+@functools.cache
+def _sweep_payload(payload: Any) -> type[Model]:
+    parts: Any = (tuple[payload | None, ...], ...)
+    return create_model(
+        _swept_name(payload), __base__=SweepPayload, __module__=payload.__module__, parts=parts
+    )
+
+
+def _swept_name(model: type[Model]) -> str:
+    return f"Sweep{model.model_config.get('title') or model.__name__}"
+
+
+def _line(line: Disclosure) -> Disclosure:
+    return line.model_copy(update={"shape": f"{line.shape}, for each K"})
+
+
+def several_of(config: RunConfig) -> tuple[int, ...]:
+    """Return every K of a sweep."""
+    several = config.options.n_clusters
+    if not isinstance(several, tuple):
+        raise ValueError("this is no sweep's definition")
+    return several
+
+
+def number_of(config: RunConfig) -> int:
+    """Return the K of one part of a sweep."""
+    return narrow(config.options.n_clusters, int)
+
+
+def config_at(config: RunConfig, n_clusters: int) -> RunConfig:
+    """Return the config of one K of a sweep."""
+    options = config.options.model_copy(update={"n_clusters": n_clusters})
+    return replace(config, options=options, sweep=several_of(config))
+
+
+def phase_of(tasks: Mapping[int, Task]) -> str:
+    """Return the phase that every K is in."""
+    (name,) = {task.phase for task in tasks.values()}
+    return name
+
+
+def join_tasks(tasks: Mapping[int, Task]) -> Task:
+    """Return one task of several K; what each site is asked besides is the same for all."""
+    first = next(iter(tasks.values()))
+    common = SweepTask(n_clusters=tuple(tasks), parts=tuple(task.common for task in tasks.values()))
+    return replace(first, common=common)
+
+
+def split_parts(
+    ks: Sequence[int], parts: Sequence[_Part], config: RunConfig
+) -> Iterator[tuple[RunConfig, _Part]]:
+    """Yield each part of a task with its config; RuleViolation where these are not the session's.
+
+    ``ks`` are the parts' numbers of clusters in a sweep; elsewhere there is one part, and no K.
+    """
+    several = isinstance(config.options.n_clusters, tuple)
+    known = set(ks) <= set(several_of(config)) if several else not ks
+    wanted = len(ks) if several else 1
+    if list(ks) != sorted(set(ks)) or not known or not parts or len(parts) != wanted:
+        raise RuleViolation(
+            "task", "a task is about the session's numbers of clusters", "/parameters/n_clusters"
+        )
+    configs = [config_at(config, k) for k in ks] if several else [config]
+    yield from zip(configs, parts, strict=True)
+
+
+def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
+    """Return the task of each K with its config; of one K the task itself."""
+    if not isinstance(config.options.n_clusters, tuple):
+        return [(task, config)]
+    common = narrow(task.common, SweepTask)
+    parts = split_parts(common.n_clusters, common.parts, config)
+    return [(replace(task, common=part), own) for own, part in parts]
+
+
+def check_parts(
+    task: SiteTask,
+    payload: Model,
+    config: RunConfig,
+    check: Callable[[SiteTask, Model, RunConfig], None],
+) -> None:
+    """Check every part of a payload with ``check``, at either end."""
+    tasks, parts = split_task(task, config), narrow(payload, SweepPayload).parts
+    if len(parts) != len(tasks):
+        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+    for i, ((one, own), part) in enumerate(zip(tasks, parts, strict=True)):
+        if part is None:
+            continue
+        try:
+            check(one, part, own)
+        except RuleViolation as broken:
+            raise RuleViolation(
+                broken.rule,
+                f"with {number_of(own)} clusters: {broken.message}",
+                f"/parts/{i}{broken.pointer}",
+            ) from None
+
+
+def part_of(contributions: Sequence[Contribution], place: int) -> list[Contribution]:
+    """Return the sites' answers for the K at ``place`` of the task."""
+    return [
+        each.part(lambda payload: payload.parts[place])
+        for each in with_payload(contributions, SweepPayload)
+    ]
+
+
+def has_enough(contributions: Sequence[Contribution], config: RunConfig) -> bool:
+    """Return whether enough sites answered for one K."""
+    return sum(c.payload is not None for c in contributions) >= config.policy.min_sites
+
+
+# --- wrapping a method ----------------------------------------------------------------------------
+
+
+class State(Model):
+    """What a sweep keeps between rounds. Keys are K, as text.
+
+    Attributes
+    ----------
+    phase : str
+        What the open round asks, for every K that is not done.
+    seed : int
+    states : dict of K to tree
+        The method's state, of those that are not done.
+    results : dict of K to Result
+        Raw, of those that are; with their histories, rounds counted from 1.
+    history : dict of K to tuple of HistoryEntry
+        Of those that are not done.
+    start_agreement : dict of K to float or None
+    warnings : tuple of str
+        Of those that could not go on.
+    """
+
+    phase: str
+    seed: int
+    states: dict[str, dict[str, Tree]]
+    results: dict[str, Result] = Field(default_factory=dict)
+    history: dict[str, tuple[HistoryEntry, ...]] = Field(default_factory=dict)
+    start_agreement: dict[str, float | None] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """Every K that is not done, ascending."""
+        return tuple(sorted(int(k) for k in self.states))
+
+
+def for_options(method: AnyMethod, options: MethodOptions) -> AnyMethod:
+    """Return what runs a method with these options: wrapped, where they name several K."""
+    return swept(method) if isinstance(options.n_clusters, tuple) else method
+
+
+@functools.cache
+def swept(method: AnyMethod) -> AnyMethod:
+    """Return a method whose ``n_clusters`` are several."""
+    # Longer than a screen because it holds one small function for each of the method's.
+
+    def check_config(config: RunConfig) -> None:
+        if not config.options.evaluated:
+            raise RuleViolation(
+                "sweep", "a sweep is judged by its closing evaluation: leave it on", "/evaluate"
+            )
+        for k in several_of(config):
+            try:
+                method.check_config(config_at(config, k))
+            except RuleViolation as broken:
+                message = f"with {k} clusters: {broken.message}"
+                raise RuleViolation(broken.rule, message, broken.pointer) from None
+
+    def start(config: RunConfig, seed: int) -> tuple[Model, Task]:
+        begun = {k: method.start(config_at(config, k), seed) for k in several_of(config)}
+        tasks = {k: task for k, (_, task) in begun.items()}
+        states = {str(k): state.model_dump() for k, (state, _) in begun.items()}
+        return State(phase=phase_of(tasks), seed=seed, states=states), join_tasks(tasks)
+
+    def local_step(
+        task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
+    ) -> LocalAnswer:
+        parts = []
+        for one, own in split_task(task, config):
+            # Each K draws what a session of its own would.
+            payload, kept = method.local_step(
+                one, points, own, copy.deepcopy(rng), _recalled(memory, own)
+            )
+            memory = _remembered(memory, own, kept)
+            parts.append(payload)
+        first = len(parts) == len(several_of(config))
+        return _merge_answers(swept(method).phase(task.phase), parts, empty=first), memory
+
+    def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
+        check_parts(task, payload, config, method.check)
+
+    def aggregate(
+        state: State, contributions: Sequence[Contribution], config: RunConfig
+    ) -> Next | Done:
+        if not state.start_agreement:
+            found = _start_agreements(state, contributions, config)
+            state = state.model_copy(update={"start_agreement": found})
+        return _aggregate(method, state, contributions, config)
+
+    def finish(state: State, config: RunConfig) -> Result:
+        results, warnings = dict(state.results), state.warnings
+        failure: MethodFailure | None = None
+        for k in state.open:
+            own = method.state.model_validate(state.states[str(k)])
+            try:
+                raw = method.finish(own, config_at(config, k))
+            except MethodFailure as error:
+                failure, warnings = error, (*warnings, _left(k, error))
+                continue
+            entries = state.history.get(str(k), ())
+            update = {"history": entries, "stopped_because": "max_rounds"}
+            results[str(k)] = raw.model_copy(update=update)
+        if not results and failure is not None:
+            raise failure
+        return _raw(state.model_copy(update={"results": results, "warnings": warnings}))
+
+    return replace(
+        method,
+        state=State,
+        phases=tuple(swept_phase(phase) for phase in method.phases),
+        check_config=check_config,
+        start=start,
+        local_step=local_step,
+        check=check,
+        aggregate=aggregate,
+        finish=finish,
+    )
+
+
+def memory_of(result: Result, memory: Memory | None) -> Memory | None:
+    """Return what the method itself would remember of a result's number of clusters."""
+    own = (memory or {}).get(_OWN, {}).get(str(result.n_clusters), {})
+    return None if memory is None else {**memory, **own}
+
+
+# --- at a site ------------------------------------------------------------------------------------
+
+
+def _recalled(memory: Memory, config: RunConfig) -> Memory:
+    """Return the memory of one K."""
+    return dict(memory.get(_OWN, {}).get(str(number_of(config)), {}))
+
+
+def _remembered(memory: Memory, config: RunConfig, kept: Memory) -> Memory:
+    """Put what one K keeps back into the memory of all."""
+    return {**memory, _OWN: {**memory.get(_OWN, {}), str(number_of(config)): kept}}
+
+
+def _merge_answers(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Model | None:
+    """Return a site's answer; with ``empty``, None where nothing may be sent for any K.
+
+    Once a K is done that answer is one without parts. A round of empty answers fails the session,
+    and with it what others came to; so the Ks that are left, leave.
+    """
+    if empty and all(part is None for part in parts):
+        return None
+    return phase.payload.model_validate({"parts": tuple(parts)})
+
+
+# --- at the coordinator ---------------------------------------------------------------------------
+
+
+def _too_few() -> MethodFailure:
+    return MethodFailure(
+        "too_few_contributors",
+        "fewer sites than min_sites may send anything for it: invite more or larger sites, ask "
+        "for fewer clusters, or lower min_group_size",
+    )
+
+
+def _aggregate(
+    method: AnyMethod, state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    """Aggregate a round for every K that is not done."""
+    states: dict[str, dict[str, Tree]] = {}
+    results, history = dict(state.results), dict(state.history)
+    warnings, tasks, metrics = state.warnings, dict[int, Task](), dict[str, float]()
+    failure: MethodFailure | None = None
+    for place, k in enumerate(state.open):
+        name, own = str(k), config_at(config, k)
+        sent = part_of(contributions, place)
+        try:
+            if not has_enough(sent, config):
+                raise _too_few()
+            outcome = method.aggregate(method.state.model_validate(state.states[name]), sent, own)
+        except MethodFailure as error:
+            failure, warnings = error, (*warnings, _left(k, error))
+            continue
+        entries = history.get(name, ())
+        entry = HistoryEntry(
+            round=len(entries) + 1,
+            phase=state.phase,
+            n_sites=sum(c.payload is not None for c in sent),
+            inertia=outcome.metrics.get("inertia"),
+            centroid_shift=outcome.metrics.get("centroid_shift"),
+        )
+        history[name] = (*entries, entry)
+        metrics |= {f"{what}_{k}": value for what, value in outcome.metrics.items()}
+        if isinstance(outcome, Done):
+            results[name] = outcome.result.model_copy(update={"history": history[name]})
+        else:
+            states[name], tasks[k] = outcome.state.model_dump(), outcome.task
+    if not tasks and not results and failure is not None:
+        raise failure
+    following = state.model_copy(
+        update={"states": states, "results": results, "history": history, "warnings": warnings}
+    )
+    if not tasks:
+        return Done(_raw(following), metrics)
+    following = following.model_copy(update={"phase": phase_of(tasks)})
+    return Next(following, join_tasks(tasks), metrics)
+
+
+def _left(n_clusters: int, failure: MethodFailure) -> str:
+    return f"K = {n_clusters} came to no clustering: {failure.message}"
+
+
+def _start_agreements(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> dict[str, float | None]:
+    """Return how far starts agree, for every K, from the first answers for the largest."""
+    largest = part_of(contributions, len(state.open) - 1)
+    cells = [sent for sent in payloads_of(largest, Cells).values() if sent.counts.any()]
+    every: dict[str, float | None] = dict.fromkeys(map(str, state.open))
+    # Nothing is released about fewer sites.
+    if len(cells) < config.policy.min_sites:
+        return every
+    counts = np.concatenate([sent.counts for sent in cells])
+    means = np.concatenate([sent.means for sent in cells])[counts > 0]
+    counts = counts[counts > 0]
+    rule, seed = centroid_rule(config), state.seed
+    return {name: start_agreement(means, counts, int(name), seed, rule) for name in every}
+
+
+def _raw(state: State) -> Result:
+    """Return the outcome of every K before any is measured; the largest stands for all."""
+    ks = sorted(int(k) for k in state.results)
+    entries = tuple(
+        SweepEntry(
+            n_clusters=k,
+            start_agreement=state.start_agreement[str(k)],
+            result=state.results[str(k)].model_copy(update={"n_clusters": k}),
+        )
+        for k in ks
+    )
+    update = {"sweep": entries, "warnings": state.warnings, "history": ()}
+    return entries[-1].result.model_copy(update=update)

@@ -1,0 +1,131 @@
+"""How long the coordinator will compute, estimated before it does.
+
+Estimates depend on the definition, on the number of sites and on bytes alone. They are for one
+processor and for rows without clusters, where they are right within a factor of three or four.
+Clear clusters take less time. Estimates decide where and in which order rounds are aggregated, and
+which definitions are refused. No result depends on them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+
+from pydantic import ValidationError
+
+from fedclust.rounds import evidence
+from fedclust.rounds.plan import Plan, sends_cells
+from fedclust.schema.errors import RuleViolation
+
+# Measured with 3 to 100 sites, 4 to 30 columns and K = 3 to 50, on one processor of 2024.
+#: A model of resampled cells: this, and this for each of its sites and clusters.
+_MODEL_S, _MODEL_SITE_CLUSTER_S = 0.008, 0.00025
+#: The comparison with one cloud: drawing it, and for each K.
+_CLOUD_S, _CLOUD_CLUSTERS_S = 1.0, 0.3
+#: Reading a byte of an answer, and comparing it with one cluster.
+_BYTE_S, _BYTE_CLUSTER_S = 2e-8, 3e-7
+#: k-means among all sites' cells takes at most about this, for it works with a sample then.
+_MOST_METHOD_S = 10.0
+#: Stands for K where the method chooses it.
+_SOME_CLUSTERS = 10
+
+
+def aggregation_seconds(plan: Plan, phase: str, n_sites: int, n_bytes: int) -> float:
+    """Return about how many seconds it takes to aggregate a round.
+
+    Parameters
+    ----------
+    plan : Plan
+    phase : str
+        What the round has asked.
+    n_sites : int
+        How many sites have answered.
+    n_bytes : int
+        The size of all their answers.
+    """
+    reading = n_bytes * _BYTE_S
+    ks = _numbers_of_clusters(plan)
+    if phase == evidence.NAME:
+        return reading + _closing_seconds(plan, ks, n_sites, plan.options.resampled_models)
+    if phase not in {each.name for each in plan.method.phases}:
+        return reading
+    return reading + min(n_bytes * sum(ks) * _BYTE_CLUSTER_S, _MOST_METHOD_S)
+
+
+def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
+    """Raise RuleViolation where the longest round would take too long; it names what would fit.
+
+    Parameters
+    ----------
+    plan : Plan
+    n_sites : int
+        The sites of the session.
+    most_seconds : float
+        How long a round may take.
+    """
+    ks, n_models = _numbers_of_clusters(plan), plan.options.resampled_models
+    seconds = _closing_seconds(plan, ks, n_sites, n_models)
+    if seconds <= most_seconds:
+        return
+
+    def fits(ks: Sequence[int], sites: int, models: int) -> bool:
+        return _closing_seconds(plan, ks, sites, models) <= most_seconds
+
+    fitting = []
+    sites = _largest(n_sites, lambda n: fits(ks, n, n_models))
+    if sites >= plan.policy.min_sites:
+        fitting.append(f"{sites} sites")
+    if n_models:
+        models = _largest(n_models, lambda n: fits(ks, n_sites, n))
+        fitting += [f"stability {models}"] if _takes(plan, stability=models) else []
+    wanted = plan.options.n_clusters
+    if isinstance(wanted, int):
+        clusters = _largest(wanted, lambda k: fits((k,), n_sites, n_models))
+        fitting += [f"n_clusters {clusters}"] if clusters > 1 else []
+    elif wanted is not None:
+        several = _largest(len(ks), lambda n: fits(ks[:n], n_sites, n_models))
+        fitting += [f"n_clusters {list(ks[:several])}"] if several > 1 else []
+    names = ["stability"] * bool(n_models) + ["transfer"] * plan.options.transferred
+    names = names or ["n_clusters" if len(ks) > 1 else "evidence"]
+    count = len(ks) * _models_of_one_k(plan, n_sites, n_models)
+    advice = f"At most {', or '.join(fitting)} would fit" if fitting else "Leave it out"
+    raise RuleViolation(
+        "workload",
+        f"for {' and '.join(names)} with {n_sites} sites the coordinator would make {count:,} "
+        f"models, which takes about {seconds:,.0f} s; it allows {most_seconds:,.0f} s for a round. "
+        f"{advice}",
+        f"/{names[0]}",
+    )
+
+
+def _numbers_of_clusters(plan: Plan) -> tuple[int, ...]:
+    wanted = plan.options.n_clusters
+    if wanted is None:
+        return (_SOME_CLUSTERS,)
+    return (wanted,) if isinstance(wanted, int) else wanted
+
+
+def _models_of_one_k(plan: Plan, n_sites: int, n_models: int) -> int:
+    return n_models + (n_sites if plan.options.transferred else 0)
+
+
+def _closing_seconds(plan: Plan, ks: Sequence[int], n_sites: int, n_models: int) -> float:
+    """Return about how long the comparisons of the closing round take."""
+    models = _models_of_one_k(plan, n_sites, n_models)
+    compared = plan.options.compared_with_cloud and sends_cells(plan)
+    cloud = _CLOUD_S + len(ks) * _CLOUD_CLUSTERS_S if compared else 0.0
+    return cloud + sum(models * (_MODEL_S + _MODEL_SITE_CLUSTER_S * n_sites * k) for k in ks)
+
+
+def _takes(plan: Plan, **option: int) -> bool:
+    """Whether the method takes such an option that is not 0."""
+    try:
+        type(plan.options).model_validate({**plan.options.model_dump(), **option})
+    except ValidationError:
+        return False
+    return all(option.values())
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from 1 to ``most`` that fits; 0 where none does."""
+    return bisect.bisect_left(range(1, most + 1), True, key=lambda n: not fits(n))

@@ -1,0 +1,283 @@
+"""Pages for operators: the coordinator's state, its sessions, the audit trail.
+
+Everything comes from the database at the time of the request, so all workers answer the same and a
+crash loses nothing. Never a payload, a count of rows or a token.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from fedclust.schema.model import Model
+from fedclust.schema.times import Timestamp
+from fedclust.wire.models import Page
+from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
+from fedclust_service.domain.overview import Attendance, Attention, Standing
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.store import StoreError, Tx
+from fedclust_service.store import backup as copies
+from fedclust_service.usecases.attention import (
+    BACKED_UP,
+    find_attention,
+    last_about_database,
+)
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.paging import page_of, page_size, read_cursor, row_number
+from fedclust_service.usecases.provenance import server_version
+from fedclust_service.usecases.shown import show
+from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
+
+
+class AdminSite(Model):
+    """One site in one session. Byte counts are of bodies, without HTTP headers."""
+
+    name: str
+    state: Literal["invited", "joined", "left", "excluded", "refused"]
+    refused_task: str | None
+    answered: bool | None
+    late_since: Timestamp | None
+    last_seen_at: Timestamp | None
+    sdk_version: str | None
+    table_id: str | None
+    separate_groups: bool
+    other_persons: bool
+    refusals: int
+    bytes_in: int
+    bytes_out: int
+
+
+class AdminSession(Model):
+    """One session as operators see it."""
+
+    name: str
+    algorithm: str
+    state: Literal["recruiting", "running", "held", "completed", "failed", "cancelled"]
+    created_by: str
+    created_at: Timestamp
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
+    scrubbed_at: Timestamp | None
+    stopped_because: str | None
+    failure: str | None
+    round: int | None
+    phase: str | None
+    round_state: Literal["collecting", "aggregating", "closed", "failed"] | None
+    deadline: Timestamp | None
+    late_since: Timestamp | None
+    asked: int
+    answered: int
+    refusals: int
+    bytes_in: int
+    bytes_out: int
+    sites: tuple[AdminSite, ...]
+
+
+class Versions(Model):
+    """Versions of the service, and how many sites last joined a session with which SDK."""
+
+    server: str
+    python: str
+    database: Literal["sqlite", "postgresql"]
+    migration: str
+    sdk: Mapping[str, int]
+
+
+class ClockSkew(Model):
+    """How far clocks are ahead of the coordinator's time, in seconds, and the limit.
+
+    ``machine_s``: the clock of the machine that answers. ``database_s``: null on SQLite. ``fault``:
+    the clock that is off by more than ``limit_s``.
+    """
+
+    machine_s: float
+    database_s: float | None
+    limit_s: float
+    fault: Literal["machine-clock", "database-clock"] | None
+
+
+class Overview(Model):
+    """The coordinator at one glance. Threads, clock and listening are of the process that answers.
+
+    ``listening``: whether it learns of other workers' changes at once; null on SQLite, where there
+    is one process. ``last_backup_at`` is of the last copy by ``fedclust-service backup``, which
+    copies SQLite only.
+    """
+
+    at: Timestamp
+    sessions: Mapping[str, int]
+    rounds: Mapping[str, int]
+    rounds_overdue: int
+    leases: int
+    attention: tuple[Attention, ...]
+    last_backup_at: Timestamp | None
+    last_backup_bytes: int | None
+    audit_unsealed: int
+    database_bytes: int
+    disk_free_bytes: int
+    threads_alive: bool
+    clock: ClockSkew
+    listening: bool | None
+    versions: Versions
+
+
+class AdminAuditEntry(Model):
+    """An entry of the audit trail; ``number`` and ``hash`` are null until it is sealed."""
+
+    id: int
+    at: Timestamp
+    actor: str
+    action: str
+    subject: str
+    details: Mapping[str, str | int | float | bool | None]
+    number: int | None
+    hash: str | None
+
+
+def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
+    """Return the coordinator's state (operators); ``place`` is on the disk to measure."""
+    require(actor, "admin.read")
+    now = co.clock.now()
+    free = shutil.disk_usage(place).free
+
+    def work(tx: Tx) -> Overview:
+        sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
+        backups, backup = co.store.single_process, last_about_database(tx, BACKED_UP)
+        return Overview(
+            at=now,
+            sessions={state.value: sessions.get(state, 0) for state in SessionState},
+            rounds={state.value: rounds.by_state.get(state, 0) for state in RoundState},
+            rounds_overdue=rounds.overdue,
+            leases=rounds.leased,
+            attention=find_attention(tx, now, free, backups=backups),
+            last_backup_at=backup.at if backup else None,
+            last_backup_bytes=_bytes_of(backup) if backup else None,
+            audit_unsealed=tx.chain.waiting(),
+            database_bytes=tx.overview.database_bytes(),
+            disk_free_bytes=free,
+            threads_alive=co.alive,
+            clock=_skew(co),
+            listening=co.listening,
+            versions=Versions(
+                server=server_version(),
+                python=platform.python_version(),
+                database="sqlite" if co.store.single_process else "postgresql",
+                migration=co.store.expected_migration(),
+                sdk=tx.overview.sdk_versions(),
+            ),
+        )
+
+    return co.store.read("admin.overview", work)
+
+
+def back_up(co: Coordinator, actor: Actor, url: str, folder: Path) -> Path:
+    """Copy the SQLite database to a new file of ``folder``, and record it (operators).
+
+    The file's name has the time. Refusal ``unavailable`` if the database cannot be copied.
+    """
+    require(actor, "database.back_up")
+    target = folder / f"fedclust-{co.clock.now():%Y-%m-%dT%H%M%SZ}.db"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        made = copies.backup(url, target)
+    except (OSError, StoreError) as error:
+        raise Refusal("unavailable", f"No backup was made: {error}.") from error
+
+    def note(uow: UnitOfWork) -> None:
+        uow.audit(actor, BACKED_UP, "database", backup=made.sha256, bytes=made.size)
+
+    commit(co, "database.back_up", note)
+    return target
+
+
+def _bytes_of(backup: AuditEntry) -> int | None:
+    size = backup.details.get("bytes")
+    return size if isinstance(size, int) else None
+
+
+def _skew(co: Coordinator) -> ClockSkew:
+    skew, fault = co.clock.skew, co.clock.fault
+    return ClockSkew(
+        machine_s=skew.machine_s,
+        database_s=skew.database_s,
+        limit_s=co.clock.limit_s,
+        fault=fault.value if fault else None,
+    )
+
+
+@reads("admin.read", "admin.sessions")
+def list_all_sessions(
+    tx: Tx,
+    _: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    *,
+    state: SessionState | None = None,
+    name: str | None = None,
+) -> Page[AdminSession]:
+    """List all sessions with their sites, newest first (operators)."""
+    size, after = page_size(limit), read_cursor(cursor, row_number)
+    rows = tx.sessions.list(
+        limit=size + 1, definitions=False, after_id=after, state=state, name=name
+    )
+    names = {each.id: each.name for each in rows[:size]}
+    known, standing = tx.overview.attendance([*names]), tx.overview.standing(names)
+    return page_of(
+        rows, size, "id", lambda each: _admin_session(each, known[each.id], standing, tx.now)
+    )
+
+
+@reads("admin.read", "admin.audit")
+def list_audit(
+    tx: Tx,
+    _: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    search: AuditSearch | None = None,
+) -> Page[AdminAuditEntry]:
+    """List the audit trail, newest first (operators)."""
+    size, after = page_size(limit), read_cursor(cursor, row_number)
+    rows = tx.audit.list(size + 1, after, search)
+    return page_of(rows, size, "id", lambda each: show(AdminAuditEntry, each))
+
+
+def _admin_session(
+    session: Session,
+    known: Attendance,
+    standing: Mapping[tuple[int, str], Standing],
+    now: datetime,
+) -> AdminSession:
+    current, late = known.round, known.late_since(now)
+    sites = tuple(
+        show(
+            AdminSite,
+            standing[session.id, each.site],
+            name=each.site,
+            state=each.state,
+            refused_task=each.refused_task,
+            answered=each.answered if each.asked else None,
+            late_since=late if each.asked and not each.answered else None,
+        )
+        for each in known.sites
+    )
+    return show(
+        AdminSession,
+        session,
+        round=current.number if current else None,
+        phase=current.phase if current else None,
+        round_state=current.state if current else None,
+        deadline=current.deadline if current else None,
+        late_since=late,
+        asked=sum(site.asked for site in known.sites),
+        answered=sum(site.answered for site in known.sites),
+        refusals=sum(site.refusals for site in sites),
+        bytes_in=sum(site.bytes_in for site in sites),
+        bytes_out=sum(site.bytes_out for site in sites),
+        sites=sites,
+    )

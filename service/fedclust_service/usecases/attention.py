@@ -1,0 +1,81 @@
+"""What an operator should look at, found in the database at the time of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from fedclust.definition import DefinitionError
+from fedclust_service.domain.access import AuditEntry, AuditSearch
+from fedclust_service.domain.overview import Attention
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.store import DataDamaged, Tx
+from fedclust_service.usecases.session_start import unsuitable
+
+FAILED_FOR = timedelta(days=7)
+EXPIRING_IN = timedelta(days=14)
+#: A backup that is older than this needs attention.
+BACKUP_EVERY = timedelta(days=7)
+#: Less free space than this needs attention: a day of submissions of large sessions.
+LEAST_FREE_BYTES = 2**30
+#: The most items of each kind that need attention.
+MAX_CONCERNS = 50
+#: The entries of the audit trail about a backup, and about a verification of the trail.
+BACKED_UP = "database.backed_up"
+VERIFIED = "audit.verified"
+
+
+def find_attention(
+    tx: Tx, now: datetime, free_bytes: int, *, backups: bool
+) -> tuple[Attention, ...]:
+    """Return what needs attention. ``backups``: whether this database is copied by `backup`."""
+    found = [
+        *tx.overview.concerns(
+            now=now,
+            failed_since=now - FAILED_FOR,
+            expiring_by=now + EXPIRING_IN,
+            limit=MAX_CONCERNS,
+        ),
+        *_cannot_start(tx),
+        *(_backup_old(tx, now) if backups else ()),
+        *_audit_changed(tx),
+    ]
+    if free_bytes < LEAST_FREE_BYTES:
+        free = f"{free_bytes // 2**20} MiB are free"
+        found.append(Attention.to("disk-low", "disk", now, detail=free))
+    return tuple(found)
+
+
+def last_about_database(tx: Tx, action: str) -> AuditEntry | None:
+    """Return the last entry about the database with this action."""
+    found = tx.audit.list(1, search=AuditSearch(subject="database", action=action))
+    return found[0] if found else None
+
+
+def _backup_old(tx: Tx, now: datetime) -> Iterator[Attention]:
+    last = last_about_database(tx, BACKED_UP)
+    since = tx.audit.began() if last is None else last.at
+    if since is not None and now - since > BACKUP_EVERY:
+        why = "no backup was made" if last is None else f"the last one is of {last.at:%Y-%m-%d}"
+        yield Attention.to("backup-old", "database", since + BACKUP_EVERY, detail=why)
+
+
+def _audit_changed(tx: Tx) -> Iterator[Attention]:
+    last = last_about_database(tx, VERIFIED)
+    if last is not None and last.details.get("faults"):
+        yield Attention.to("audit-changed", "database", last.at, detail=f"found by {last.actor}")
+
+
+def _cannot_start(tx: Tx) -> Iterator[Attention]:
+    """Yield the sessions that all sites have answered and whose method cannot serve them."""
+    for session in tx.sessions.answered_by_all(MAX_CONCERNS):
+        sites = tx.participations.list(session.id)
+        try:
+            why = unsuitable(session, sites)
+        except Refusal as refusal:
+            why = refusal.detail
+        except (DataDamaged, DefinitionError):
+            continue  # shown where the session is listed
+        if why is not None:
+            came = max((each.joined_at for each in sites if each.joined_at), default=None)
+            yield Attention.to("cannot-start", session.name, came or session.created_at, detail=why)

@@ -1,0 +1,145 @@
+"""What transactions and background threads work with: store, keys, limits, notifications."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import structlog
+
+from fedclust_service.clock import StoreClock
+from fedclust_service.domain.notification import Outgoing
+from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.store import DataDamaged, Store, StoreError
+from fedclust_service.usecases.notifier import Notifier
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times and sizes; times are in seconds unless the name says days."""
+
+    #: An aggregation that takes longer fails its round and session.
+    aggregation_timeout_s: float = 600.0
+    #: A round that is expected to take longer than ``pooled_above_s`` is aggregated in one of so
+    #: many processes, the others in this one.
+    aggregation_processes: int = 2
+    pooled_above_s: float = 0.1
+    #: So is a round that was taken so often without an outcome: it may be what ends coordinators.
+    pooled_after: int = 3
+    #: A driver that has not renewed its lease for this long has lost it.
+    lease_s: float = 30.0
+    #: Time between two renewals; None means a third of ``lease_s``.
+    heartbeat_s: float | None = None
+    #: The session is held when so many processes have died that aggregated one of its rounds.
+    max_deaths: int = 5
+    #: How often the driver looks for rounds to aggregate, and the sweeper for deadlines.
+    driver_poll_s: float = 1.0
+    sweep_every_s: float = 1.0
+    #: How often the sealer looks for entries, and the least time between two batches. With the time
+    #: that a batch takes, each stays below a second.
+    seal_look_s: float = 0.7
+    seal_pause_s: float = 0.5
+    #: A sealer that has sealed nothing for this long has lost its lease. It can be short: the
+    #: chain's locked row alone keeps two sealers apart, the lease only saves work.
+    seal_lease_s: float = 1.5
+    #: How often the listener reads versions again. This bounds the delay of a long poll where no
+    #: notification arrives, such as behind a connection pooler in transaction mode.
+    reread_s: float = 1.0
+    #: How often each channel looks for notifications to send.
+    send_poll_s: float = 1.0
+    #: Payloads of sessions that ended this long ago are scrubbed, once the clocks have agreed for
+    #: an hour; None keeps them. With 0 the clocks do not matter.
+    retention_days: float | None = 30.0
+    #: A token's last use is recorded at most this often.
+    token_touch_s: float = 60.0
+    #: A browser that has asked for nothing for this long must sign in again, and in any case this
+    #: long after it signed in. A sign-in's last use is recorded as often as a token's.
+    sign_in_idle_s: float = 1_800.0
+    sign_in_s: float = 43_200.0
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between two renewals of a lease."""
+        return self.lease_s / 3 if self.heartbeat_s is None else self.heartbeat_s
+
+
+#: How an aggregation ended: written, failed, or lost because another driver had taken it over.
+AggregationEnd = Literal["written", "failed", "lost"]
+
+
+class Observer:
+    """Counts nothing; a subclass counts what it wants.
+
+    The methods run after the commit, in the committing thread. They must be quick and must not
+    raise.
+    """
+
+    def happened(self, action: str) -> None:
+        """Count an entry of the audit trail, by its action."""
+
+    def aggregated(self, method: str, end: AggregationEnd, seconds: float) -> None:
+        """Count an aggregation that has ended after this many seconds."""
+
+
+def new_holder() -> str:
+    """Return a name for this process that no other process ever had."""
+    return f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def survived(thread: str) -> Iterator[None]:
+    """Log what goes wrong in the block: the thread survives every defect."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning(f"{thread}_store_error", error=type(error).__name__)
+    except Exception as error:
+        log.error(f"{thread}_error", error=type(error).__name__, exc_info=error)
+
+
+@contextlib.contextmanager
+def set_apart(thread: str, round_id: int) -> Iterator[None]:
+    """Log a defect of one round, which must not block the others; a failing database does."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
+            raise
+        log.error(f"{thread}_error", round_id=round_id, error=type(error).__name__, exc_info=error)
+
+
+@dataclass
+class CoordinatorCore:
+    """The part of a coordinator that needs no thread; :class:`Coordinator` adds the threads.
+
+    It keeps nothing that a request needs: all state is in the store.
+    """
+
+    store: Store
+    keys: SecretKeys
+    limits: Limits = field(default_factory=Limits)
+    #: Wakes long polls after each committed change of a session.
+    notifier: Notifier = field(default_factory=Notifier)
+    observer: Observer = field(default_factory=Observer, repr=False)
+    #: Channels, kinds and addresses of notifications. By default nothing is sent.
+    outgoing: Outgoing = field(default_factory=Outgoing, repr=False)
+    #: The name of this process in leases.
+    holder: str = field(default_factory=new_holder)
+    #: Set after a commit that leaves work for the driver or for the sealer.
+    aggregation_due: threading.Event = field(
+        default_factory=threading.Event, init=False, repr=False
+    )
+    sealing_due: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    @property
+    def clock(self) -> StoreClock:
+        """The store's clock, which all processes on the database share."""
+        return self.store.clock

@@ -1,0 +1,436 @@
+"""The driver: aggregates rounds, each under a lease, outside any transaction.
+
+A driver takes a round that has stopped collecting by writing its lease with a compare-and-set. A
+heartbeat renews the lease while the engine computes. The driver writes the outcome only if it still
+holds this lease. If a driver dies, its lease expires and another driver takes the round. On SQLite
+only one process can run, so a driver that starts need not wait for old leases to expire. If two
+drivers compute the same outcome, both get the same bytes and only one writes them.
+
+Several rounds are aggregated at a time: a short one in a thread of this process, long ones in
+processes of a pool.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from fedclust.definition import DefinitionError
+from fedclust.methods.registry import METHODS
+from fedclust.rounds import Plan
+from fedclust_service.background import BackgroundThread
+from fedclust_service.clock import ClockFault
+from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Lease, Round, RoundState
+from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.domain.transition import next_state
+from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
+from fedclust_service.usecases.aggregation import (
+    AggregationOutcome,
+    Failure,
+    Finished,
+    Job,
+    Opening,
+    Raised,
+    aggregate_round,
+)
+from fedclust_service.usecases.aggregation_pool import (
+    AggregationPool,
+    NotStarted,
+    PooledAggregation,
+    ProcessLost,
+)
+from fedclust_service.usecases.core import AggregationEnd, CoordinatorCore, set_apart, survived
+from fedclust_service.usecases.definitions import plan_for
+from fedclust_service.usecases.provenance import platform_of
+from fedclust_service.usecases.round_lifecycle import (
+    FAILURE_MESSAGES,
+    end_session,
+    fail_damaged,
+    fail_session,
+    hold_session,
+    open_round,
+)
+from fedclust_service.usecases.stored_round import StoredRound, load_round
+from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit
+from fedclust_service.usecases.waiting_rounds import Candidate, WaitingRounds
+
+log = structlog.get_logger(__name__)
+#: A round that takes longer in a thread than expected keeps other short ones waiting for so long.
+_SHORT_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """A round taken under a lease; ``pooled`` if it is aggregated in a process."""
+
+    session: Session
+    round: Round
+    lease: Lease
+    taken_at: datetime
+    pooled: PooledAggregation | None
+    began: float = dataclasses.field(default_factory=time.perf_counter)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+    """The outcome of an aggregation, ready to be written."""
+
+    what: Opening | Finished | Failure | DataDamaged
+    metrics: dict[str, float]
+    seconds: float
+
+
+class Driver(BackgroundThread):
+    """Takes rounds that wait to be aggregated. Built by the Coordinator."""
+
+    def __init__(self, co: CoordinatorCore) -> None:
+        super().__init__("fedclust-driver")
+        self._co = co
+        self._lock = threading.Lock()
+        self._waiting = WaitingRounds(co)
+        self._pool = AggregationPool(co.clock.now)
+        #: The rounds taken; None while one is being taken.
+        self._taken_rounds: dict[int, _Work | None] = {}
+        self._working: set[threading.Thread] = set()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Void the leases of a dead process, if it is certain that it is dead; start the thread."""
+        if self._co.store.single_process:
+            commit(self._co, "driver.take_over", self._void_leases)
+        super().start()
+
+    def ask_to_stop(self) -> None:
+        """Ask the thread to end after short aggregations, and end long ones now. Any thread.
+
+        A long aggregation would hardly be done in time; another driver repeats it.
+        """
+        super().ask_to_stop()
+        self._co.aggregation_due.set()
+        for work in self._taken():
+            self._end(work)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for all threads to end; leave aggregations that take longer to another driver."""
+        until = time.monotonic() + timeout_s
+        super().join(timeout_s)
+        for thread in tuple(self._working):
+            thread.join(max(0.0, until - time.monotonic()))
+        for work in self._taken():
+            self._end(work)
+            self._give_back(work)
+        self._pool.end_idle(timedelta(0))
+
+    def _taken(self) -> list[_Work]:
+        with self._lock:
+            return [each for each in self._taken_rounds.values() if each is not None]
+
+    def _give_back(self, work: _Work) -> None:
+        """End a lease early. Its holder can write no more, and no driver has to wait for it."""
+        try:
+            self._co.store.run_tx(
+                "driver.give_back",
+                lambda tx: tx.rounds.release_lease(work.round.id, work.lease.token),
+            )
+        except StoreError as error:
+            log.warning("lease_not_given_back", error=type(error).__name__)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._co.aggregation_due.clear()
+            with survived("driver"):
+                while not self._stopping.is_set() and self._begin_next():
+                    pass
+            self._pool.end_idle()
+            if not self._stopping.is_set():
+                self._co.aggregation_due.wait(self._co.limits.driver_poll_s)
+
+    def _begin_next(self) -> bool:
+        """Begin the first waiting round for which there is a place; False when there is none."""
+        work = self._take(self._has_place)
+        if work is None:
+            return False
+        thread = threading.Thread(
+            target=self._carry_out_here, args=(work,), name="fedclust-aggregation", daemon=True
+        )
+        self._working.add(thread)
+        thread.start()
+        return True
+
+    def _has_place(self, candidate: Candidate) -> bool:
+        taken = self._taken()
+        if candidate.pooled:
+            pooled = sum(each.pooled is not None for each in taken)
+            return pooled < self._co.limits.aggregation_processes
+        now = time.perf_counter()
+        return not any(each.pooled is None and now - each.began < _SHORT_S for each in taken)
+
+    def _carry_out_here(self, work: _Work) -> None:
+        try:
+            with survived("driver"):
+                self._carry_out(work)
+        finally:
+            self._working.discard(threading.current_thread())
+            self._co.aggregation_due.set()
+
+    def _void_leases(self, uow: UnitOfWork) -> None:
+        for each in uow.tx.rounds.aggregating():
+            if each.lease is not None and each.lease.holder != self._co.holder:
+                uow.tx.rounds.release_lease(each.id, each.lease.token)
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def run_once(self) -> bool:
+        """Aggregate one round in the calling thread; False when none is waiting."""
+        work = self._take(lambda _: True)
+        if work is not None:
+            self._carry_out(work)
+        return work is not None
+
+    def _carry_out(self, work: _Work) -> None:
+        beating = threading.Event()
+        heart = threading.Thread(
+            target=self._heartbeat, args=(work, beating), name="fedclust-heartbeat", daemon=True
+        )
+        heart.start()
+        try:
+            with structlog.contextvars.bound_contextvars(**_log_fields(work)):
+                self._finish(work, self._aggregate(work))
+        except ProcessLost:
+            if self._stopping.is_set():
+                self._give_back(work)
+            # As if this driver had died: the lease runs out, and another driver takes over.
+            elif work.pooled is not None and not work.pooled.ended:
+                log.warning(
+                    "aggregation_process_lost", session=work.session.name, round=work.round.number
+                )
+                commit(self._co, "driver.died", functools.partial(self._count_death, work))
+        finally:
+            beating.set()
+            # A renewal under way would keep the lease of a lost process alive once more.
+            heart.join()
+            with self._lock:
+                self._taken_rounds.pop(work.round.id, None)
+
+    def _take(self, has_place: Callable[[Candidate], bool]) -> _Work | None:
+        if self._co.clock.fault is ClockFault.DATABASE:
+            # Other drivers would compare the lease with another time.
+            return None
+        if StoreFault.DAMAGED in self._co.store.faults:
+            # The result could not be written.
+            return None
+        for each in self._waiting.in_order(self._co.clock.now()):
+            if not has_place(each):
+                continue
+            with self._lock:
+                if each.id in self._taken_rounds:
+                    continue
+                self._taken_rounds[each.id] = None
+            work: _Work | None = None
+            try:
+                with set_apart("driver", each.id):
+                    work = commit(self._co, "driver.take", functools.partial(self._lease, each))
+            finally:
+                with self._lock:
+                    if work is None:
+                        self._taken_rounds.pop(each.id, None)
+                    else:
+                        self._taken_rounds[each.id] = work
+            if work is not None:
+                return work
+        return None
+
+    def _lease(self, seen: Candidate, uow: UnitOfWork) -> _Work | None:
+        tx, limits = uow.tx, self._co.limits
+        session = tx.sessions.lock_by_id(seen.session_id)
+        current = tx.rounds.get_by_id(seen.id)
+        if session is None or session.state is not SessionState.RUNNING:
+            return None
+        if current is None or current.state is not RoundState.AGGREGATING:
+            return None
+        if current.lease is not None and current.lease.expires_at > uow.now:
+            return None
+        lease = Lease(
+            token=secrets.token_hex(16),
+            holder=self._co.holder,
+            expires_at=uow.now + timedelta(seconds=limits.lease_s),
+        )
+        if not tx.rounds.take_lease(current.id, lease, uow.now):
+            return None
+        if current.attempts:
+            uow.audit(
+                COORDINATOR,
+                "round.taken_over",
+                session.name,
+                round=current.number,
+                attempt=current.attempts + 1,
+            )
+        pooled = PooledAggregation(self._pool) if seen.pooled else None
+        return _Work(session, current, lease, uow.now, pooled)
+
+    def _aggregate(self, work: _Work) -> _Outcome:
+        """Compute; whatever goes wrong is an outcome, except StoreError and ProcessLost."""
+        try:
+            plan = plan_for(work.session)
+            load = functools.partial(
+                load_round,
+                plan=plan,
+                session=work.session,
+                current=work.round,
+                whole=not work.pooled,
+            )
+            job, stored = self._co.store.read("driver.load", load)
+            began = time.perf_counter()
+            computed = self._compute(plan, work, job, stored)
+        except DefinitionError:
+            return _Outcome(_failure(FailureReason.VERSION_UNSUPPORTED), {}, 0.0)
+        except DataDamaged as damage:
+            return _Outcome(damage, {}, 0.0)
+        seconds = time.perf_counter() - began
+        what = computed.what
+        if isinstance(what, Raised):  # whatever a method raises fails only its own session
+            log.error(
+                "aggregation_error",
+                method=work.session.algorithm,
+                error=what.error,
+                raised=list(what.where),
+            )
+            what = _failure(FailureReason.AGGREGATION_ERROR)
+        return _Outcome(what, computed.metrics, seconds)
+
+    def _compute(
+        self, plan: Plan, work: _Work, job: Job, stored: StoredRound
+    ) -> AggregationOutcome:
+        """Compute a short round here and a long one in a process; the bytes are the same."""
+        full = stored.answers
+        if work.pooled is not None:
+            try:
+                return work.pooled.run(
+                    job, len(full), stored.one_by_one(self._co.store, self._stopping)
+                )
+            except NotStarted:
+                log.warning("aggregation_process_not_started", session=job.session)
+            full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
+        return aggregate_round(plan, job, [stored.answer(each) for each in full])
+
+    def _count_death(self, work: _Work, uow: UnitOfWork) -> None:
+        """Count a process that died while it aggregated, and hold the session after too many."""
+        found = _still_held(uow.tx, work)
+        if found is None:
+            return
+        session = dataclasses.replace(found[0], deaths=found[0].deaths + 1)
+        number, deaths = work.round.number, session.deaths
+        uow.audit(COORDINATOR, "round.process_died", session.name, round=number, deaths=deaths)
+        if deaths < self._co.limits.max_deaths:
+            uow.tx.sessions.update(session)
+        else:
+            uow.tx.rounds.release_lease(work.round.id, work.lease.token)
+            hold_session(uow, session, found[1])
+
+    def _finish(self, work: _Work, outcome: _Outcome) -> None:
+        end = commit(self._co, "driver.finish", lambda uow: self._write(uow, work, outcome))
+        self._co.observer.aggregated(work.session.algorithm, end, outcome.seconds)
+
+    def _write(self, uow: UnitOfWork, work: _Work, outcome: _Outcome) -> AggregationEnd:
+        tx = uow.tx
+        held = _still_held(tx, work)
+        if held is None:
+            # Cancelled, failed, timed out, or another driver's by now: write nothing.
+            return "lost"
+        session, current = held
+        if isinstance(outcome.what, DataDamaged):
+            fail_damaged(uow, session, current.number, outcome.what)
+            return "failed"
+        if isinstance(outcome.what, Failure):
+            reason, message = outcome.what.reason, outcome.what.message
+            end_session(uow, session, SessionState.FAILED, reason=reason, failure=message)
+            return "failed"
+        closed = next_state(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
+        if not tx.rounds.finish(
+            work.round.id,
+            work.lease.token,
+            closed,
+            closed_at=uow.now,
+            aggregation_s=outcome.seconds,
+            metrics=outcome.metrics,
+        ):
+            return "lost"
+        uow.audit(COORDINATOR, "round.closed", session.name, round=work.round.number)
+        if session.deaths:
+            session = dataclasses.replace(session, deaths=0)
+            tx.sessions.update(session)
+        if isinstance(outcome.what, Opening):
+            open_round(uow, session, outcome.what)
+            return "written"
+        platform = platform_of(METHODS.distribution(session.algorithm))
+        tx.results.put(session.id, outcome.what.result, platform, uow.now)
+        end_session(uow, session, SessionState.COMPLETED, reason=outcome.what.stopped_because)
+        return "written"
+
+    # --- the lease --------------------------------------------------------------------------------
+
+    def _heartbeat(self, work: _Work, done: threading.Event) -> None:
+        """Renew the lease until the work is ``done`` or has taken too long."""
+        structlog.contextvars.bind_contextvars(**_log_fields(work))
+        limits = self._co.limits
+        until = work.taken_at + timedelta(seconds=limits.aggregation_timeout_s)
+        while not done.wait(limits.beat_s):
+            if self._stopping.is_set():
+                return
+            now = self._co.clock.now()
+            try:
+                if now >= until:
+                    commit(self._co, "driver.time_out", lambda uow: _time_out(uow, work))
+                    self._end(work)
+                    return
+                renew = functools.partial(_renew, work, now + timedelta(seconds=limits.lease_s))
+                if not self._co.store.run_tx("driver.renew", renew):
+                    # Cancelled, failed, or another driver's by now: nothing could be written.
+                    self._end(work)
+                    return
+            except StoreError as error:
+                # The next beat tries again. The lease holds as long as its token is stored.
+                log.warning("lease_not_renewed", error=type(error).__name__)
+
+    def _end(self, work: _Work) -> None:
+        """End a computation that is not wanted any more, if it has a process of its own."""
+        if work.pooled is not None:
+            work.pooled.end()
+
+
+def _log_fields(work: _Work) -> dict[str, Any]:
+    return {"session": work.session.name, "round": work.round.number}
+
+
+def _failure(reason: FailureReason) -> Failure:
+    return Failure(reason.value, FAILURE_MESSAGES[reason])
+
+
+def _still_held(tx: Tx, work: _Work) -> tuple[Session, Round] | None:
+    """Return session and round, locked, if the lease is still the same one."""
+    session = tx.sessions.lock_by_id(work.session.id)
+    current = tx.rounds.get_by_id(work.round.id)
+    if session is None or session.state is not SessionState.RUNNING:
+        return None
+    if current is None or current.lease is None or current.lease.token != work.lease.token:
+        return None
+    return session, current
+
+
+def _renew(work: _Work, expires_at: datetime, tx: Tx) -> bool:
+    return tx.rounds.renew_lease(work.round.id, work.lease.token, expires_at)
+
+
+def _time_out(uow: UnitOfWork, work: _Work) -> None:
+    held = _still_held(uow.tx, work)
+    if held is not None:
+        fail_session(uow, held[0], FailureReason.AGGREGATION_TIMEOUT)

@@ -1,0 +1,125 @@
+"""A session's events: sealed audit entries, limited to what the reader may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fedclust_service.domain.access import Actor, AuditEntry, Role, require
+from fedclust_service.store import Tx
+from fedclust_service.usecases.access_queries import session_for
+from fedclust_service.usecases.coordinator import Coordinator
+
+Value: TypeAlias = str | int | float | bool | None
+
+PAGE = 100
+#: Entries before it are about an earlier session of the same name.
+_DELETED = "session.deleted"
+#: The last event of a session; later entries are only in the audit trail.
+END = frozenset({"session.completed", "session.failed", "session.cancelled"})
+#: Events that a site reads about all sites.
+FOR_SITES = END | {
+    "session.created",
+    "session.started",
+    "session.held",
+    "session.retried",
+    "site.invited",
+    "site.joined",
+    "site.left",
+    "site.excluded",
+    "site.refused",
+    "round.opened",
+    "round.deadline_moved",
+    "round.overdue",
+    "round.collected",
+    "round.closed",
+    "round.failed",
+    "submission.stored",
+}
+#: Events that a site reads only about itself.
+OF_ITS_OWN = frozenset({"submission.refused", "result.read"})
+#: Events that the session's analyst and operators read.
+FOR_ALL = FOR_SITES | OF_ITS_OWN | {"session.start_refused", "round.taken_over", "round.warned"}
+#: Of an entry's details: no sizes, counts or hashes of what others sent.
+_SHOWN_TO_SITES = frozenset({"round", "phase", "site", "reason", "deadline"})
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event: the entry's number and action, and the details that the reader may see."""
+
+    number: int
+    action: str
+    data: dict[str, Value]
+
+
+@dataclass(frozen=True)
+class EventBatch:
+    """Events in order, and the number ``last`` after which to continue.
+
+    ``more``: whether more events can be read at once. ``ended``: whether no event will follow.
+    """
+
+    events: tuple[Event, ...]
+    last: int
+    more: bool
+    ended: bool
+
+
+def read_events(
+    co: Coordinator, authenticate: Callable[[Tx], Actor], session: str, after: int
+) -> EventBatch:
+    """Return a session's events after number ``after``, at most :data:`PAGE`.
+
+    Every call authenticates, because a stream may live longer than its token or sign-in. Refusal
+    ``unauthenticated``, or ``not-found`` for a session that the reader may not see.
+    """
+
+    def look(tx: Tx) -> EventBatch:
+        actor = authenticate(tx)
+        require(actor, "event.read")
+        found, _ = session_for(tx, actor, session)
+        known = tx.chain.last_of(found.name, END | {_DELETED})
+        begun = known.pop(_DELETED, 0)
+        if begun is None:  # nothing of this session is sealed yet
+            return EventBatch((), after, more=False, ended=False)
+        end = max((n for n in known.values() if n is not None and n > begun), default=None)
+        if end is not None and after >= end:
+            return EventBatch((), after, more=False, ended=True)
+        rows = tx.chain.about(found.name, max(after, begun), PAGE)
+        kept = [row for row in rows if end is None or (row.number or 0) <= end]
+        last = kept[-1].number or after if kept else after
+        shown = tuple(event for row in kept if (event := _event_of(actor, row)) is not None)
+        return EventBatch(
+            shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end
+        )
+
+    return co.store.read("events.read", look)
+
+
+def newest_number(co: Coordinator) -> int:
+    """Return the number of the last sealed entry, of whatever: later events have larger ones."""
+    head = co.store.read("events.newest", lambda tx: tx.chain.recorded())
+    return 0 if head is None else head.number
+
+
+def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
+    if entry.number is None or entry.action not in FOR_ALL:
+        return None
+    role, _, name = entry.actor.partition(":")
+    site = name if role == Role.SITE.value else None
+    data: dict[str, Value] = {"at": entry.at.isoformat().replace("+00:00", "Z")}
+    if actor.role is not Role.SITE:
+        data["by"] = entry.actor
+        data |= {key: value for key, value in entry.details.items() if key != "via"}
+    else:
+        own = site == actor.name
+        if entry.action not in FOR_SITES and not (own and entry.action in OF_ITS_OWN):
+            return None
+        if entry.action == "submission.stored" and not own:
+            del data["at"]  # as in the lists of rounds: of other sites only that they answered
+        data |= {key: value for key, value in entry.details.items() if key in _SHOWN_TO_SITES}
+    if site is not None:
+        data["site"] = site
+    return Event(entry.number, entry.action, data)

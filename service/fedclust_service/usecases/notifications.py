@@ -1,0 +1,257 @@
+"""Write notifications into the outbox, in the transaction of the change that causes them.
+
+So no change is forgotten if the process dies, and none is notified of twice. Without a configured
+channel nothing is written.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import cast
+
+from fedclust import notification_texts as texts
+from fedclust_service.domain.access import Principal, Role, Token
+from fedclust_service.domain.notification import (
+    OPERATOR_EMAILS,
+    WEBHOOK,
+    Channel,
+    Notification,
+    NotificationKind,
+)
+from fedclust_service.domain.round import Round, RoundState, Rules
+from fedclust_service.domain.session import ParticipationState, Session, SessionState
+from fedclust_service.store import Tx
+from fedclust_service.usecases.unit_of_work import UnitOfWork
+
+#: A token's owner is warned this long before its end, each time once.
+TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What has happened to a session, or to the token of an account.
+
+    ``cause`` distinguishes it from others of its kind and subject. ``text`` is for operators,
+    analysts and the webhook; ``own_text`` for a site of the session, by name, or for the owner of a
+    token.
+    """
+
+    kind: NotificationKind
+    about: Session | Principal
+    cause: str
+    text: str
+    own_text: Callable[[str], str]
+    round: int | None = None
+    sites: Sequence[str] = ()
+    expires_at: datetime | None = None
+    #: Who gets a mail: whether the operators do, and the names of accounts.
+    operators: bool = True
+    accounts: dict[Role, Sequence[str]] = field(default_factory=dict)
+
+    def write(self, uow: UnitOfWork) -> None:
+        """Write the notifications of this event to all that get one."""
+        outgoing = uow.co.outgoing
+        if self.kind not in outgoing.kinds:
+            return
+        rows = []
+        if Channel.WEBHOOK in outgoing.senders:
+            rows.append(_outbox_row(uow, self, WEBHOOK, Channel.WEBHOOK, self.text))
+        if Channel.EMAIL in outgoing.senders:
+            for recipient, text in _mails_of(uow, self):
+                rows.append(_outbox_row(uow, self, recipient, Channel.EMAIL, text))
+        uow.tx.notifications.add(rows)
+
+
+def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> None:
+    """Notify sites of their invitation."""
+    names = sorted(sites)
+    _Event(
+        kind=NotificationKind.INVITED,
+        about=session,
+        # A site is invited once, so its name identifies this invitation.
+        cause=f"invited with {names[0]}",
+        text=texts.invited(session.name, names),
+        own_text=lambda site: texts.site_invited(session.name, site),
+        sites=names,
+        operators=False,
+        accounts={Role.SITE: names},
+    ).write(uow)
+
+
+def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rules) -> None:
+    """Notify operators, the analyst and the late sites that a round is overdue.
+
+    Each cause is notified of once: the deadline that has passed, and too few sites that are left,
+    also if the round was overdue already.
+    """
+    turnout = uow.tx.rounds.turnout(current.id)
+    lacking = turnout.joined < rules.min_sites
+    if current.overdue_since is not None and not lacking:
+        return
+    known = uow.tx.overview.attendance([session.id])[session.id]
+    pending = [each.site for each in known.sites if each.asked and not each.answered]
+    since = current.overdue_since or uow.now
+    waiting = texts.Waiting(session.name, current.number, since + rules.fail_after, rules.optional)
+    if lacking:
+        late: list[str] = []
+        cause = f"round {current.number} too few sites"
+        possible = [] if rules.cannot_close(turnout) else pending
+        text = texts.too_few_sites(waiting, turnout.joined, rules.min_sites, possible)
+    else:
+        late = pending
+        cause = f"round {current.number} overdue since {uow.now.isoformat()}"
+        spare = rules.spare(turnout)
+        text = texts.overdue(waiting, current.deadline, late, spare, rules.needed, uow.now)
+    at = current.deadline
+    _Event(
+        kind=NotificationKind.OVERDUE,
+        about=session,
+        cause=cause,
+        text=text,
+        own_text=lambda site: texts.site_late(session.name, current.number, site, at),
+        round=current.number,
+        sites=late,
+        accounts={Role.SITE: late, **_creator(session)},
+    ).write(uow)
+
+
+def session_held(uow: UnitOfWork, session: Session, current: Round) -> None:
+    """Notify operators and the analyst that a session waits for an operator."""
+    _Event(
+        kind=NotificationKind.HELD,
+        about=session,
+        cause=f"round {current.number} held at {uow.now.isoformat()}",
+        text=texts.held(session.name, current.number, session.deaths),
+        own_text=lambda _: "",
+        round=current.number,
+        accounts=_creator(session),
+    ).write(uow)
+
+
+def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> None:
+    """Notify operators, the analyst and the session's sites of its end."""
+    kind, name = NotificationKind.FINISHED, session.name
+    text, own_text = texts.completed(name), texts.site_completed(name)
+    if session.state is SessionState.FAILED:
+        kind = NotificationKind.FAILED
+        text, own_text = texts.failed(name), texts.site_failed(name)
+    elif session.state is SessionState.CANCELLED:
+        text = own_text = texts.cancelled(name)
+    sites = [each.site for each in uow.tx.participations.list(session.id) if not each.state.gone]
+    _Event(
+        kind=kind,
+        about=session,
+        cause=session.state.value,
+        text=text,
+        own_text=lambda _: own_text,
+        round=last_round,
+        sites=sites,
+        accounts={Role.SITE: sites, **_creator(session)},
+    ).write(uow)
+
+
+def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
+    """Notify operators and the owner of a token that ends soon, once for each warning."""
+    lifetime = token.expires_at - token.created_at
+    left = token.expires_at - uow.now
+    # A token that never was valid for that long is warned of when half of its life is left.
+    warnings = [each for each in TOKEN_WARNINGS if each < lifetime] or [lifetime / 2]
+    reached = [each for each in warnings if left <= each]
+    if not reached:
+        return
+    named = owner.role.value, owner.name, token.expires_at
+    _Event(
+        kind=NotificationKind.TOKEN_EXPIRING,
+        about=owner,
+        cause=f"token {token.id} within {reached[0].days} days",
+        text=texts.token_expiring(*named),
+        own_text=lambda _: texts.own_token_expiring(*named),
+        expires_at=token.expires_at,
+        # An operator gets the operators' mail.
+        accounts={} if owner.role is Role.OPERATOR else {owner.role: [owner.name]},
+    ).write(uow)
+
+
+def is_stale(tx: Tx, waiting: Notification) -> bool:
+    """Whether the cause of an invitation or of an overdue round has passed meanwhile."""
+    if waiting.kind not in (NotificationKind.INVITED, NotificationKind.OVERDUE):
+        return False
+    session = tx.sessions.get(waiting.subject)
+    if session is None or session.state.ended:
+        return True
+    known = tx.overview.attendance([session.id])[session.id]
+    role, _, name = waiting.recipient.partition(":")
+    sites = [name] if role == Role.SITE.value else waiting.body["sites"]
+    if waiting.kind is NotificationKind.INVITED:
+        invited = {each.site for each in known.sites if each.state is ParticipationState.INVITED}
+        return invited.isdisjoint(cast(Sequence[str], sites))
+    current = known.round
+    if current is None or current.number != waiting.body["round"]:
+        return True
+    since = current.overdue_since if current.state is RoundState.COLLECTING else None
+    if since is None or since > waiting.created_at:
+        return True
+    late = {each.site for each in known.sites if each.asked and not each.answered}
+    return role == Role.SITE.value and name not in late
+
+
+def _creator(session: Session) -> dict[Role, Sequence[str]]:
+    """Return the analyst who created a session; an operator gets the operators' mail."""
+    role, _, name = session.created_by.partition(":")
+    return {Role.ANALYST: [name]} if role == Role.ANALYST.value else {}
+
+
+def _mails_of(uow: UnitOfWork, event: _Event) -> Iterable[tuple[str, str]]:
+    """Yield the recipients that have an address, each with its text."""
+    if event.operators:
+        named = list(dict.fromkeys(uow.co.outgoing.operator_emails))
+        for address in named:
+            place = uow.co.outgoing.operator_emails.index(address) + 1
+            yield f"{OPERATOR_EMAILS}:{place}", event.text
+        for name, address in uow.tx.principals.emails(Role.OPERATOR).items():
+            if address not in named:
+                named.append(address)
+                yield f"{Role.OPERATOR.value}:{name}", event.text
+    for role, names in event.accounts.items():
+        for name in uow.tx.principals.emails(role, names) if names else ():
+            own = role is Role.SITE or isinstance(event.about, Principal)
+            yield f"{role.value}:{name}", event.own_text(name) if own else event.text
+
+
+def _outbox_row(
+    uow: UnitOfWork, event: _Event, recipient: str, channel: Channel, text: str
+) -> Notification:
+    new, url = secrets.token_hex(16), uow.co.outgoing.public_url
+    about, ends = event.about, event.expires_at
+    session = about if isinstance(about, Session) else None
+    link = None if url is None or session is None else f"{url}/ui/sessions/{session.name}"
+    return Notification(
+        id=new,
+        kind=event.kind,
+        subject=about.name if isinstance(about, Session) else about.key,
+        cause=event.cause,
+        recipient=recipient,
+        channel=channel,
+        body={
+            "id": new,
+            "kind": event.kind.value,
+            "time": _rfc3339(uow.now),
+            "session": None if session is None else session.name,
+            "round": event.round,
+            "sites": list(event.sites),
+            "state": None if session is None else session.state.value,
+            "account": about.key if isinstance(about, Principal) else None,
+            "expires_at": None if ends is None else _rfc3339(ends),
+            "text": texts.with_address(text, url, link),
+            "link": link,
+        },
+        created_at=uow.now,
+        due_at=uow.now,
+    )
+
+
+def _rfc3339(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,377 @@
+"""Operators, analysts and sites, and their tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from fedclust.wire.models import (
+    PROTOCOL_VERSION,
+    Page,
+    PrincipalCreate,
+    PrincipalInfo,
+    PrincipalPatch,
+    TokenCreate,
+    TokenInfo,
+    TokenIssued,
+    WhoAmI,
+)
+from fedclust_service.domain.access import (
+    Actor,
+    Principal,
+    Role,
+    Token,
+    absent,
+    require,
+    sees_account_details,
+)
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.tokens import TokenError, TokenText, new_token, parse_token
+from fedclust_service.store import SiteView, Store, Tx
+from fedclust_service.usecases.access_queries import is_part_of_slug, is_slug
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.paging import name_in_list, page_of, page_size, read_cursor
+from fedclust_service.usecases.provenance import server_version
+from fedclust_service.usecases.shown import show
+from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit, writes
+
+T = TypeVar("T")
+
+
+def _token_advice(role: Role) -> str:
+    if role is Role.OPERATOR:
+        return (
+            "Another operator issues one (fedclust operator token NAME); without any, run "
+            "fedclust-service operator-token on the coordinator's machine."
+        )
+    return "Ask the coordinator's operator for a new one."
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def authenticate(co: Coordinator, token: str) -> Actor:
+    """Return the owner of a bearer token; Refusal ``unauthenticated``."""
+    text, now = _parsed(token), co.clock.now()
+    found = co.store.read("token.check", lambda tx: tx.tokens.with_owner(text.id))
+    row, principal = _valid(co, text, found, now)
+    _touch(co, row, principal, now)
+    return _actor(row, principal)
+
+
+def read_as_site(
+    co: Coordinator,
+    token: str,
+    name: str,
+    session: str,
+    number: int | None,
+    look: Callable[[Tx, Actor, SiteView | None], T],
+    *,
+    recorded: bool = True,
+) -> T:
+    """Authenticate a site and read its session and round, the latest for None, in one statement.
+
+    ``look`` gets the session as the token's owner sees it as a site; the caller gets its refusals.
+    ``recorded``: whether this counts as a use of the token. Refusal ``unauthenticated``.
+    """
+    text, now = _parsed(token), co.clock.now()
+
+    def work(tx: Tx) -> tuple[Token, Principal, T]:
+        asking = tx.site_views.by_token(text.id, session, number)
+        row, principal = _valid(co, text, asking and asking[:2], now)
+        return row, principal, look(tx, _actor(row, principal), asking and asking.seen)
+
+    row, principal, value = co.store.read(name, work)
+    if recorded:
+        _touch(co, row, principal, now)
+    return value
+
+
+def authenticate_again(co: Coordinator, tx: Tx, token: str) -> Actor:
+    """Authenticate inside a transaction; this use of the token is not recorded."""
+    text = _parsed(token)
+    return _actor(*_valid(co, text, tx.tokens.with_owner(text.id), co.clock.now()))
+
+
+def _actor(row: Token, principal: Principal) -> Actor:
+    return Actor(principal.role, principal.name, row.id, row.expires_at)
+
+
+def _parsed(token: str) -> TokenText:
+    try:
+        return parse_token(token)
+    except TokenError:
+        raise _unauthenticated(
+            "This is not a complete token: copy it again, from fcs_, fca_ or fco_ on."
+        ) from None
+
+
+def _valid(
+    co: Coordinator, text: TokenText, found: tuple[Token, Principal] | None, now: datetime
+) -> tuple[Token, Principal]:
+    if found is None or not co.keys.verify(text, found[0].secret_hmac):
+        raise _unauthenticated(
+            f"This coordinator does not know the token. {_token_advice(text.role)}"
+        )
+    check_valid(*found, now)
+    return found
+
+
+def check_valid(row: Token, principal: Principal, now: datetime) -> None:
+    """Raise Refusal ``unauthenticated`` unless a known token is valid."""
+    advice = _token_advice(principal.role)
+    if row.revoked_at is not None:
+        raise _unauthenticated(f"The token has been revoked. {advice}")
+    if row.expires_at <= now:
+        raise _unauthenticated(f"The token has expired. {advice}")
+    if principal.disabled:
+        raise _unauthenticated(
+            f"The {principal.role.value} of this token is disabled. Ask the coordinator's operator."
+        )
+
+
+def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> None:
+    def write(uow: UnitOfWork) -> None:
+        touch_token(uow, row, principal, now)
+
+    record_use(co, row.id, row.last_used_at, now, write)
+
+
+def touch_token(uow: UnitOfWork, row: Token, principal: Principal, at: datetime) -> None:
+    """Record when a token was last used and its owner last seen."""
+    uow.tx.tokens.touch_used(row.id, at)
+    uow.tx.principals.touch_seen(principal.id, at)
+
+
+def record_use(
+    co: Coordinator,
+    key: str,
+    last_used_at: datetime | None,
+    now: datetime,
+    write: Callable[[UnitOfWork], None],
+) -> None:
+    """Have a use of ``key`` written, unless its last recorded use is recent or being written."""
+    fresh = now - timedelta(seconds=co.limits.token_touch_s)
+    if (last_used_at is not None and last_used_at > fresh) or key in co.touching:
+        return
+    co.touching.add(key)
+    # The request does not wait for this. After a failure the next request tries again.
+    written = co.touches.commit("tokens", write)
+    written.add_done_callback(lambda _: co.touching.discard(key))
+
+
+def _unauthenticated(detail: str) -> Refusal:
+    return Refusal("unauthenticated", detail)
+
+
+def whoami(co: Coordinator, actor: Actor) -> WhoAmI:
+    """Return the caller as this coordinator knows it."""
+    known = co.store.read("whoami", lambda tx: tx.principals.get(actor.role, actor.name))
+    return WhoAmI(
+        role=actor.role.value,
+        name=actor.name,
+        expires_at=actor.expires_at,
+        email=None if known is None else known.email,
+        server_version=server_version(),
+        protocol_version=PROTOCOL_VERSION,
+    )
+
+
+@writes("token.issue", "token.issue")
+def issue_token(
+    uow: UnitOfWork, actor: Actor, role: Role, name: str, body: TokenCreate
+) -> TokenIssued:
+    """Issue another token (operators); its secret is shown only once."""
+    return _issue(uow, actor, principal_named(uow.tx, role, name), body)
+
+
+def _issue(
+    uow: UnitOfWork, actor: Actor | str, principal: Principal, body: TokenCreate
+) -> TokenIssued:
+    text = new_token(principal.role)
+    expires_at = uow.now + timedelta(days=body.expires_in_days)
+    uow.tx.tokens.add(Token(text.id, principal.id, uow.co.keys.sign(text), uow.now, expires_at))
+    uow.audit(actor, "token.issued", principal.key, token_id=text.id)
+    return TokenIssued(id=text.id, token=text.reveal(), expires_at=expires_at)
+
+
+@writes("token.revoke", "token.revoke")
+def revoke_token(uow: UnitOfWork, actor: Actor, role: Role, name: str, token_id: str) -> None:
+    """Revoke a token (operators). Idempotent.
+
+    The last valid operator token cannot be revoked: Refusal ``last-operator-token``.
+    """
+    _lock(uow.tx, role)
+    principal = principal_named(uow.tx, role, name)
+    row = uow.tx.tokens.get(token_id) if token_id.isalnum() else None
+    if row is None or row.principal_id != principal.id:
+        raise absent("token")
+    if uow.tx.tokens.revoke(token_id, uow.now):
+        _keep_an_operator(uow, role)
+        uow.audit(actor, "token.revoked", principal.key, token_id=token_id)
+
+
+def _lock(tx: Tx, role: Role) -> None:
+    """Make transactions that may remove an operator's last token run one after another."""
+    if role is Role.OPERATOR:
+        tx.principals.lock(role)
+
+
+def _keep_an_operator(uow: UnitOfWork, role: Role) -> None:
+    """Refuse the transaction if it left no valid operator token."""
+    if role is Role.OPERATOR and not uow.tx.tokens.any_valid(role, uow.now):
+        raise Refusal(
+            "last-operator-token",
+            "Issue another operator token first (fedclust operator token NAME). A token that is "
+            "lost or stolen is replaced on the coordinator's machine: fedclust-service "
+            "operator-token.",
+        )
+
+
+def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
+    """Return a new operator token, made on the coordinator's machine.
+
+    This registers the operator if necessary and enables a disabled one. Earlier tokens stay valid:
+    revoke those that were lost.
+    """
+
+    def work(uow: UnitOfWork) -> str:
+        principals = uow.tx.principals
+        principal = principals.get(Role.OPERATOR, name)
+        if principal is None:
+            principal = principals.add(Role.OPERATOR, name, "")
+            uow.audit(COORDINATOR, "operator.created", principal.key)
+        if principal.disabled:
+            principals.update(dataclasses.replace(principal, disabled=False))
+            uow.audit(COORDINATOR, "operator.enabled", principal.key)
+        return _issue(uow, COORDINATOR, principal, TokenCreate()).token
+
+    return commit(co, "token.bootstrap", work)
+
+
+def void_tokens(store: Store) -> None:
+    """Revoke all tokens and end all sign-ins, because their secret key is lost.
+
+    This needs no key, so that it can come before a new one.
+    """
+
+    def work(tx: Tx) -> None:
+        count = tx.tokens.revoke_all(tx.now)
+        tx.sign_ins.end_every(tx.now)
+        tx.audit.append(COORDINATOR, "token.all_revoked", "database", {"count": count}, tx.now)
+
+    store.run_tx("token.void", work)
+
+
+# --- principals -----------------------------------------------------------------------------------
+
+
+@writes("principal.create", "principal.create")
+def create_principal(
+    uow: UnitOfWork, actor: Actor, role: Role, body: PrincipalCreate
+) -> tuple[PrincipalInfo, bool]:
+    """Register a principal (operators). False if the same request registered it before."""
+    tx = uow.tx
+    there = tx.principals.get(role, body.name)
+    if there is not None:
+        if there.title != body.title or body.email not in (None, there.email):
+            raise Refusal(
+                "name-taken",
+                f"There is {_an(role)} of this name with another title or e-mail address. "
+                "Change it with PATCH, or choose another name.",
+            )
+        return _principal_info(tx, actor, there), False
+    added = tx.principals.add(role, body.name, body.title, body.email)
+    uow.audit(actor, f"{role.value}.created", added.key)
+    return _principal_info(tx, actor, added), True
+
+
+def list_principals(
+    co: Coordinator,
+    actor: Actor,
+    role: Role,
+    limit: int = 50,
+    cursor: str | None = None,
+    part: str | None = None,
+) -> Page[PrincipalInfo]:
+    """List sites (operators, analysts), analysts or operators (operators), by name.
+
+    ``part`` limits the list to names that contain it.
+    """
+    require(actor, f"{role.value}.read")
+    size = page_size(limit)
+    after = read_cursor(cursor, name_in_list)
+    if part is not None and not is_part_of_slug(part):
+        return Page(items=(), next=None)
+
+    def work(tx: Tx) -> Page[PrincipalInfo]:
+        rows = tx.principals.list(role, size + 1, after, part)
+        return page_of(rows, size, "name", lambda each: _principal_info(tx, actor, each))
+
+    return co.store.read("principal.list", work)
+
+
+def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> PrincipalInfo:
+    """Return one principal; only operators see its tokens' metadata."""
+    require(actor, f"{role.value}.read")
+    return co.store.read(
+        "principal.get", lambda tx: _principal_info(tx, actor, principal_named(tx, role, name))
+    )
+
+
+@writes("principal.change", "principal.change")
+def patch_principal(
+    uow: UnitOfWork,
+    actor: Actor,
+    role: Role,
+    name: str,
+    body: PrincipalPatch,
+    check: Callable[[PrincipalInfo], None] | None = None,
+) -> PrincipalInfo:
+    """Change a title or an e-mail address, disable or enable (operators).
+
+    ``check`` gets the account before the change and may raise Refusal. The last operator with a
+    valid token cannot be disabled: Refusal ``last-operator-token``.
+    """
+    _lock(uow.tx, role)
+    before = principal_named(uow.tx, role, name)
+    if check is not None:
+        check(_principal_info(uow.tx, actor, before))
+    after = dataclasses.replace(
+        before,
+        title=before.title if body.title is None else body.title,
+        email=before.email if body.email is None else body.email or None,
+        disabled=before.disabled if body.disabled is None else body.disabled,
+    )
+    if after != before:
+        uow.tx.principals.update(after)
+    if after.title != before.title:
+        uow.audit(actor, f"{role.value}.titled", after.key)
+    if after.email != before.email:
+        uow.audit(actor, f"{role.value}.addressed", after.key)
+    if after.disabled != before.disabled:
+        _keep_an_operator(uow, role)
+        done = "disabled" if after.disabled else "enabled"
+        uow.audit(actor, f"{role.value}.{done}", after.key)
+    return _principal_info(uow.tx, actor, after)
+
+
+def principal_named(tx: Tx, role: Role, name: str) -> Principal:
+    """Return a principal; Refusal ``not-found`` if there is none."""
+    principal = tx.principals.get(role, name) if is_slug(name) else None
+    if principal is None:
+        raise absent(role.value)
+    return principal
+
+
+def _principal_info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
+    if not sees_account_details(actor):
+        return show(PrincipalInfo, principal, email=None, tokens=None)
+    tokens = tuple(show(TokenInfo, each) for each in tx.tokens.list_for(principal.id))
+    return show(PrincipalInfo, principal, tokens=tokens)
+
+
+def _an(role: Role) -> str:
+    return f"a {role.value}" if role is Role.SITE else f"an {role.value}"

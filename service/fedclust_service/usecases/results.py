@@ -1,0 +1,128 @@
+"""The result of a completed session, limited to what the reader may see."""
+
+from __future__ import annotations
+
+import json
+
+from fedclust.schema.result import Result
+from fedclust.wire import codec
+from fedclust.wire.models import AuditHead, Provenance, ProvenanceEntry, ResultDocument
+from fedclust_service.domain.access import (
+    Actor,
+    reads_result,
+    require,
+    sees_answer_details,
+    visible_result,
+)
+from fedclust_service.domain.refusal import Refusal, wrong_field
+from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.store import StoredResult, Tx
+from fedclust_service.usecases.access_queries import session_for
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.definitions import definition_of
+from fedclust_service.usecases.unit_of_work import UnitOfWork, commit
+
+_COMPLETED = "session.completed"
+
+
+def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None) -> ResultDocument:
+    """Return the result; Refusal ``result-not-ready`` before completion. Reading is audited.
+
+    ``k`` selects one clustering of a sweep. If there is none with K clusters, Refusal
+    ``invalid`` names the available ones.
+    """
+    require(actor, "result.read")
+
+    def look(tx: Tx) -> tuple[Session, StoredResult, Provenance]:
+        found, own = session_for(tx, actor, session)
+        if not reads_result(own):
+            raise Refusal("forbidden", "This site was excluded from the session.")
+        stored = tx.results.get(found.id)
+        if stored is None:
+            raise _not_ready(found)
+        return found, stored, _result_provenance(tx, actor, found, stored)
+
+    found, stored, provenance = co.store.read("result.get", look)
+    definition = definition_of(found)
+    shown = visible_result(actor, codec.decode_model(Result, stored.result))
+
+    if k is not None:
+        try:
+            shown = shown.at(k)
+        except ValueError as error:
+            raise other_k(str(error)) from None
+
+    def record(uow: UnitOfWork) -> None:
+        uow.audit(actor, "result.read", found.name)
+
+    commit(co, "result.audit", record)
+    return ResultDocument(
+        session=found.name,
+        completed_at=stored.completed_at,
+        features=definition.features,
+        result=codec.to_tree(shown),
+        provenance=provenance,
+        cluster_names={k: tuple(names) for k, names in stored.cluster_names.items()},
+    )
+
+
+def name_clusters(uow: UnitOfWork, actor: Actor, session: Session, names: tuple[str, ...]) -> None:
+    """Name the clusters of the clustering that has so many; Refusal for names that do not fit."""
+    stored = uow.tx.results.get(session.id)
+    if stored is None:
+        raise _not_ready(session)
+    result = codec.decode_model(Result, stored.result)
+    counts = {len(each.result.centroids) for each in result.sweep or ()} | {len(result.centroids)}
+    complaint = ""
+    if len(names) not in counts:
+        wanted = " or ".join(map(str, sorted(counts)))
+        complaint = f"give {wanted} names, one for each cluster; {len(names)} were given"
+    elif len({name.casefold() for name in names}) < len(names):
+        complaint = "two clusters have the same name"
+    if complaint:
+        raise wrong_field("/cluster_names", "names", complaint, "Give other names.")
+    known = {**stored.cluster_names, str(len(names)): list(names)}
+    uow.tx.results.name_clusters(session.id, known)
+    uow.tx.sessions.touch(session.id)
+    uow.audit(actor, "result.named", session.name, clusters=len(names))
+
+
+def other_k(message: str) -> Refusal:
+    """Return the refusal of a number of clusters that the result does not have."""
+    return wrong_field("/k", "sweep", message, "Ask for another number of clusters.")
+
+
+def _not_ready(session: Session) -> Refusal:
+    if session.state in (SessionState.FAILED, SessionState.CANCELLED):
+        return Refusal("result-not-ready", "The session ended without a result.")
+    return Refusal("result-not-ready", "Wait until the session has completed.", retry_after_s=10)
+
+
+def _result_provenance(tx: Tx, actor: Actor, session: Session, stored: StoredResult) -> Provenance:
+    definition = definition_of(session)
+    numbers = tx.rounds.numbers(session.id)
+    answers = tx.submissions.summaries(session_id=session.id)
+    platform = json.loads(stored.provenance)
+    return Provenance(
+        definition_sha256=session.definition_sha256,
+        algorithm=session.algorithm,
+        method_version=session.method_version,
+        engine_version=definition.engine_version,
+        seed=definition.seed,
+        sites=tuple(sorted({each.site for each in answers})),
+        server_version=platform["fedclust"],
+        platform=platform,
+        submissions=tuple(
+            ProvenanceEntry(round=numbers[each.round_id], site=each.site, sha256=each.sha256)
+            for each in answers
+            if sees_answer_details(actor, each.site)
+        ),
+        audit_head=_head_of_completion(tx, session),
+    )
+
+
+def _head_of_completion(tx: Tx, session: Session) -> AuditHead | None:
+    """Return the sealed entry of the completion, which every reader also gets as an event."""
+    number = tx.chain.last_of(session.name, frozenset({_COMPLETED})).get(_COMPLETED)
+    found = None if number is None else tx.chain.hash_of(number)
+    return None if number is None or found is None else AuditHead(number=number, hash=found)

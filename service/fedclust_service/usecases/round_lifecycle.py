@@ -1,0 +1,297 @@
+"""Open rounds, end their collecting, fail them, and end sessions.
+
+Every function runs inside a transaction that holds the session's lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from fedclust import rounds
+from fedclust.definition import DefinitionError
+from fedclust.schema.task import Phase
+from fedclust_service.domain.access import Actor
+from fedclust_service.domain.overview import refusals_in_words
+from fedclust_service.domain.round import (
+    ROUND_TRANSITIONS,
+    Addressee,
+    Aggregate,
+    CollectedReason,
+    Fail,
+    FailureReason,
+    Round,
+    RoundState,
+    Rules,
+    Wait,
+    decide_round,
+)
+from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
+from fedclust_service.domain.transition import next_state
+from fedclust_service.store import DataDamaged, Tx
+from fedclust_service.usecases import notifications
+from fedclust_service.usecases.access_queries import joined_sites
+from fedclust_service.usecases.aggregation import Opening, task_digests
+from fedclust_service.usecases.definitions import definition_of, plan_for
+from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork
+
+#: What ``failure`` says of a session that is held.
+_HELD = (
+    "The process that aggregates round {number} died (deaths: {deaths}). The coordinator's "
+    "operator should look for the cause, for example too little memory, and then have the session "
+    "try again, or cancel it. All answers are kept."
+)
+#: What the session's ``failure`` says for each reason.
+FAILURE_MESSAGES = {
+    FailureReason.TOO_FEW_CONTRIBUTORS: (
+        "All sites of the round have answered, but fewer than min_sites of them with contents. "
+        "Create a session with a smaller min_group_size or n_clusters, or with more sites."
+    ),
+    FailureReason.QUORUM_NOT_REACHED: (
+        "Too few sites answered the round by its deadline and in fail_after_s after it. Create a "
+        "new session with the sites that can answer, or with a longer round_timeout_s."
+    ),
+    FailureReason.TASK_REFUSED: (
+        "Sites have refused a task, and fewer than min_sites are left. This happens when fedclust "
+        "at the sites and at the coordinator differ, or when the coordinator asks for more than "
+        "the definition says. Install the same version everywhere and create the session again."
+    ),
+    FailureReason.AGGREGATION_ERROR: (
+        "The coordinator could not aggregate the round. Its log names the kind of error."
+    ),
+    FailureReason.AGGREGATION_TIMEOUT: (
+        "The aggregation took longer than this coordinator allows. Ask its operator for a longer "
+        "aggregation timeout, or create a smaller session."
+    ),
+    FailureReason.VERSION_UNSUPPORTED: (
+        "The coordinator was upgraded and no longer runs this session's version of its method, or "
+        "of the rounds that all methods share. Create the session again with the same sites; each "
+        "of them upgrades fedclust and joins."
+    ),
+    FailureReason.STORED_DATA_DAMAGED: (
+        "Data that the coordinator had stored for this session is damaged; the audit trail names "
+        "it. Ask the operator to restore an earlier backup, or create the session again."
+    ),
+}
+
+
+def check_tasks(current: Round, addressees: Sequence[Addressee]) -> None:
+    """Raise DataDamaged unless each stored task has its digest."""
+    digests = task_digests(current.common, (each.site_part for each in addressees))
+    for each, digest in zip(addressees, digests, strict=True):
+        if digest != each.task_digest:
+            raise DataDamaged("task", each.site)
+
+
+def open_round(uow: UnitOfWork, session: Session, opening: Opening) -> Round:
+    """Store a round for those of its sites that still take part, and the engine's state.
+
+    The state is stored under the number of the previous round: it is the state *after* that one.
+    """
+    tx, now = uow.tx, uow.now
+    joined = joined_sites(tx.participations.list(session.id))
+    new = Round(
+        id=0,
+        session_id=session.id,
+        number=opening.number,
+        phase=opening.phase,
+        state=RoundState.COLLECTING,
+        needs_all=opening.needs_all,
+        common=opening.common,
+        opened_at=now,
+        deadline=now + timedelta(seconds=definition_of(session).policy.round_timeout_s),
+    )
+    addressees = [
+        Addressee(round_id=0, site=site, site_part=part, task_digest=digest)
+        for site, (part, digest) in opening.parts.items()
+        if site in joined
+    ]
+    tx.states.put(session.id, opening.number - 1, opening.state)
+    opened = tx.rounds.add(new, addressees)
+    tx.sessions.touch(session.id)
+    uow.audit(
+        COORDINATOR,
+        "round.opened",
+        session.name,
+        round=opened.number,
+        phase=opened.phase,
+        addressed=len(addressees),
+    )
+    for warning in opening.warnings:
+        uow.audit(COORDINATOR, "round.warned", session.name, round=opened.number, what=warning)
+    # Too few sites may be left already.
+    return update_round(uow, session, opened)
+
+
+def rules_of(session: Session, current: Round) -> Rules:
+    """Return the rules that end the collecting of a round."""
+    policy, phase = definition_of(session).policy, _phase(session, current)
+    return Rules(
+        min_sites=policy.min_sites,
+        quorum=policy.quorum,
+        fail_after=timedelta(seconds=policy.fail_after_s),
+        needs_all=current.needs_all,
+        optional=phase is not None and phase.optional,
+        ends_with_site=phase is not None and phase.ends_with_site,
+    )
+
+
+def _phase(session: Session, current: Round) -> Phase | None:
+    try:
+        return rounds.phase(plan_for(session), current.phase)
+    except (DefinitionError, KeyError):  # another version's session: the driver reports it
+        return None
+
+
+def decide_stored_round(
+    tx: Tx, session: Session, current: Round, now: datetime, *, asked: bool = False
+) -> Wait | Aggregate | Fail:
+    """Decide whether a stored round that collects waits, is aggregated or fails."""
+    turnout, rules = tx.rounds.turnout(current.id), rules_of(session, current)
+    return decide_round(
+        turnout,
+        rules,
+        deadline=current.deadline,
+        overdue_since=current.overdue_since,
+        now=now,
+        asked=asked,
+        refused=rules.lacks_sites(turnout) and bool(tx.participations.refusals(session.id)),
+    )
+
+
+def changes_anything(current: Round, decision: Wait | Aggregate | Fail) -> bool:
+    """Whether a decision changes anything that is stored."""
+    return not isinstance(decision, Wait) or decision.overdue != (current.overdue_since is not None)
+
+
+def next_look(session: Session, current: Round, now: datetime) -> datetime:
+    """Return when time alone may change what is decided on a round that waits."""
+    times = [current.deadline]
+    if current.overdue_since is not None:
+        times.append(current.overdue_since + rules_of(session, current).fail_after)
+    return min((each for each in times if each > now), default=now)
+
+
+def update_round(
+    uow: UnitOfWork,
+    session: Session,
+    current: Round,
+    *,
+    asked: bool = False,
+    actor: Actor | str = COORDINATOR,
+) -> Round:
+    """Decide on a collecting round, store the decision, and return the round as it is then.
+
+    The round and its session fail if the definition is damaged.
+    """
+    tx = uow.tx
+    try:
+        decision = decide_stored_round(tx, session, current, uow.now, asked=asked)
+    except DataDamaged as damage:
+        fail_damaged(uow, session, current.number, damage)
+        return tx.rounds.get_by_id(current.id) or current
+    if isinstance(decision, Wait) and decision.overdue:
+        notifications.round_overdue(uow, session, current, rules_of(session, current))
+    if not changes_anything(current, decision):
+        return current
+    if isinstance(decision, Wait):
+        tx.rounds.set_overdue(current.id, uow.now if decision.overdue else None)
+        if decision.overdue:
+            uow.audit(COORDINATOR, "round.overdue", session.name, round=current.number)
+    elif isinstance(decision, Fail):
+        fail_session(uow, session, decision.reason)
+    else:
+        _stop_collecting(uow, session, current, decision, actor)
+    return tx.rounds.get_by_id(current.id) or current
+
+
+def _stop_collecting(
+    uow: UnitOfWork, session: Session, current: Round, decision: Aggregate, actor: Actor | str
+) -> None:
+    tx, reason = uow.tx, decision.reason.value
+    target = next_state(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
+    if not tx.rounds.transition(current.id, current.state, target, close_reason=reason):
+        return
+    # This wakes the sites that need not answer any more. The others wait for the next round.
+    if decision.reason is not CollectedReason.ALL_ANSWERED:
+        tx.sessions.touch(session.id)
+    uow.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
+    uow.wake_driver()
+
+
+def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDamaged) -> None:
+    """Fail a session whose stored data is damaged, and name the damage in the audit trail."""
+    uow.audit(
+        COORDINATOR, "round.damaged", session.name, round=number, what=damage.what, site=damage.site
+    )
+    fail_session(uow, session, FailureReason.STORED_DATA_DAMAGED)
+
+
+def fail_session(uow: UnitOfWork, session: Session, reason: FailureReason) -> None:
+    """Fail a session and its open round for a reason of the coordinator's own."""
+    failure = FAILURE_MESSAGES[reason]
+    if reason is FailureReason.TASK_REFUSED:
+        failure += f" Refused: {refusals_in_words(uow.tx.participations.refusals(session.id))}."
+    end_session(uow, session, SessionState.FAILED, reason=reason.value, failure=failure)
+
+
+def hold_session(uow: UnitOfWork, session: Session, current: Round) -> None:
+    """Have a session wait for an operator. Its round keeps all answers and has no deadline."""
+    held = dataclasses.replace(
+        session,
+        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.HELD),
+        held_at=uow.now,
+        failure=_HELD.format(number=current.number, deaths=session.deaths),
+    )
+    uow.tx.sessions.update(held)
+    uow.tx.sessions.touch(session.id)
+    uow.audit(COORDINATOR, "session.held", session.name, round=current.number)
+    notifications.session_held(uow, held, current)
+
+
+def resume_session(uow: UnitOfWork, session: Session, actor: Actor) -> Session:
+    """Have a held session aggregate its round again."""
+    tx = uow.tx
+    running = dataclasses.replace(
+        session,
+        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),
+        held_at=None,
+        deaths=0,
+        failure=None,
+    )
+    tx.sessions.update(running)
+    tx.sessions.touch(session.id)
+    uow.audit(actor, "session.retried", session.name)
+    uow.wake_driver()
+    return running
+
+
+def end_session(
+    uow: UnitOfWork,
+    session: Session,
+    target: SessionState,
+    *,
+    reason: str,
+    failure: str | None = None,
+    actor: Actor | str = COORDINATOR,
+) -> Session:
+    """End a session; a round that is still open fails with it, even one being aggregated."""
+    tx, now = uow.tx, uow.now
+    current = tx.rounds.latest(session.id)
+    if current is not None and current.state in (RoundState.COLLECTING, RoundState.AGGREGATING):
+        failed = next_state(ROUND_TRANSITIONS, current.state, RoundState.FAILED)
+        tx.rounds.transition(current.id, current.state, failed, closed_at=now, close_reason=reason)
+        uow.audit(actor, "round.failed", session.name, round=current.number, reason=reason)
+    ended = dataclasses.replace(
+        session,
+        state=next_state(SESSION_TRANSITIONS, session.state, target),
+        ended_at=now,
+        stopped_because=reason,
+        failure=failure,
+    )
+    tx.sessions.update(ended)
+    tx.sessions.touch(session.id)
+    uow.audit(actor, f"session.{target.value}", session.name, reason=reason)
+    notifications.session_ended(uow, ended, None if current is None else current.number)
+    return ended

@@ -1,0 +1,455 @@
+"""Create, read, start, cancel sessions; invite sites; move deadlines.
+
+``SessionInfo.stopped_because`` holds a stable code for every ended session (``converged``,
+``max_rounds``, ``too_few_contributors``, ``cancelled``, ...). For a failed session ``failure``
+holds a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fedclust import rounds
+from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
+from fedclust.rounds import Plan
+from fedclust.schema.errors import RuleViolation
+from fedclust.wire import codec
+from fedclust.wire.models import (
+    MAX_SEED,
+    Definition,
+    Page,
+    SessionCreate,
+    SessionEntry,
+    SessionInfo,
+    SessionPatch,
+    SitePresence,
+)
+from fedclust_service.domain.access import Actor, AuditSearch, Role, require
+from fedclust_service.domain.overview import Attendance
+from fedclust_service.domain.refusal import Refusal, wrong_field
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
+from fedclust_service.domain.study import Study
+from fedclust_service.store import DataDamaged, Tx
+from fedclust_service.usecases import notifications, results
+from fedclust_service.usecases.access_queries import (
+    deleted_before,
+    is_slug,
+    joined,
+    session_for,
+    visible_to,
+)
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.core import Limits
+from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
+from fedclust_service.usecases.paging import page_of, page_size, read_cursor, row_number
+from fedclust_service.usecases.round_lifecycle import end_session, resume_session, update_round
+from fedclust_service.usecases.session_start import (
+    Start,
+    begin,
+    needed_to_start,
+    unsuitable,
+    with_start,
+)
+from fedclust_service.usecases.shown import show
+from fedclust_service.usecases.studies import completed, require_registered
+from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads, writes
+
+#: The entry of the audit trail about a deletion. A later session of the name continues its version,
+#: so that a request that waits for a newer version is answered.
+DELETED = "session.deleted"
+
+
+def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[SessionInfo, bool]:
+    """Create a session (analysts, operators). False if the same request created it before."""
+    require(actor, "session.create")
+    study, definition = _definition(co, actor, body)
+    frozen, request = canonical(definition), request_hash(body)
+
+    def work(uow: UnitOfWork) -> tuple[SessionInfo, bool]:
+        tx = uow.tx
+        there = tx.sessions.get(body.name)
+        if there is not None:
+            if there.created_by != actor.key or there.request_sha256 != request:
+                raise _name_taken()
+            return _session_info(tx, there), False
+        if study is not None and tx.studies.lock(study.name) != study:
+            raise Refusal("unavailable", "The study was deleted at this moment.", retry_after_s=1)
+        _require_joinable(tx, definition, uow.now)
+        session = tx.sessions.add(
+            Session(
+                id=0,
+                name=body.name,
+                algorithm=definition.algorithm,
+                method_version=definition.method_version,
+                definition=frozen,
+                definition_sha256=codec.sha256(frozen),
+                request_sha256=request,
+                created_by=actor.key,
+                state=SessionState.RECRUITING,
+                version=_first_version(tx, body.name),
+                created_at=uow.now,
+                study=definition.study,
+            )
+        )
+        for site in definition.sites:
+            tx.participations.add(_invitation(session, site, uow.now))
+        uow.audit(actor, "session.created", session.name, definition=session.definition_sha256)
+        notifications.sites_invited(uow, session, definition.sites)
+        return _session_info(tx, session), True
+
+    return commit(co, "session.create", work)
+
+
+def check_session(co: Coordinator, actor: Actor, body: SessionCreate) -> Definition:
+    """Return the definition that creating a session would freeze, but for a drawn seed.
+
+    Raises the refusal of :func:`create_session`, and creates nothing.
+    """
+    require(actor, "session.create")
+    _, definition = _definition(co, actor, body)
+    now = co.clock.now()
+
+    def work(tx: Tx) -> None:
+        if tx.sessions.get(body.name) is not None:
+            raise _name_taken()
+        _require_joinable(tx, definition, now)
+
+    co.store.read("session.check", work)
+    return definition
+
+
+def _name_taken() -> Refusal:
+    return Refusal(
+        "name-taken",
+        "A session of this name was created with another definition or by somebody else. Choose "
+        "another name; only a session that no site has joined can be deleted by its creator, and "
+        "its name used again.",
+    )
+
+
+def _require_joinable(tx: Tx, definition: Definition, now: datetime) -> None:
+    """Raise Refusal ``invalid`` if a site is not registered, or no site could join in time."""
+    require_registered(tx, definition.sites, "/sites")
+    if definition.expires is not None and definition.expires <= now:
+        past = "this time has passed: give a later one"
+        detail = "With this expiry no site could join the session."
+        raise wrong_field("/expires", "expires", past, detail)
+
+
+def _definition(
+    co: Coordinator, actor: Actor, body: SessionCreate
+) -> tuple[Study | None, Definition]:
+    """Return what is frozen, with the study that completes it; Refusal ``invalid``.
+
+    Called outside the transaction, which may run again and must write the same seed.
+    """
+    seed = secrets.randbelow(MAX_SEED + 1)
+    study, wanted = completed(co, actor, body)
+    try:
+        definition = freeze(wanted, seed)
+        plan = plan_of(definition)
+    except DefinitionError as error:
+        left_out = "" if study is None else " The study gave what the request left out."
+        raise Refusal(
+            "invalid",
+            f"Change the fields that are named here and send it again.{left_out}",
+            error.errors,
+        ) from None
+    _check_workload(co.limits, plan, len(definition.sites))
+    return study, definition
+
+
+def _check_workload(limits: Limits, plan: Plan, n_sites: int, pointer: str | None = None) -> None:
+    """Refuse a session whose longest round would take longer than the coordinator allows.
+
+    The refusal is about the session's options, or about what ``pointer`` names.
+    """
+    try:
+        rounds.check_workload(plan, n_sites, limits.aggregation_timeout_s)
+    except RuleViolation as violation:
+        at, why = pointer or f"/config{violation.pointer}", violation.message
+        detail = "Its closing round would take too long."
+        raise wrong_field(at, violation.rule, why, detail) from None
+
+
+def _first_version(tx: Tx, name: str) -> int:
+    deleted = tx.audit.list(1, search=AuditSearch(subject=name, action=DELETED))
+    return 1 + int(deleted[0].details["version"] or 0) if deleted else 1
+
+
+#: Why a deadline cannot be moved.
+NOT_COLLECTING = "No round of this session is collecting answers now."
+
+
+@dataclass(frozen=True)
+class ListedSession:
+    """A session in a list, and what else is known of its latest round."""
+
+    entry: SessionEntry
+    known: Attendance
+
+
+def list_sessions(
+    co: Coordinator,
+    actor: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    *,
+    state: SessionState | None = None,
+    study: str | None = None,
+) -> Page[SessionEntry]:
+    """List the sessions that the actor may see, newest first."""
+    page = list_with_rounds(co, actor, limit, cursor, state=state, study=study)
+    return Page(items=tuple(each.entry for each in page.items), next=page.next)
+
+
+@reads("session.read", "session.list")
+def list_with_rounds(
+    tx: Tx,
+    actor: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    *,
+    state: SessionState | None = None,
+    study: str | None = None,
+) -> Page[Any]:
+    """List the sessions that the actor may see as :class:`ListedSession`, newest first."""
+    size, after = page_size(limit), read_cursor(cursor, row_number)
+    rows = tx.sessions.list(
+        limit=size + 1, state=state, study=study, after_id=after, **visible_to(actor)
+    )
+    known = tx.overview.attendance([each.id for each in rows[:size]])
+
+    def listed(each: Session) -> ListedSession:
+        return ListedSession(_session_entry(each, known[each.id], tx.now), known[each.id])
+
+    return page_of(rows, size, "id", listed)
+
+
+@reads("session.read", "session.completed")
+def list_completed(tx: Tx, actor: Actor, limit: int = 50) -> dict[str, str]:
+    """Return the newest completed sessions that the actor may see: the title by the name.
+
+    Nothing but the title is read of a definition, which is not verified: this names sessions.
+    """
+    size, state = page_size(limit), SessionState.COMPLETED
+    found = tx.sessions.list(limit=size, state=state, **visible_to(actor))
+    return {each.name: _title(each) for each in found}
+
+
+def _title(session: Session) -> str:
+    with contextlib.suppress(ValueError):
+        read = json.loads(session.definition)
+        if isinstance(read, dict):
+            return str(read.get("title") or "")
+    return ""
+
+
+@reads("session.read", "session.get")
+def get_session(tx: Tx, actor: Actor, name: str) -> SessionInfo:
+    """Return a session; Refusal ``not-found`` if the actor may not see it."""
+    session, _ = session_for(tx, actor, name)
+    return _info_for(tx, actor, session)
+
+
+def _info_for(tx: Tx, actor: Actor, session: Session) -> SessionInfo:
+    info = _session_info(tx, session)
+    if actor.role is Role.SITE:
+        return info
+    why = unsuitable(session, tx.participations.list(session.id))
+    return info.model_copy(update={"cannot_start": why})
+
+
+@writes("session.manage", "session.change")
+def patch_session(
+    uow: UnitOfWork,
+    actor: Actor,
+    name: str,
+    body: SessionPatch,
+    check: Callable[[SessionInfo], None] | None = None,
+) -> SessionInfo:
+    """Move the open round's deadline, invite sites, or name clusters (its analyst, operators).
+
+    ``check`` gets the session before the change and may raise Refusal.
+    """
+    session, _ = session_for(uow.tx, actor, name, lock=True)
+    if check is not None:
+        check(_info_for(uow.tx, actor, session))
+    if body.invite:
+        _invite(uow, actor, session, body.invite)
+    if body.cluster_names:
+        results.name_clusters(uow, actor, session, body.cluster_names)
+    if body.deadline is not None:
+        _move_deadline(uow, actor, session, body.deadline)
+    changed = uow.tx.sessions.get_by_id(session.id) or session
+    return _info_for(uow.tx, actor, changed)
+
+
+def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
+    tx = uow.tx
+    require_registered(tx, sites, "/invite")
+    new = [site for site in dict.fromkeys(sites) if tx.participations.get(session.id, site) is None]
+    if not new:
+        return
+    if session.state in (SessionState.FAILED, SessionState.CANCELLED):
+        raise Refusal("wrong-state", "The session has ended without a result. Create another one.")
+    if session.state is not SessionState.COMPLETED:
+        if definition_of(session).policy.min_sites == 2:
+            raise Refusal(
+                "wrong-state",
+                "With min_sites 2 the two sites consented to each other: no third site can be "
+                "invited before the session has completed.",
+            )
+        if session.state.under_way and not plan_or_refuse(session).method.joins_late:
+            raise Refusal(
+                "late-joining-refused",
+                "Invite sites before the start, or after completion as readers of the result.",
+            )
+        gone = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
+        there = [each for each in tx.participations.list(session.id) if each.state not in gone]
+        n_sites = len(there) + len(new)
+        _check_workload(uow.co.limits, plan_or_refuse(session), n_sites, "/invite")
+    for site in new:
+        tx.participations.add(_invitation(session, site, uow.now))
+        uow.audit(actor, "site.invited", session.name, site=site)
+    notifications.sites_invited(uow, session, new)
+
+
+def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: datetime) -> None:
+    tx = uow.tx
+    current = tx.rounds.latest(session.id)
+    running = session.state is SessionState.RUNNING
+    if not running or current is None or current.state is not RoundState.COLLECTING:
+        raise Refusal("wrong-state", NOT_COLLECTING)
+    if deadline == current.deadline:
+        return
+    tx.rounds.set_deadline(current.id, deadline)
+    tx.sessions.touch(session.id)
+    uow.audit(
+        actor,
+        "round.deadline_moved",
+        session.name,
+        round=current.number,
+        deadline=deadline.isoformat(),
+    )
+    moved = tx.rounds.get_by_id(current.id) or current
+    update_round(uow, session, moved)
+
+
+def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+    """Start with the sites that have joined; they must reach the quorum. Idempotent."""
+    require(actor, "session.manage")
+
+    def work(start: Start | None, uow: UnitOfWork) -> SessionInfo:
+        tx = uow.tx
+        session, _ = session_for(tx, actor, name, lock=True)
+        if session.started_at is not None:
+            return _session_info(tx, session)
+        if session.state is not SessionState.RECRUITING:
+            raise Refusal("wrong-state", "The session has ended. Create another one.")
+        present = len(joined(tx.participations.list(session.id)))
+        if present < needed_to_start(session):
+            raise Refusal(
+                "quorum-missing",
+                f"{present} of the {needed_to_start(session)} sites that the session needs have "
+                "joined. Wait for the others, or invite more.",
+            )
+        return _session_info(tx, begin(uow, session, actor, start))
+
+    return with_start(co, "session.start", work)
+
+
+@writes("session.retry", "session.retry")
+def retry_session(uow: UnitOfWork, actor: Actor, name: str) -> SessionInfo:
+    """Have a held session aggregate its round again (operators). Idempotent."""
+    session, _ = session_for(uow.tx, actor, name, lock=True)
+    if session.state is SessionState.HELD:
+        session = resume_session(uow, session, actor)
+    elif session.state is not SessionState.RUNNING:
+        raise Refusal("wrong-state", "The session is not held.")
+    return _session_info(uow.tx, session)
+
+
+@writes("session.manage", "session.cancel")
+def cancel_session(uow: UnitOfWork, actor: Actor, name: str) -> SessionEntry:
+    """Cancel a session that has not ended. Idempotent."""
+    session, _ = session_for(uow.tx, actor, name, lock=True)
+    if session.state in (SessionState.COMPLETED, SessionState.FAILED):
+        raise Refusal("wrong-state", "The session has ended already.")
+    if session.state is not SessionState.CANCELLED:
+        session = end_session(uow, session, SessionState.CANCELLED, reason="cancelled", actor=actor)
+    return _entry_of(uow.tx, session)
+
+
+@writes("session.manage", "session.delete")
+def delete_session(uow: UnitOfWork, actor: Actor, name: str) -> None:
+    """Delete a session that no site ever joined (its analyst, operators). Idempotent.
+
+    The audit trail keeps what happened, and the name can be used again.
+    """
+    tx = uow.tx
+    try:
+        session, _ = session_for(tx, actor, name, lock=True)
+    except Refusal:
+        if is_slug(name) and deleted_before(tx, actor, DELETED, name):
+            return
+        raise
+    came = [each.site for each in tx.participations.list(session.id) if each.joined_at]
+    if came:
+        raise Refusal(
+            "wrong-state",
+            f"{len(came)} of its sites joined the session, so it stays. Cancel it instead, and "
+            "choose another name for the next one.",
+        )
+    tx.sessions.delete(session.id)
+    tx.notifications.forget(session.name)
+    sha256, version = session.definition_sha256, session.version + 1
+    uow.audit(actor, DELETED, session.name, definition=sha256, version=version)
+
+
+def _invitation(session: Session, site: str, now: datetime) -> Participation:
+    return Participation(session.id, site, ParticipationState.INVITED, invited_at=now)
+
+
+def _session_info(tx: Tx, session: Session) -> SessionInfo:
+    """Return one session as shown; raises as `definition_of` if its definition is unreadable."""
+    definition_of(session)
+    return SessionInfo(**dict(_entry_of(tx, session)))
+
+
+def _entry_of(tx: Tx, session: Session) -> SessionEntry:
+    return _session_entry(session, tx.overview.attendance([session.id])[session.id], tx.now)
+
+
+def _session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
+    """Return a session as lists show it."""
+    current = known.round
+    past = current is not None and now >= current.deadline
+    definition: Definition | None = None
+    with contextlib.suppress(DataDamaged, DefinitionError):
+        definition = definition_of(session)
+    return show(
+        SessionEntry,
+        session,
+        created_by=session.created_by.partition(":")[2],
+        cannot_start=None,
+        round=current.number if current is not None else None,
+        definition=definition,
+        sites=tuple(
+            show(
+                SitePresence,
+                each,
+                name=each.site,
+                answered=each.answered if each.asked else None,
+                late=past and not each.answered if each.asked else None,
+            )
+            for each in known.sites
+        ),
+    )

@@ -1,0 +1,289 @@
+"""The answer that a site submits to a round: checked and stored exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from fedclust import rounds
+from fedclust.rounds import Plan
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
+from fedclust.wire import codec
+from fedclust.wire.models import Receipt
+from fedclust.wire.submissions import (
+    SubmissionError,
+    payload_bytes,
+    read_submission,
+    read_submission_head,
+)
+from fedclust_service.domain.access import Actor, require
+from fedclust_service.domain.refusal import Refusal, broken_rule, wrong_field
+from fedclust_service.domain.round import Addressee, Round, RoundState, TaskStatus
+from fedclust_service.domain.session import Participation, Session, SessionState
+from fedclust_service.domain.submission import Submission
+from fedclust_service.store import RoundView, SiteView, Tx
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.definitions import plan_or_refuse, smallest_p
+from fedclust_service.usecases.principals import read_as_site
+from fedclust_service.usecases.round_lifecycle import check_tasks, update_round
+from fedclust_service.usecases.tasks import TaskView, own_view, site_view, view_without_task
+from fedclust_service.usecases.unit_of_work import UnitOfWork
+
+
+@dataclass(frozen=True)
+class Body:
+    """A submission's body as it was sent. ``media`` is its content type without parameters.
+
+    ``check`` runs before it is parsed and raises Refusal.
+    """
+
+    content: bytes
+    media: str
+    check: Callable[[bytes], None] | None = None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A stored submission. ``created`` is False if these bytes were stored before (200, not 201).
+
+    ``task_digest`` is the digest of the view "answered, in this round". None if the site's view has
+    changed since: with that digest the site would wait for something that is there already.
+    """
+
+    receipt: Receipt
+    created: bool
+    task_digest: str | None
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A submission that passed all checks that do not need its body."""
+
+    session: Session
+    own: Participation
+    round: Round
+    addressee: Addressee
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A submission whose body has been checked: its payload, or why it is refused."""
+
+    digest: str
+    size: int
+    payload: bytes | None
+    refused: Refusal | None
+
+
+def admit(
+    co: Coordinator, token: str, session: str, number: int, identified: Callable[[Actor], None]
+) -> tuple[Actor, Admitted | None]:
+    """Authenticate a site before its body is read, and run the checks that need no body.
+
+    None if they fail or an answer is stored: which of both it is, only the body's digest decides.
+    ``identified`` gets the caller before its role is checked.
+    """
+
+    def look(tx: Tx, actor: Actor, seen: SiteView | None) -> tuple[Actor, Admitted | None]:
+        identified(actor)
+        require(actor, "submission.put")
+        try:
+            admitted = _admit(tx, seen, "")
+        except Refusal:
+            return actor, None
+        return actor, admitted if isinstance(admitted, Admitted) else None
+
+    return read_as_site(co, token, "submission.look", session, number, look)
+
+
+def submit(
+    co: Coordinator,
+    actor: Actor,
+    session: str,
+    number: int,
+    body: Body,
+    seen: Admitted | None = None,
+) -> Future[Submitted]:
+    """Store a site's answer exactly once; in the order of checks of docs/protocol.md.
+
+    The body is read and checked between two transactions: the first refuses what can be refused
+    without the body, the second does so again under the session's lock, and stores. ``seen`` is the
+    result of :func:`admit`; the refusals and their order are still those of the moment at which the
+    body had arrived. The future is done once the answer is stored durably, or refused.
+    """
+    require(actor, "submission.put")
+    digest = codec.sha256(body.content)
+    if seen is None:
+        found = co.store.read(
+            "submission.look", lambda tx: _admit(tx, site_view(tx, actor, session, number), digest)
+        )
+        if isinstance(found, Submitted):
+            done: Future[Submitted] = Future()
+            done.set_result(found)
+            return done
+        seen = found
+    payload: bytes | None = None
+    refused: Refusal | None = None
+    plan = plan_or_refuse(seen.session)
+    try:
+        # (5): parse, digest, contents. What a site declared does not change once it has joined.
+        payload = payload_bytes(_read_payload(plan, seen, body))
+    except Refusal as refusal:
+        refused = refusal
+    checked = _Checked(digest, len(body.content), payload, refused)
+
+    def write(uow: UnitOfWork) -> Submitted | Refusal:
+        # Checks (1) to (4) again: the round may have stopped collecting since.
+        admitted = _admit(uow.tx, site_view(uow.tx, actor, session, number, lock=True), digest)
+        if isinstance(admitted, Submitted):
+            return admitted
+        return _store(uow, actor, admitted, checked)
+
+    return co.submissions.commit(session, write)
+
+
+def _store(
+    uow: UnitOfWork, actor: Actor, admitted: Admitted, checked: _Checked
+) -> Submitted | Refusal:
+    """Store a submission, or record why it is refused."""
+    session, current = admitted.session, admitted.round
+    if checked.refused is not None:
+        errors = checked.refused.errors
+        rule = errors[0].rule if errors else checked.refused.slug
+        uow.audit(actor, "submission.refused", session.name, round=current.number, rule=rule)
+        return checked.refused
+    answer = Submission(
+        session_id=session.id,
+        round_id=current.id,
+        site=admitted.own.site,
+        phase=current.phase,
+        sha256=checked.digest,
+        size=checked.size,
+        empty=checked.payload is None,
+        payload=checked.payload,
+        received_at=uow.now,
+    )
+    if not uow.tx.submissions.insert(answer):
+        # The lock excludes this; if it happens, the database has kept the first answer.
+        raise Refusal("unavailable", "Send the same bytes again.", retry_after_s=1)
+    uow.audit(
+        actor,
+        "submission.stored",
+        session.name,
+        round=current.number,
+        sha256=checked.digest,
+        size=checked.size,
+    )
+    updated = update_round(uow, session, current)
+    view = None
+    if updated.state is not RoundState.FAILED:  # the session ends with a failed round
+        asked = RoundView(updated, admitted.addressee, answer)
+        view = view_without_task(session, admitted.own, asked)
+    return _submitted(session, answer, updated, view, created=True)
+
+
+def _admit(tx: Tx, seen: SiteView | None, digest: str) -> Submitted | Admitted:
+    """Run the checks (1) to (4): stored before, session, round, addressed."""
+    session, own = own_view(seen)
+    asked, addressee, stored = (seen and seen.round) or (None, None, None)
+    if asked is not None and stored is not None:
+        if stored.sha256 == digest:
+            latest = tx.site_views.by_name(session.name, own.site)
+            view = view_without_task(session, own, latest and latest.round)
+            return _submitted(session, stored, asked, view, created=False)
+        raise Refusal(
+            "submission-differs",
+            "This site has answered the round with other contents, which stay. Wait for the next "
+            "task.",
+        )
+    if not session.state.under_way:
+        raise Refusal(
+            "wrong-state",
+            "The session has not started: wait for a task."
+            if session.state is SessionState.RECRUITING
+            else "The session has ended: send no more answers.",
+        )
+    if asked is None or asked.state is not RoundState.COLLECTING:
+        current = tx.rounds.latest(session.id)
+        raise Refusal(
+            "round-closed",
+            "This round is not collecting. Read the task again and answer the current round.",
+            current_round=current.number if current is not None else None,
+        )
+    if addressee is None or addressee.released:
+        raise Refusal(
+            "not-addressed", "This round does not address this site. Wait for the next task."
+        )
+    return Admitted(session, own, asked, addressee)
+
+
+def _read_payload(plan: Plan, seen: Admitted, body: Body) -> Model | None:
+    """Parse and check a body; Refusal for whatever is wrong with it."""
+    if body.check is not None:
+        body.check(body.content)
+    check_tasks(seen.round, [seen.addressee])
+    phase = rounds.phase(plan, seen.round.phase)
+    try:
+        try:
+            head, payload = read_submission(phase, body.content, body.media)
+        except SubmissionError:
+            # A payload of another phase is no error in a payload of this one.
+            head = read_submission_head(body.content, body.media)
+            if head.phase == phase.name:
+                raise
+    except SubmissionError as error:
+        raise Refusal(
+            "invalid", "Correct the fields that are named here. Nothing was stored.", error.errors
+        ) from None
+    if head.phase != phase.name:
+        raise _other_phase(plan, head.phase)
+    if head.task_digest != seen.addressee.task_digest:
+        raise Refusal(
+            "task-mismatch",
+            "The digest is not that of this site's task in this round. Read the task again and "
+            "compute the answer from it.",
+        )
+    if payload is None:
+        return None
+    task = rounds.read_task(
+        plan, codec.decode(seen.round.common), codec.decode(seen.addressee.site_part)
+    )
+    p = smallest_p(plan.policy.min_group_size, seen.own)
+    try:
+        mask = rounds.has_features(plan, seen.own.features)
+        rounds.check(plan, task, payload, p=p, size_band=seen.own.size_band, mask=mask)
+    except RuleViolation as violation:
+        detail = "Nothing was stored. Correct what is named here."
+        raise broken_rule(violation, detail, "/payload") from None
+    return payload
+
+
+def _other_phase(plan: Plan, name: str) -> Refusal:
+    try:
+        rounds.phase(plan, name)
+    except KeyError:
+        why, detail = "the method has no such phase", "Send the phase that the task names."
+        return wrong_field("/phase", "unknown-phase", why, detail)
+    return Refusal(
+        "task-mismatch", "This round has another phase. Read the task again and answer it."
+    )
+
+
+def _submitted(
+    session: Session, stored: Submission, answered: Round, view: TaskView | None, *, created: bool
+) -> Submitted:
+    receipt = Receipt(
+        session=session.name,
+        site=stored.site,
+        round=answered.number,
+        phase=stored.phase,
+        sha256=stored.sha256,
+        size=stored.size,
+        received_at=stored.received_at,
+    )
+    digest = None
+    if view is not None and view.response.round == answered.number:
+        digest = view.digest if view.response.status == TaskStatus.ANSWERED.value else None
+    return Submitted(receipt, created, digest)

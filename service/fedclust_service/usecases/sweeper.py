@@ -1,0 +1,186 @@
+"""The sweeper: deadlines, overdue rounds, tokens that end soon, what is past its retention."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import structlog
+
+from fedclust.definition import DefinitionError
+from fedclust_service.background import BackgroundThread
+from fedclust_service.clock import ClockFault
+from fedclust_service.domain import sign_in
+from fedclust_service.domain.access import Principal, Token
+from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
+from fedclust_service.domain.round import FailureReason, RoundState
+from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.store import DataDamaged, DueRound, Tx, Unwritable
+from fedclust_service.usecases import notifications
+from fedclust_service.usecases.core import CoordinatorCore, set_apart, survived
+from fedclust_service.usecases.definitions import plan_for
+from fedclust_service.usecases.round_lifecycle import (
+    changes_anything,
+    decide_stored_round,
+    fail_damaged,
+    fail_session,
+    next_look,
+    update_round,
+)
+from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit
+
+log = structlog.get_logger(__name__)
+
+_TIDIED_EVERY = timedelta(minutes=10)
+#: When to look again at each late round that waits. What is not a matter of time, such as an
+#: answer or a moved deadline, is decided when it happens.
+Waiting: TypeAlias = dict[DueRound, datetime]
+
+
+class Sweeper(BackgroundThread):
+    """Runs :func:`end_unsupported` once and :func:`sweep` at regular intervals.
+
+    It runs :func:`look_after_notifications` and :func:`remove_sign_ins` less often.
+    """
+
+    def __init__(self, co: CoordinatorCore) -> None:
+        super().__init__("fedclust-sweeper")
+        self._co = co
+        self._waiting: Waiting = {}
+
+    def _run(self) -> None:
+        upgraded = False
+        tidied_at: datetime | None = None
+        while not self._stopping.is_set():
+            with survived("sweeper"):
+                if not upgraded:
+                    end_unsupported(self._co)
+                    upgraded = True
+                sweep(self._co, self._waiting)
+                if tidied_at is None or self._co.clock.now() >= tidied_at + _TIDIED_EVERY:
+                    tidied_at = self._co.clock.now()
+                    look_after_notifications(self._co)
+                    remove_sign_ins(self._co)
+            self._stopping.wait(self._co.limits.sweep_every_s)
+
+
+def end_unsupported(co: CoordinatorCore) -> None:
+    """End the sessions whose form or method version this program no longer supports."""
+    for session in co.store.read("sweep.versions", lambda tx: tx.sessions.not_ended()):
+        try:
+            plan_for(session)
+        except DefinitionError:
+            commit(co, "sweep.unsupported", functools.partial(_lock_and_end, session))
+        except DataDamaged:  # reported when the session is used
+            continue
+
+
+def _lock_and_end(session: Session, uow: UnitOfWork) -> None:
+    current = uow.tx.sessions.lock_by_id(session.id)
+    if current is not None and not current.state.ended:
+        fail_session(uow, current, FailureReason.VERSION_UNSUPPORTED)
+
+
+def sweep(co: CoordinatorCore, waiting: Waiting | None = None) -> None:
+    """Do everything that is due, unless the database's clock is wrong.
+
+    ``waiting`` is what earlier sweeps found out about late rounds, and is updated.
+    """
+    with contextlib.suppress(Unwritable):
+        co.store.try_failed_write()
+    co.clock.check()
+    if co.clock.fault is ClockFault.DATABASE:
+        return
+    waiting, now = {} if waiting is None else waiting, co.clock.now()
+    late = co.store.read("sweep.look", lambda tx: tx.rounds.due(now))
+    for gone in waiting.keys() - set(late):
+        del waiting[gone]
+    for each in late:
+        if each in waiting and now < waiting[each]:
+            continue
+        with set_apart("sweeper", each.id):
+            _update_if_due(co, each, waiting)
+    _scrub(co)
+
+
+def _update_if_due(co: CoordinatorCore, due: DueRound, waiting: Waiting) -> None:
+    try:
+        again = co.store.read("sweep.judge", functools.partial(_look_again, co.clock.now(), due))
+        if again is None:
+            waiting.pop(due, None)
+            commit(co, "sweep.round", functools.partial(_lock_and_update, due))
+        else:
+            waiting[due] = again
+    except DataDamaged as damage:
+        commit(co, "sweep.damaged", functools.partial(_lock_and_fail, due, damage))
+
+
+def _look_again(now: datetime, due: DueRound, tx: Tx) -> datetime | None:
+    """Return when to look at the round again; None if it changes now."""
+    session, current = tx.sessions.get_by_id(due.session_id), tx.rounds.get_by_id(due.id)
+    if session is None or current is None or session.state is not SessionState.RUNNING:
+        return now
+    if changes_anything(current, decide_stored_round(tx, session, current, now)):
+        return None
+    return next_look(session, current, now)
+
+
+def _lock_and_fail(due: DueRound, damage: DataDamaged, uow: UnitOfWork) -> None:
+    session = uow.tx.sessions.lock_by_id(due.session_id)
+    if session is not None and session.state is SessionState.RUNNING:
+        fail_damaged(uow, session, due.number, damage)
+
+
+def _lock_and_update(due: DueRound, uow: UnitOfWork) -> None:
+    session = uow.tx.sessions.lock_by_id(due.session_id)
+    current = uow.tx.rounds.get_by_id(due.id)
+    if session is None or current is None:
+        return
+    if session.state is SessionState.RUNNING and current.state is RoundState.COLLECTING:
+        update_round(uow, session, current)
+
+
+def _scrub(co: CoordinatorCore) -> None:
+    days = co.limits.retention_days
+    if days is None or (days and not co.clock.settled):
+        return
+    before = co.clock.now() - timedelta(days=days)
+    for session in co.store.read("sweep.retention", lambda tx: tx.sessions.to_scrub(before)):
+        commit(co, "sweep.scrub", functools.partial(_scrub_session, session))
+
+
+def _scrub_session(session: Session, uow: UnitOfWork) -> None:
+    payloads = uow.tx.submissions.scrub(session.id, uow.now)
+    uow.audit(COORDINATOR, "session.scrubbed", session.name, payloads=payloads)
+
+
+def look_after_notifications(co: CoordinatorCore) -> None:
+    """Warn of tokens that end soon, each once, and remove old notifications."""
+    now = co.clock.now()
+    if co.clock.fault is ClockFault.DATABASE:
+        return
+    if co.outgoing.senders and NotificationKind.TOKEN_EXPIRING in co.outgoing.kinds:
+        by = now + max(notifications.TOKEN_WARNINGS)
+        for token, owner in co.store.read("sweep.tokens", lambda tx: tx.tokens.expiring(now, by)):
+            commit(co, "sweep.token", functools.partial(_warn, token, owner))
+    before = now - KEPT_FOR
+    # A write that has nothing to do would pass for a sign that a full disk can be written again.
+    if co.clock.settled and co.store.read(
+        "sweep.notifications", lambda tx: tx.notifications.to_remove(before)
+    ):
+        co.store.run_tx("sweep.notifications", lambda tx: tx.notifications.remove(before))
+
+
+def remove_sign_ins(co: CoordinatorCore) -> None:
+    """Remove sign-ins that ended long ago, if the time can be trusted."""
+    if co.clock.fault is ClockFault.DATABASE or not co.clock.settled:
+        return
+    before = co.clock.now() - sign_in.KEPT_FOR
+    if co.store.read("sweep.sign_ins", lambda tx: tx.sign_ins.to_remove(before)):
+        co.store.run_tx("sweep.sign_ins", lambda tx: tx.sign_ins.remove(before))
+
+
+def _warn(token: Token, owner: Principal, uow: UnitOfWork) -> None:
+    notifications.token_expiring(uow, owner, token)

@@ -1,0 +1,379 @@
+"""Quality and profile against the same figures computed from repeated points and true rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import davies_bouldin_score
+
+from fedclust import simulate
+from fedclust.methods import lloyd
+from fedclust.methods.common.finalize import raw_result
+from fedclust.rounds import evaluation
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution
+from support.points import config_of, of_rows, repeated, weighted
+from support.site_rows import pooled
+
+OPTIONS = lloyd.Config(n_clusters=4)
+
+
+def _measure(points: Points, centroids: Any, config: RunConfig) -> evaluation.Evaluation:
+    task = evaluation.task(raw_result(centroids, config))
+    labels = evaluation.label_points(task, points, config)
+    payload = evaluation.local_step(task, points, config, labels)
+    evaluation.check(task, payload, config)
+    return payload
+
+
+def _outcome(
+    sites: dict[str, Points], centroids: Any, config: RunConfig
+) -> evaluation.EvaluationOutcome:
+    answers = []
+    for site, points in sites.items():
+        own = replace(config, mask=config.masks.get(site, config.mask))
+        answers.append(Contribution(site, _measure(points, centroids, own), config.p))
+    return evaluation.aggregate(raw_result(centroids, config), answers, config)
+
+
+def _random(rng: np.random.Generator, m: int, d: int, offset: float = 0.0) -> Points:
+    return weighted(rng.normal(size=(m, d)) + offset, rng.integers(5, 12, m))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e5])
+def test_quality_is_that_of_the_repeated_points_of_all_sites(offset: float) -> None:
+    rng = np.random.default_rng(0)
+    centroids = rng.normal(size=(4, 3)) + offset
+    sites = {"a": _random(rng, 40, 3, offset), "b": _random(rng, 90, 3, offset)}
+    outcome = _outcome(sites, centroids, config_of(OPTIONS, d=3))
+    X = np.concatenate([repeated(points) for points in sites.values()])
+    gaps = np.sqrt(((X[:, None] - centroids) ** 2).sum(axis=2))
+    ordered, labels = np.sort(gaps, axis=1), gaps.argmin(axis=1)
+    spread = np.array([gaps[labels == k, k].mean() for k in range(4)])
+    apart = np.linalg.norm(centroids[:, None] - centroids, axis=2)
+    np.fill_diagonal(apart, np.inf)
+    quality = outcome.quality
+
+    assert quality is not None
+    assert quality.n_rows == len(X)
+    assert quality.inertia == pytest.approx((gaps.min(axis=1) ** 2).sum())
+    silhouette = ((ordered[:, 1] - ordered[:, 0]) / ordered[:, 1]).mean()
+    assert quality.simplified_silhouette == pytest.approx(silhouette)
+    worst = ((spread[:, None] + spread) / apart).max(axis=1)
+    assert quality.davies_bouldin == pytest.approx(worst.mean())
+    assert quality.share_within == 0.0
+    assert outcome.sizes == tuple(np.bincount(labels, minlength=4))
+    for site, points in sites.items():
+        gaps = ((points.X[:, None] - centroids) ** 2).sum(axis=2)
+        counts = np.bincount(gaps.argmin(axis=1), weights=points.sizes, minlength=4)
+        assert outcome.site_sizes[site] == tuple(counts)
+
+
+def test_davies_bouldin_is_scikit_learns_when_centroids_are_means() -> None:
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([rng.normal(c, 0.3, size=(30, 2)) for c in (0, 3, 9)])
+    points = weighted(rows, rng.integers(5, 9, 90))
+    X, labels = repeated(points), np.repeat(np.repeat(np.arange(3), 30), points.sizes)
+    centroids = np.array([X[labels == k].mean(axis=0) for k in range(3)])
+    outcome = _outcome({"a": points}, centroids, config_of(OPTIONS))
+
+    assert outcome.quality is not None
+    assert outcome.quality.davies_bouldin == pytest.approx(davies_bouldin_score(X, labels))
+
+
+def test_one_cluster_has_no_silhouette_and_no_davies_bouldin() -> None:
+    points = _random(np.random.default_rng(2), 20, 2)
+    outcome = _outcome({"a": points}, np.zeros((1, 2)), config_of(OPTIONS))
+
+    assert outcome.quality is not None
+    assert outcome.quality.simplified_silhouette is None
+    assert outcome.quality.davies_bouldin is None
+    assert outcome.quality.inertia == pytest.approx((repeated(points) ** 2).sum())
+
+
+def test_a_point_on_its_centroid_counts_one_and_repeated_centroids_are_one() -> None:
+    points = weighted([[0.0], [0.0], [1.0], [1.0]], [5, 6, 7, 8])
+    payload = _measure(points, np.array([[0.0], [1.0], [0.0]]), config_of(OPTIONS, d=1))
+
+    assert payload.counts.tolist() == [11, 15]
+    assert payload.points.tolist() == [2, 2]
+    assert payload.silhouettes.tolist() == [11.0, 15.0]
+    assert payload.distances.tolist() == payload.costs.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"counts": np.array([199, 1])}, "smallest-count"),
+        ({"counts": np.array([0, 0])}, "empty"),
+        ({"points": np.array([201, 0])}, "points"),
+        ({"points": np.array([0, 0])}, "points"),
+        ({"silhouettes": np.array([201.0, 0.0])}, "silhouettes"),
+        ({"distances": np.array([-1.0, 0.0])}, "distances"),
+        ({"distances": np.array([1e6, 0.0])}, "distances"),
+        ({"costs": np.array([1.0, 1.0])}, "empty-cell"),
+        ({"costs": np.zeros(3)}, "shape"),
+        ({"means": np.zeros((2, 3))}, "shape"),
+        ({"means": np.ones((2, 2))}, "empty-cell"),
+        ({"m2": np.array([[-1.0, 1.0], [0.0, 0.0]])}, "m2"),
+        ({"within": np.array([-1.0, 1.0])}, "within"),
+        ({"within": np.ones(3)}, "shape"),
+        ({"constant": np.array([True, False])}, "typical"),
+        ({"typical": np.zeros(3, dtype=np.bool_)}, "shape"),
+    ],
+)
+def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None:
+    config = config_of(OPTIONS)
+    points = weighted(np.random.default_rng(3).normal(size=(40, 2)), 5)
+    centroids = np.array([[0.0, 0.0], [50.0, 50.0]])
+    payload = _measure(points, centroids, config)
+    task = evaluation.EvaluationTask(centroids=centroids)
+
+    with pytest.raises(RuleViolation) as caught:
+        evaluation.check(task, payload.model_copy(update=change), config)
+    assert caught.value.rule == rule
+
+
+EQUAL = np.array([True, True])
+
+
+@pytest.mark.parametrize(
+    ("mask", "protection"), [([True, False], "groups"), ([True, True], "none")]
+)
+def test_columns_that_a_site_lacks_and_exact_rows_are_not_equal(
+    mask: list[bool], protection: str
+) -> None:
+    config = replace(config_of(OPTIONS, protection=protection), mask=np.array(mask))
+    points, centroids = weighted(np.ones((8, 2)) * mask), np.zeros((1, 2))
+    payload = _measure(points, centroids, config)
+    here = [protection == "groups", False]
+    assert payload.constant.tolist() == payload.typical.tolist() == here
+    task = evaluation.EvaluationTask(centroids=centroids)
+    for change in ({"typical": EQUAL}, {"constant": EQUAL, "typical": EQUAL}):
+        with pytest.raises(RuleViolation, match="that the site has"):
+            evaluation.check(task, payload.model_copy(update=change), config)
+
+
+@pytest.mark.parametrize(("sizes", "half"), [([10, 5, 5], True), ([9, 5, 6], False)])
+def test_equal_records_count_by_persons_where_they_have_a_value(
+    sizes: list[int], *, half: bool
+) -> None:
+    X = np.array([[1.0, 4.0, 0.1], [1.0, 4.0, 0.2], [1.0, 5.0, 0.3]])
+    observed = np.array([[True, True, True], [True, True, True], [True, False, True]])
+    points = replace(weighted(X, sizes), observed=observed)
+    payload = _measure(points, np.zeros((1, 3)), config_of(OPTIONS, d=3, missing="impute"))
+
+    assert payload.constant.tolist() == [True, True, False]
+    assert payload.typical.tolist() == [True, True, half]
+
+
+def test_more_centroids_than_the_definition_names_are_refused() -> None:
+    task = evaluation.EvaluationTask(centroids=np.zeros((5, 2)))
+    with pytest.raises(RuleViolation, match="4 clusters"):
+        evaluation.check_task(task, config_of(OPTIONS))
+    # Sites without a feature in common keep groups of their own.
+    evaluation.check_task(task, config_of(OPTIONS, missing="mask"))
+    many = evaluation.EvaluationTask(centroids=np.zeros((9, 2)))
+    with pytest.raises(RuleViolation, match="8 clusters"):
+        evaluation.check_task(many, config_of(OPTIONS, missing="mask"))
+
+
+# --- profiles -------------------------------------------------------------------------------------
+
+
+def test_deviations_are_completed_by_the_variance_within_groups() -> None:
+    rng = np.random.default_rng(4)
+    config = config_of(OPTIONS, d=2)
+    within = {"a": np.array([0.3, 0.05]), "b": np.array([0.5, 0.1])}
+    sites = {site: replace(_random(rng, 60, 2), within=share) for site, share in within.items()}
+    centroids = np.array([[-1.0, 0.0], [1.0, 0.0]])
+    outcome = _outcome(sites, centroids, config)
+    profile, quality = outcome.profile, outcome.quality
+    assert profile is not None
+    assert quality is not None
+
+    weights, means, squares = np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2))
+    lost = 0.0
+    for points in sites.values():
+        X = repeated(points)
+        inside = points.within / (1 - points.within) * X.var(axis=0)
+        lost += len(X) * inside.sum()
+        labels = ((X[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
+        for k in range(2):
+            weights[k] += (labels == k).sum()
+            means[k] += X[labels == k].sum(axis=0)
+            squares[k] += (X[labels == k] ** 2).sum(axis=0) + (labels == k).sum() * inside
+    means /= weights[:, None]
+    np.testing.assert_allclose(profile.means, means)
+    np.testing.assert_allclose(
+        profile.deviations, np.sqrt(squares / weights[:, None] - means**2), rtol=1e-9
+    )
+    overall = (weights @ means) / weights.sum()
+    np.testing.assert_allclose(profile.overall_means, overall)
+    np.testing.assert_allclose(
+        profile.overall_deviations, np.sqrt(squares.sum(axis=0) / weights.sum() - overall**2)
+    )
+    assert quality.share_within == pytest.approx(lost / (lost + quality.inertia))
+
+
+def _mixed(n: int) -> dict[str, pd.DataFrame]:
+    """Return three sites' rows, away from the origin and with a yes/no column."""
+    rng = np.random.default_rng(4)
+    of = rng.integers(0, 3, n)
+    frame = pd.DataFrame(
+        {
+            "age": 1e3 + 20.0 * of + rng.normal(0, 3, n),
+            "smoker": (rng.random(n) < np.array([0.1, 0.5, 0.9])[of]).astype(float),
+            "score": rng.integers(0, 9, n).astype(float) - 4.0 * of,
+        }
+    )
+    names = np.array(["a", "b", "c"])[np.arange(n) % 3]
+    return {name: frame[names == name] for name in "abc"}
+
+
+FEATURES = ["age", {"name": "smoker", "kind": "binary"}, "score"]
+
+
+def test_unprotected_the_profile_is_what_pandas_finds() -> None:
+    sites, policy = _mixed(400), {"protection": "none", "min_sites": 1}
+    result = simulate(
+        "lloyd", sites, config={"n_clusters": 3}, features=FEATURES, policy=policy, seed=2
+    )
+    rows = pd.concat(list(sites.values()))
+    groups, profile = rows.groupby(result.predict(rows)), result.result.profile
+
+    assert profile is not None
+    np.testing.assert_allclose(profile.means, groups.mean(), rtol=1e-12)
+    np.testing.assert_allclose(profile.deviations, groups.std(ddof=0), rtol=1e-6)
+    np.testing.assert_allclose(profile.overall_means, rows.mean(), rtol=1e-12)
+    np.testing.assert_allclose(profile.overall_deviations, rows.std(ddof=0), rtol=1e-6)
+    assert result.sizes_ == tuple(groups.size())
+
+
+def test_protected_the_profile_is_near_what_pandas_finds() -> None:
+    sites = _mixed(900)
+    result = simulate("lloyd", sites, config={"n_clusters": 3}, features=FEATURES, seed=2)
+    rows = pd.concat(list(sites.values()))
+    groups, profile = rows.groupby(result.predict(rows)), result.result.profile
+
+    assert profile is not None
+    unit = rows.std(ddof=0).to_numpy()
+    assert (np.abs(profile.means - groups.mean().to_numpy()) < 0.2 * unit).all()
+    assert (np.abs(profile.deviations - groups.std(ddof=0).to_numpy()) < 0.2 * unit).all()
+    assert (np.abs(profile.overall_deviations - rows.std(ddof=0)) < 0.1 * unit).all()
+
+
+def test_inertia_and_the_share_beside_it_give_the_inertia_of_persons() -> None:
+    rng = np.random.default_rng(7)
+    sites = {site: rng.normal(size=(200, 4)) for site in "abc"}
+    result = simulate("lloyd", sites, config={"n_clusters": 4}, seed=1)
+    quality, space = result.result.quality, result.result
+    scaled = (pooled(sites) - space.center) / space.scale
+    gaps = ((scaled[:, None] - space.centroids) ** 2).sum(axis=2).min(axis=1)
+
+    assert quality is not None
+    assert quality.inertia < 0.95 * gaps.sum()
+    assert quality.inertia / (1.0 - quality.share_within) == pytest.approx(gaps.sum(), rel=0.1)
+
+
+def test_columns_count_at_the_sites_that_have_them() -> None:
+    config = replace(
+        config_of(OPTIONS, features=(Feature(name="u"), Feature(name="v"))),
+        masks={"a": np.array([True, False]), "b": np.array([True, True])},
+    )
+    rng = np.random.default_rng(5)
+    rows: dict[str, NDArray[np.float64]] = {s: rng.normal(3.0, 1.0, size=(80, 2)) for s in "ab"}
+    rows["a"][:, 1] = 0.0
+    sites = {site: weighted(X) for site, X in rows.items()}
+    profile = _outcome(sites, np.array([[0.0, 0.0]]), config).profile
+
+    assert profile is not None
+    assert profile.means[0, 1] == pytest.approx(rows["b"][:, 1].mean())
+    assert profile.deviations[0, 1] == pytest.approx(rows["b"][:, 1].std())
+    assert profile.means[0, 0] == pytest.approx(np.concatenate([rows["a"], rows["b"]])[:, 0].mean())
+
+
+@pytest.mark.parametrize(("n_equal", "warns"), [(0, False), (2, False), (3, True), (4, True)])
+def test_the_result_says_at_how_many_sites_all_records_are_equal(
+    n_equal: int, *, warns: bool
+) -> None:
+    X = np.random.default_rng(8).normal(size=(20, 2))
+    equal = X * [1.0, 0.0]
+    sites = {f"s{i}": weighted(equal if i < n_equal else X) for i in range(4)}
+    outcome = _outcome(sites, np.zeros((1, 2)), config_of(OPTIONS))
+
+    assert outcome.profile is not None
+    assert outcome.profile.all_equal == ({"x1": (n_equal, 4)} if n_equal else {})
+    assert outcome.profile.typical == (("x1",) if n_equal else ())
+    said = f"All records are equal in 'x1' at {n_equal} of 4 sites: a rare trait vanishes there"
+    assert any(said in text for text in outcome.warnings) == warns
+
+
+def test_sites_that_lack_a_column_are_not_among_those_that_have_it() -> None:
+    masks = {"a": np.array([True, False]), "b": np.array([True, True])}
+    config = replace(config_of(OPTIONS, missing="mask"), masks=masks)
+    X = np.random.default_rng(8).normal(size=(20, 2)) * [1.0, 0.0]
+    profile = _outcome({site: weighted(X) for site in masks}, np.zeros((1, 2)), config).profile
+
+    assert profile is not None
+    assert profile.all_equal == {"x1": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("persons", "p", "warns"),
+    [([19, 0], 5, True), ([20, 0], 5, False), ([20, 0], 6, True), ([10, 6], 5, False)],
+)
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_a_small_cluster_at_one_site_alone_is_warned_of(
+    persons: list[int], p: int, protection: str, *, warns: bool
+) -> None:
+    sites = {}
+    for site, far in zip("ab", persons, strict=True):
+        sites[site] = weighted([[0.0], [9.0]] if far else [[0.0]], [99, far] if far else [99])
+    config = config_of(OPTIONS, d=1, p=p, protection=protection)
+    config = replace(config, p=p if protection == "groups" else 1)
+    centroids = np.array([[0.0], [9.0]])
+
+    said = f"all at one site: cluster 1 ({persons[0]} persons)"
+    assert any(said in text for text in _outcome(sites, centroids, config).warnings) == warns
+    alone = _outcome({"a": sites["a"]}, centroids, config)
+    assert not any("all at one site" in text for text in alone.warnings)
+
+
+@pytest.mark.parametrize(("width", "warns"), [(0.0, True), (0.02, True), (0.3, False)])
+@pytest.mark.parametrize("kind", ["numeric", "binary"])
+def test_a_small_cluster_at_one_point_is_warned_of(width: float, kind: Any, *, warns: bool) -> None:
+    X = np.random.default_rng(3).normal(size=(3, 41, 2))
+    X[:, 0] = 9.0 + width * X[:, 0]
+    X = (X > 8.0) * 1.0 if kind == "binary" else X
+    sites = {site: weighted(own) for site, own in zip("abc", X, strict=True)}
+    config = config_of(
+        OPTIONS, features=(Feature(name="x0", kind=kind), Feature(name="x1", kind=kind))
+    )
+    # Not at the point, as a class of `mixture`.
+    centroids = np.array([[0.0, 0.0], X[0, 0] + 0.5])
+
+    said = "all at one point: cluster 1 (15 persons)."
+    for each in (sites, {"a": weighted(np.concatenate(X))}):
+        warned = any(said in text for text in _outcome(each, centroids, config).warnings)
+        assert warned == (warns and kind == "numeric")
+
+
+def test_a_table_tells_nothing_finer_than_its_groups() -> None:
+    """Two sites with one table answer alike, whatever stands behind it."""
+    X = np.random.default_rng(6).normal(size=(120, 2))
+    points = of_rows(X)
+    other = weighted(points.X, points.sizes)
+    config, centroids = config_of(OPTIONS), X[:4]
+    one, two = (_measure(each, centroids, config) for each in (points, other))
+
+    for name in ("counts", "points", "costs", "distances", "silhouettes", "means", "m2"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))

@@ -1,0 +1,154 @@
+"""The warning on resolution comes where clusters are finer than groups, and not without groups."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust.protection.columns import SourceColumn
+from fedclust.protection.table import form_table, within_shares
+from fedclust.rounds.resolution import resolution_warning
+
+FloatArray = NDArray[np.float64]
+
+
+class Sent(TypedDict):
+    """What sites send of their tables."""
+
+    counts: NDArray[np.int64]
+    points: NDArray[np.int64]
+    costs: FloatArray
+    within: FloatArray
+    centroids: FloatArray
+
+
+def _sent(sites: list[FloatArray], centroids: FloatArray, p: int | None = 5) -> Sent:
+    """Return what sites send of their tables; of their exact rows where there is no p."""
+    shape = (len(sites), len(centroids))
+    counts, points = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    costs, within = np.zeros(shape), np.zeros((len(sites), centroids.shape[1]))
+    for site, rows in enumerate(sites):
+        X, sizes = rows, np.ones(len(rows), dtype=np.int64)
+        if p is not None:
+            sources = [SourceColumn(f"x{column}", values) for column, values in enumerate(rows.T)]
+            table = form_table(sources, p)
+            X, sizes = np.column_stack([table.values(each.name) for each in sources]), table.sizes
+            shares = within_shares(X, sizes, table.neighbours)
+            between = np.average((X - np.average(X, axis=0, weights=sizes)) ** 2, 0, sizes)
+            within[site] = shares * between / (1.0 - shares)
+        squares = ((X[:, None] - centroids) ** 2).sum(axis=2)
+        nearest = squares.argmin(axis=1)
+        np.add.at(counts[site], nearest, sizes)
+        np.add.at(points[site], nearest, 1)
+        np.add.at(costs[site], nearest, sizes * squares.min(axis=1))
+    return Sent(counts=counts, points=points, costs=costs, within=within, centroids=centroids)
+
+
+def _clusters(n_sites: int, a_site: int, k: int = 12) -> tuple[list[FloatArray], FloatArray]:
+    """Return sites with ``a_site`` rows of each of ``k`` clusters, and the clusters' centres."""
+    rng = np.random.default_rng(0)
+    centres = 5.0 * np.array([(place % 4, place // 4) for place in range(k)], dtype=np.float64)
+    own = np.repeat(centres, a_site, axis=0)
+    return [own + rng.normal(size=own.shape) for _ in range(n_sites)], centres
+
+
+def test_clusters_of_fewer_persons_than_a_group_are_warned_of() -> None:
+    warning = resolution_warning(**_sent(*_clusters(50, 3)))
+
+    assert warning is not None
+    assert "12 clusters" in warning
+    assert "smaller min_group_size" in warning
+
+
+@pytest.mark.parametrize(
+    ("n_sites", "a_site"), [(5, 30), (1, 150), pytest.param(50, 60, marks=pytest.mark.long)]
+)
+def test_clusters_of_several_groups_are_not(n_sites: int, a_site: int) -> None:
+    assert resolution_warning(**_sent(*_clusters(n_sites, a_site))) is None
+
+
+def test_exact_rows_and_one_cluster_are_not_warned_of() -> None:
+    sites, centres = _clusters(50, 3)
+
+    assert resolution_warning(**_sent(sites, centres, p=None)) is None
+    assert resolution_warning(**_sent(sites, centres[:1])) is None
+
+
+@pytest.mark.parametrize(("cost", "warns"), [(10.0, False), (2_000.0, True)])
+def test_lone_groups_far_from_their_centroid_cause_a_warning(cost: float, warns: bool) -> None:
+    sent = Sent(
+        counts=np.full((4, 2), [300, 6]),
+        points=np.full((4, 2), [50, 1]),
+        costs=np.full((4, 2), [900.0, cost]),
+        within=np.full((4, 2), 0.1),
+        centroids=np.array([[0.0, 0.0], [50.0, 50.0]]),
+    )
+
+    assert (resolution_warning(**sent) is not None) == warns
+
+
+def test_unit_order_and_empty_clusters_do_not_matter() -> None:
+    sites, centres = _clusters(10, 6)
+    sent = _sent(sites, centres)
+    warning = resolution_warning(**sent)
+    order = np.random.default_rng(0).permutation(len(centres))
+
+    scaled = _scaled(sent, 1e-3)
+    shuffled = Sent(
+        counts=sent["counts"][::-1][:, order],
+        points=sent["points"][::-1][:, order],
+        costs=sent["costs"][::-1][:, order],
+        within=sent["within"][::-1],
+        centroids=centres[order],
+    )
+    empty = np.zeros((10, 1), dtype=np.int64)
+    with_empty = Sent(
+        counts=np.hstack([sent["counts"], empty]),
+        points=np.hstack([sent["points"], empty]),
+        costs=np.hstack([sent["costs"], empty]),
+        within=sent["within"],
+        centroids=np.vstack([centres, centres[0] + 0.1]),
+    )
+
+    assert resolution_warning(**scaled) == warning
+    assert resolution_warning(**shuffled) == warning
+    assert resolution_warning(**with_empty) == warning
+
+
+def _scaled(sent: Sent, unit: float) -> Sent:
+    return Sent(
+        counts=sent["counts"],
+        points=sent["points"],
+        costs=sent["costs"] * unit**2,
+        within=sent["within"] * unit**2,
+        centroids=sent["centroids"] * unit,
+    )
+
+
+def test_records_without_any_spread_are_not_warned_of() -> None:
+    sites = [np.repeat([[0.0, 0.0, 1.0], [5.0, 2.0, 4.0], [9.0, 7.0, 2.0]], 10, axis=0)]
+
+    assert resolution_warning(**_sent(sites, sites[0][::10])) is None
+
+
+def test_as_many_clusters_as_groups_are_warned_of() -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    released = form_table([SourceColumn(f"x{j}", column) for j, column in enumerate(rows.T)], 5)
+    sent = _sent([rows], np.column_stack(released.released))
+
+    assert not sent["costs"].any()
+    assert resolution_warning(**sent) is not None
+
+
+def test_large_costs_without_any_spread_do_not_overflow() -> None:
+    sites, centres = _clusters(2, 40)
+    sent = _sent(sites, centres)
+    sent["costs"] *= 1e12
+    sent["within"] *= 0.0
+    sent["centroids"] *= 1e6
+
+    with np.errstate(all="raise"):
+        assert resolution_warning(**sent) is None

@@ -1,0 +1,116 @@
+"""Stability: resampled models, pairs, and what their tables say."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fedclust.numeric.agreement import contingency_table
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.rounds import stability
+from fedclust.rounds.stability import (
+    count_ambiguous_pairs,
+    found_again,
+    resampled_models,
+    summarise,
+)
+from fedclust.schema.evidence import Stability
+
+CENTRES = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
+
+
+def cells(n_sites: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return cells of four clusters: means, counts and sites."""
+    rng = np.random.default_rng(seed)
+    sites = np.repeat(np.arange(n_sites), 12)
+    means = CENTRES[np.arange(len(sites)) % 4] + rng.normal(scale=0.7, size=(len(sites), 2))
+    return means, rng.integers(5, 40, len(sites)), sites
+
+
+def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -> Stability:
+    """Return the stability of the model of all cells, on the cells themselves."""
+    models = resampled_models(means, counts, sites, k, n_models=40, min_sites=2, seed=1)
+    labels = [nearest_centroid(means, model) for model in models]
+    final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
+    tables = [contingency_table(final, each, counts, (k, k)) for each in labels]
+    return summarise(np.array(tables), count_ambiguous_pairs(np.array(labels), counts))
+
+
+def test_clusters_that_are_there_are_found_again_and_others_are_not() -> None:
+    drawn = cells(5, 0)
+    right, split = measured(*drawn, 4), measured(*drawn, 6)
+    assert right.n_models == 40
+    assert (right.jaccard > 0.99).all()
+    assert (right.recovered == 1.0).all()
+    assert (right.dissolved == 0.0).all()
+    assert right.consensus == pytest.approx(np.eye(4), abs=0.01)
+    assert right.ambiguous_share == 0.0
+    assert np.sort(split.jaccard)[:2].max() < 0.85
+    assert split.ambiguous_share is not None
+    assert split.ambiguous_share > 0.01
+
+
+def test_every_k_is_measured_on_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    means, counts, sites = cells(4, 2)
+    drawn: dict[int, list[np.ndarray]] = {2: [], 3: []}
+
+    def centroids(means: np.ndarray, weights: np.ndarray, k: int, *_: object) -> np.ndarray:
+        drawn[k].append(weights)
+        return means[:k]
+
+    monkeypatch.setattr(stability, "_centroids", centroids)
+    for k in drawn:
+        resampled_models(means, counts, sites, k, n_models=30, min_sites=3, seed=5)
+    assert np.array_equal(drawn[2], drawn[3])
+    samples = np.array(drawn[2])
+    by_site = np.array([samples[:, sites == site].sum(axis=1) for site in range(4)])
+    there = (by_site > 0).sum(axis=0)
+    assert there.min() == 3
+    assert there.max() == 4
+    assert samples.mean() == pytest.approx(counts.mean(), rel=0.05)
+
+
+@pytest.mark.parametrize("min_sites", [2, 5, 8])
+def test_samples_vary_as_much_as_a_bootstrap_of_all_persons(min_sites: int) -> None:
+    sites = np.repeat(np.arange(8), 100)
+    values = np.random.default_rng(0).normal(size=(800, 100))
+    weights = stability._draw_weights(
+        np.ones(800, np.int64), sites, n_models=500, min_sites=min_sites, seed=3
+    )
+    assert ((weights > 0).reshape(500, 8, 100).any(axis=2).sum(axis=1) >= min_sites).all()
+    means = (weights @ values) / weights.sum(axis=1)[:, None]
+    assert means.var(axis=0).mean() * 800 == pytest.approx(1.0, abs=0.15)
+
+
+def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:
+    means, counts = np.array([[0.0], [1.0]]), np.array([9, 9])
+    models = resampled_models(means, counts, np.array([0, 1]), 4, n_models=3, min_sites=2, seed=0)
+    assert models[:, :, 0].tolist() == [[0.0, 1.0, 1.0, 1.0]] * 3
+
+
+def test_pairs_are_those_of_a_loop_over_persons(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    clear = rng.integers(3, size=15)
+    labels = np.where(rng.random((20, 15)) < 0.07, rng.integers(3, size=(20, 15)), clear)
+    sizes = rng.integers(1, 4, 15)
+    persons = np.repeat(np.arange(15), sizes)
+    expected = [0, 0, 0]
+    for i, j in combinations(persons, 2):
+        joined = int((labels[:, i] == labels[:, j]).sum())
+        expected[0 if joined <= 2 else 2 if joined >= 18 else 1] += 1
+    assert min(expected) > 0
+    assert count_ambiguous_pairs(labels, sizes).tolist() == expected
+    monkeypatch.setattr(stability, "_PAIR_BLOCK", 7)
+    assert count_ambiguous_pairs(labels, sizes).tolist() == expected
+    many = np.tile(labels, 4), np.tile(sizes, 4)
+    monkeypatch.setattr(stability, "_MAX_PAIRED", 15)
+    chosen = np.arange(15) * 60 // 15
+    found = count_ambiguous_pairs(*many)
+    assert found.tolist() == count_ambiguous_pairs(many[0][:, chosen], many[1][chosen]).tolist()
+
+
+def test_words_say_in_how_many_samples_a_cluster_is_found_again() -> None:
+    words = [found_again(share) for share in (1.0, 0.9, 0.89, 0.5, 0.1, 0.09, 0.0)]
+    assert words == ["nearly all", "nearly all", "most", "most", "some", "few", "few"]

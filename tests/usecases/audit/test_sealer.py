@@ -1,0 +1,134 @@
+"""The sealer's thread: soon, seldom, and after the death of another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fedclust_service.store import Store
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.core import Limits
+from fedclust_service.usecases.unit_of_work import commit
+from support.clock import ManualClock
+from support.timeouts import TIMEOUT_S, eventually
+from usecases.direct_api import DirectApi
+
+
+def write(co: Coordinator, subject: str = "heart") -> None:
+    commit(co, "test.write", lambda change: change.audit("coordinator", "did", subject))
+
+
+def waiting(co: Coordinator) -> int:
+    return co.store.read("test.waiting", lambda tx: tx.chain.waiting())
+
+
+def calls(co: Coordinator, name: str) -> int:
+    found = co.store.metrics().get(name)
+    return 0 if found is None else found.calls
+
+
+def test_a_flow_of_entries_costs_few_transactions(direct: DirectApi) -> None:
+    """The first is sealed soon; those that follow wait for one another."""
+    co = direct.co
+    co.limits = Limits(seal_pause_s=60, seal_look_s=60)
+    co.sealer.start()
+    eventually(lambda: co.sealer.head is not None)
+    write(co)
+    eventually(lambda: waiting(co) == 0)
+    for number in range(50):
+        write(co, f"session-{number % 5}")
+    assert calls(co, "seal") == 1
+    assert waiting(co) == 50
+    co.sealer.ask_to_stop()
+    co.sealer.join(TIMEOUT_S)
+    assert waiting(co) == 0
+    assert calls(co, "seal") == 2
+    # Whoever follows a session is told from what was sealed: nothing is read again for it.
+    assert calls(co, "seal.changed") == 0
+
+
+def test_more_than_a_batch_is_sealed_at_once(direct: DirectApi) -> None:
+    co = direct.co
+    for number in range(1_001):
+        co.store.run_tx(
+            "test.write",
+            lambda tx, n=number: tx.audit.append("a", f"did.{n}", "heart", {}, direct.clock.now()),
+        )
+    assert co.sealer.run_once()
+    assert waiting(co) == 0
+    assert co.sealer.head is not None
+    assert co.sealer.head.number == 1_001
+    assert calls(co, "seal") == 3
+
+
+def test_after_a_death_on_sqlite_sealing_goes_on_at_once(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    """The clock stands still: the dead process's lease never runs out."""
+    write(direct.co)
+    assert direct.co.sealer.run_once()
+    write(direct.co)
+    other = direct.another()
+    assert not other.sealer.run_once()
+    other.sealer.start()
+    eventually(lambda: waiting(other) == 0)
+    other.sealer.ask_to_stop()
+    other.sealer.join(TIMEOUT_S)
+    assert not other.sealer.alive
+
+
+def test_on_postgresql_another_worker_seals_within_two_seconds(
+    postgres_url: str, clock: ManualClock
+) -> None:
+    store = Store.open(postgres_url, clock)
+    dead = DirectApi(store, clock).co
+    write(dead)
+    assert dead.sealer.run_once()
+    living = DirectApi(store, clock).co
+    write(living)
+    living.sealer.start()
+    eventually(lambda: calls(living, "seal.look") > 1)
+    assert waiting(living) == 1
+    clock.advance(2)
+    eventually(lambda: waiting(living) == 0)
+    living.sealer.ask_to_stop()
+    living.sealer.join(TIMEOUT_S)
+    store.close()
+
+
+def test_what_another_worker_seals_is_told_here(direct_on_both: DirectApi) -> None:
+    here, there = direct_on_both.co, direct_on_both.another()
+    here.sealer.run_once()
+    for _ in range(2):  # the second time, both know the head from before
+        write(here)
+        assert there.sealer.run_once()
+        before = here.sealer.head
+        assert before is not None
+        heard = asyncio.run(after_a_look(here, before.number))
+        assert heard
+        assert here.sealer.head == there.sealer.head
+
+
+def test_streams_of_another_worker_are_woken_by_the_seal(
+    postgres_url: str, clock: ManualClock
+) -> None:
+    """Looks without being told are an hour apart."""
+    processes = [
+        DirectApi(Store.open(postgres_url, clock), clock, Limits(seal_look_s=3600, reread_s=3600))
+        for _ in range(2)
+    ]
+    here, there = (direct.co for direct in processes)
+    here.start()
+    eventually(lambda: here.sealer.head is not None and bool(here.listening))
+    write(there)
+    assert there.sealer.run_once()
+    assert asyncio.run(here.sealer.streams.wait("heart", 0, TIMEOUT_S))
+    here.stop()
+    for direct in processes:
+        direct.store.close()
+
+
+async def after_a_look(co: Coordinator, number: int) -> bool:
+    waiter = asyncio.ensure_future(co.sealer.streams.wait("heart", number, TIMEOUT_S))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(co.sealer.run_once)
+    return await waiter

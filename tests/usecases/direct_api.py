@@ -1,0 +1,283 @@
+"""A coordinator without HTTP, its people, and sessions of the method ``counting``.
+
+direct = DirectApi(store, clock)
+direct.session("heart", rounds=2)          # sites north, south, west by default; all join
+direct.answer("heart", "north")            # the honest answer to the open round
+direct.drive()                             # aggregate whatever waits
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust import rounds
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust.wire import codec
+from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo, TableHeads
+from fedclust.wire.submissions import BINARY, JSON, write_submission
+from fedclust_service.clock import StoreClock
+from fedclust_service.domain.access import Actor, Role
+from fedclust_service.domain.notification import Outgoing
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.session import Session
+from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.store import AlreadyExists, Store
+from fedclust_service.usecases import participation, sessions, submissions, tasks
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.core import Limits
+from fedclust_service.usecases.submissions import Body
+from support.purpose import PURPOSE
+from support.store_rows import latest_state
+from usecases import counting_method
+
+SITES = ("north", "south", "west")
+KEYS = SecretKeys([b"k" * 32])
+#: However slow the machine is, no round goes to a process: it would not know the method, and under
+#: a clock that stands still the lease of the lost process would never run out.
+LIMITS = Limits(heartbeat_s=0.01, pooled_after=1000, pooled_above_s=math.inf)
+_FAR = datetime(2040, 1, 1, tzinfo=UTC)
+
+
+def refusal(call: Callable[..., object], *args: Any, **given: Any) -> Refusal:
+    """Return what a call is refused with."""
+    with pytest.raises(Refusal) as caught:
+        call(*args, **given)
+    return caught.value
+
+
+def actor(role: Role, name: str) -> Actor:
+    """Return somebody who has shown a token."""
+    return Actor(role, name, "token", _FAR)
+
+
+OPERATOR = actor(Role.OPERATOR, "root")
+ANALYST = actor(Role.ANALYST, "ada")
+
+
+def site(name: str) -> Actor:
+    """Return a site."""
+    return actor(Role.SITE, name)
+
+
+class DirectApi:
+    """A coordinator and whoever speaks to it."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: StoreClock,
+        limits: Limits = LIMITS,
+        outgoing: Outgoing | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.co = Coordinator(store, KEYS, limits, outgoing=outgoing or Outgoing())
+
+    def another(self) -> Coordinator:
+        """Return the coordinator of another process on the same database."""
+        return Coordinator(self.store, KEYS, self.co.limits, outgoing=self.co.outgoing)
+
+    def register(self, *names: str) -> None:
+        """Register sites that are not registered yet."""
+
+        def work(tx: Any) -> None:
+            for name in names:
+                try:
+                    tx.principals.add(Role.SITE, name, "")
+                except AlreadyExists:
+                    continue
+
+        self.store.run_tx("test.register", work)
+
+    def request(
+        self,
+        name: str = "heart",
+        sites: tuple[str, ...] = SITES,
+        start: str = "when_all_joined",
+        policy: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> SessionCreate:
+        """Return a definition without a preparation; ``options`` are the method's."""
+        rules = {"scaling": "none", "missing": "drop", "min_sites": min(3, len(sites))}
+        return SessionCreate(
+            name=name,
+            purpose=PURPOSE,
+            algorithm=counting_method.NAME,
+            config={"width": len(sites), **options},
+            seed=7,
+            features=(Feature(name="age"), Feature(name="chol")),
+            sites=sites,
+            start=start,  # type: ignore[arg-type]  # the model refuses what it must
+            policy=Policy(**{**rules, **(policy or {})}),
+        )
+
+    def define(self, name: str = "heart", **given: Any) -> SessionInfo:
+        """Create a session that nobody has joined."""
+        request = self.request(name, **given)
+        self.register(*request.sites)
+        return sessions.create_session(self.co, ANALYST, request)[0]
+
+    def session(self, name: str = "heart", **given: Any) -> SessionInfo:
+        """Create a session that all its sites have joined."""
+        info = self.define(name, **given)
+        for each in info.definition.sites:
+            self.join(name, each)
+        return self.info(name)
+
+    def consent(self, name: str, **changes: Any) -> Participation:
+        """Return what a site sends to join; a table has one change, unless ``heads`` says more."""
+        row = self.row(name)
+        if changes.get("table_id") is not None:
+            changes.setdefault("heads", chain("a"))
+        fields: dict[str, Any] = {
+            "definition_sha256": row.definition_sha256,
+            "consents": Consents(),
+            "features": ("age", "chol"),
+            "size_band": "50-199",
+            "sdk_version": "1.0",
+            "methods": {counting_method.NAME: (row.method_version,)},
+            "engine": (rounds.VERSION,),
+        }
+        return Participation(**{**fields, **changes})
+
+    def join(self, name: str, who: str, **changes: Any) -> None:
+        """Have a site join."""
+        participation.join(self.co, site(who), name, self.consent(name, **changes))
+
+    def row(self, name: str) -> Session:
+        """Return a session as it is stored."""
+        found = self.store.read("test.session", lambda tx: tx.sessions.get(name))
+        assert found is not None
+        return found
+
+    def info(self, name: str) -> SessionInfo:
+        """Return a session as its analyst sees it."""
+        return sessions.get_session(self.co, ANALYST, name)
+
+    def view(self, name: str, who: str) -> tasks.TaskView:
+        """Return what a site is told."""
+
+        def work(tx: Any) -> tasks.TaskView:
+            return tasks.task_view(tx, site(who), tasks.site_view(tx, site(who), name))
+
+        return self.store.read("test.view", work)
+
+    def body(
+        self,
+        name: str,
+        who: str,
+        *,
+        number: int | None = None,
+        empty: bool = False,
+        media: str = BINARY,
+        weight: float = 1.0,
+        digest: str | None = None,
+    ) -> bytes:
+        """Return a site's honest answer to a round, the open one by default."""
+        info = self.info(name)
+        n = number or info.round or 1
+        if digest is None:
+            digest = self.digest(name, who, n)
+        payload = None
+        if not empty:
+            width = info.definition.config["width"]
+            votes = np.zeros(info.definition.config["rounds"] * width)
+            votes[(n - 1) * width + info.definition.sites.index(who)] = weight
+            payload = counting_method.Vote(votes=votes)
+        return write_submission("count", digest, payload, media)
+
+    def digest(self, name: str, who: str, number: int) -> str:
+        """Return the digest of a site's task; of no task where it has none."""
+
+        def work(tx: Any) -> str | None:
+            asked = tx.site_views.by_name(name, who, number).round
+            return asked.addressee.task_digest if asked and asked.addressee else None
+
+        return self.store.read("test.digest", work) or codec.sha256(b"none")
+
+    def put(
+        self, name: str, who: str, body: bytes, number: int | None = None, media: str = BINARY
+    ) -> submissions.Submitted:
+        """Send bytes as a site."""
+        n = number or self.info(name).round or 1
+        return submissions.submit(self.co, site(who), name, n, Body(body, media)).result()
+
+    def answer(self, name: str, who: str, **given: Any) -> submissions.Submitted:
+        """Send a site's honest answer to the open round."""
+        media = given.get("media", BINARY)
+        return self.put(name, who, self.body(name, who, **given), given.get("number"), media)
+
+    def answer_all(self, name: str) -> None:
+        """Have every site that is asked answer."""
+        for each in self.info(name).definition.sites:
+            if self.view(name, each).response.status == "work":
+                self.answer(name, each)
+
+    def drive(self, co: Coordinator | None = None) -> int:
+        """Aggregate whatever waits; return how many rounds that was."""
+        done = 0
+        while (co or self.co).driver.run_once():
+            done += 1
+        return done
+
+    def finish(self, name: str) -> SessionInfo:
+        """Answer and aggregate until the session has ended."""
+        info = self.info(name)
+        while info.state == "running":
+            self.answer_all(name)
+            self.drive()
+            before, info = info, self.info(name)
+            assert info != before, f"round {info.round} does not end"
+        return info
+
+    def audit(self, *, action: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return (actor, action, details but ``via``), oldest first."""
+        rows = self.store.read("test.audit", lambda tx: tx.audit.list(1000))
+        return [
+            (row.actor, row.action, {k: v for k, v in row.details.items() if k != "via"})
+            for row in reversed(rows)
+            if action in (None, row.action)
+        ]
+
+    def votes(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the sum that the engine's last stored state holds, as (rounds, sites)."""
+        row = self.row(name)
+        state = self.store.read("test.state", lambda tx: latest_state(tx, row.id))
+        assert state is not None
+        tree = codec.decode(state)
+        width = self.info(name).definition.config["width"]
+        return np.asarray(tree["method"]["votes"]).reshape(-1, width)
+
+
+def chain(letters: str, first: int = 1) -> TableHeads:
+    """Return heads of a table, one for each letter from ``a`` to ``f``."""
+    return TableHeads(first=first, heads=tuple(each * 16 for each in letters))
+
+
+def unlike(body: Participation, **changes: Any) -> Participation:
+    """Return a declaration with some fields changed."""
+    return Participation(**{**body.model_dump(), "consents": body.consents, **changes})
+
+
+__all__ = [
+    "ANALYST",
+    "JSON",
+    "LIMITS",
+    "OPERATOR",
+    "SITES",
+    "DirectApi",
+    "actor",
+    "chain",
+    "refusal",
+    "replace",
+    "site",
+    "unlike",
+]

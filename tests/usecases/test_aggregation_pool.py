@@ -1,0 +1,435 @@
+"""Long rounds in processes: the same bytes, others go on, and what becomes of a round that dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from fedclust import rounds
+from fedclust.definition import canonical, freeze, plan_of
+from fedclust.wire import codec
+from fedclust.wire.models import SessionCreate
+from fedclust.wire.submissions import payload_bytes
+from fedclust_service.store import StoreUnavailable
+from fedclust_service.usecases import aggregation_pool as module
+from fedclust_service.usecases import (
+    driver,
+    sessions,
+    unit_of_work,
+    waiting_rounds,
+)
+from fedclust_service.usecases.aggregation import (
+    AggregationOutcome,
+    Finished,
+    Job,
+    Opening,
+    Raised,
+    StoredAnswer,
+    aggregate_round,
+)
+from fedclust_service.usecases.aggregation_pool import (
+    AggregationPool,
+    PooledAggregation,
+    ProcessLost,
+)
+from support import driven
+from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
+from support.purpose import PURPOSE
+from support.store_rows import latest_state
+from support.timeouts import TIMEOUT_S, eventually
+from usecases import counting_method
+from usecases.direct_api import ANALYST, LIMITS, DirectApi
+from usecases.pool_processes import ALWAYS, HANG, healed, process_runs
+
+
+@pytest.fixture(autouse=True)
+def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger keeps what it was first configured with, which another test may have done."""
+    for each in (driver, unit_of_work):
+        monkeypatch.setattr(each, "log", structlog.get_logger())
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Return the processes that were started."""
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def start(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+        process = real(*arguments, **keywords)
+        # scikit-learn's first use asks `lscpu` how many cores there are.
+        if "lscpu" not in process.args:
+            started.append(process)
+        return process
+
+    monkeypatch.setattr(module.subprocess, "Popen", start)
+    yield started
+    for each in started:
+        each.kill()
+
+
+# --- the same bytes -------------------------------------------------------------------------------
+
+
+def both_ways() -> list[tuple[AggregationOutcome, AggregationOutcome]]:
+    """Return what each round of a session comes to, in this thread and in a process."""
+    sites = {f"s{i}": np.random.default_rng(i).normal(size=(60, 3)) + i for i in range(3)}
+    request = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": "fkm",
+        "config": {"n_clusters": 4},
+        "features": [{"name": name} for name in "abc"],
+        "sites": sorted(sites),
+        "policy": {"max_rounds": 2},
+        "seed": 7,
+    }
+    definition = freeze(SessionCreate.model_validate_json(json.dumps(request)), 7)
+    plan = plan_of(definition)
+    found, pool = [], AggregationPool(ManualClock().now)
+    for each in driven.drive(plan, sites).rounds:
+        job = Job(
+            session="heart",
+            definition=canonical(definition),
+            number=each.number,
+            phase=each.phase,
+            state=codec.encode_model(each.state),
+            roster=tuple(sorted(sites)),
+            masks={site: np.ones(3, dtype=np.bool_) for site in sites},
+            silent=(),
+        )
+        answers = [
+            StoredAnswer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
+        ]
+        here = aggregate_round(plan, job, list(answers))
+        found.append((here, PooledAggregation(pool).run(job, len(answers), answers)))
+    pool.end_idle(timedelta(0))
+    return found
+
+
+def test_a_process_computes_the_same_bytes(begun: list[Any]) -> None:
+    pairs = both_ways()
+    assert len(begun) == 1, "a process aggregates one round after the other"
+    assert begun[0].poll() is not None
+    assert len(pairs) >= 3
+    for here, there in pairs:
+        assert there == here
+    assert all(isinstance(here.what, Opening) for here, _ in pairs[:-1])
+    assert isinstance(pairs[-1][0].what, Finished)
+
+
+def test_the_database_holds_the_same_bytes(
+    direct_on_both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_runs(monkeypatch)
+    stored = {}
+    for name, limits in (("near", LIMITS), ("heart", ALWAYS)):
+        direct_on_both.co.limits = limits
+        direct_on_both.session(name, rounds=2)
+        direct_on_both.finish(name)
+        row = direct_on_both.row(name)
+        stored[name] = direct_on_both.store.read(
+            "t",
+            lambda tx, row=row: (
+                latest_state(tx, row.id),
+                tx.rounds.latest(row.id).metrics,
+                tx.results.get(row.id).result,
+            ),
+        )
+        assert len(begun) == (0 if name == "near" else 1), "short rounds need no process"
+    assert stored["near"] == stored["heart"]
+
+
+def test_a_system_without_processes_computes_here(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMMAND", ("there-is-no-such-program",))
+    direct.co.limits = ALWAYS
+    direct.session(rounds=2)
+    with structlog.testing.capture_logs() as logged:
+        assert direct.finish("heart").state == "completed"
+    warned = [each["event"] for each in logged if each["log_level"] == "warning"]
+    assert warned == ["aggregation_process_not_started"] * 2
+
+
+# --- failures inside ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason"),
+    [
+        ("raise MemoryError('row 4711')", "aggregation_error"),
+        ("raise MethodFailure('odd', 'choose other options')", "odd"),
+    ],
+)
+def test_what_raises_inside_fails_the_session_without_its_text(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, hook: str, reason: str
+) -> None:
+    process_runs(monkeypatch, hook)
+    direct.co.limits = ALWAYS
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    with structlog.testing.capture_logs() as logged:
+        assert direct.co.driver.run_once()
+    info = direct.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", reason)
+    assert "4711" not in f"{logged}{info}{direct.audit()}"
+    kinds = [each["error"] for each in logged if each["event"] == "aggregation_error"]
+    assert kinds == ([] if reason == "odd" else [hook.split("(")[0].removeprefix("raise ")])
+
+
+def test_what_fails_before_it_has_read_everything_still_says_so() -> None:
+    """Its process reads on, and is there for the next round."""
+    pool = AggregationPool(ManualClock().now)
+    answers = [StoredAnswer(f"s{i}", 5, bytes(2**20)) for i in range(8)]
+    for phase in ("no such phase", "no such phase either"):
+        assert isinstance(PooledAggregation(pool).run(a_job(phase=phase), 8, answers).what, Raised)
+    pool.end_idle(timedelta(0))
+
+
+def a_job(**changes: Any) -> Job:
+    """Return the job of a round of lloyd's without answers."""
+    request = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 2},
+        "features": [{"name": "a"}],
+        "sites": ["s0", "s1", "s2"],
+    }
+    definition = freeze(SessionCreate.model_validate_json(json.dumps(request)), 7)
+    state = rounds.start(plan_of(definition), ["s0", "s1", "s2"]).state
+    fields: dict[str, Any] = {
+        "session": "heart",
+        "definition": canonical(definition),
+        "number": 1,
+        "phase": state.phase,
+        "state": codec.encode_model(state),
+        "roster": ("s0", "s1", "s2"),
+        "masks": {},
+        "silent": (),
+    }
+    return Job(**{**fields, **changes})
+
+
+# --- several at a time ----------------------------------------------------------------------------
+
+
+def test_a_long_aggregation_holds_up_no_short_one(
+    direct_on_both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct = direct_on_both
+    process_runs(monkeypatch, HANG)
+    # However slow the machine: what a round was measured to take counts for the next.
+    long = 2 * TIMEOUT_S
+    expected = {"heart": long, "liver": long, "spine": long, "lung": 0.01}
+
+    def seconds(plan: Any, *_: Any) -> float:
+        return expected[names[plan.options.width]]
+
+    monkeypatch.setattr(rounds, "aggregation_seconds", seconds)
+    direct.co.limits = dataclasses.replace(LIMITS, pooled_above_s=TIMEOUT_S, driver_poll_s=0.01)
+    names = {}
+    for width, name in enumerate(expected, 3):
+        names[width] = name
+        direct.session(name, rounds=2, width=width)
+    direct.co.start()
+    for name in ("heart", "liver", "spine"):
+        direct.answer_all(name)
+    eventually(lambda: len(begun) == 2)
+    for _ in range(2):
+        direct.answer_all("lung")
+        eventually(lambda: not direct.store.read("t", lambda tx: tx.rounds.aggregating()[3:]))
+    assert direct.info("lung").state == "completed"
+    assert {direct.info(name).round for name in ("heart", "liver", "spine")} == {1}
+    assert len(begun) == 2, "the third long one waits"
+    direct.co.stop(TIMEOUT_S)
+    left = direct.store.read("t", lambda tx: tx.rounds.aggregating())
+    assert [each.lease for each in left] == [None] * 3
+
+
+def test_the_shortest_is_taken_first_and_none_waits_for_ever(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "aggregation_seconds", lambda plan, *_: float(plan.options.width))
+    waiting = waiting_rounds.WaitingRounds(direct.co)
+    ids = {}
+
+    def order() -> list[str]:
+        return [ids[each.session_id] for each in waiting.in_order(clock.now())]
+
+    def collected(name: str, width: int) -> None:
+        direct.session(name, rounds=2, width=width)
+        ids[direct.row(name).id] = name
+        direct.answer_all(name)
+
+    collected("long", 30)
+    collected("short", 10)
+    assert order() == ["short", "long"]
+    clock.advance(21)
+    collected("new", 10)
+    assert order() == ["short", "long", "new"]
+
+
+# --- deaths ---------------------------------------------------------------------------------------
+
+
+def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Bring a session to where its first round is to be aggregated, and that will hang."""
+    process_runs(monkeypatch, HANG)
+    direct.co.limits = dataclasses.replace(ALWAYS, **options)
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+
+
+def test_a_killed_process_is_a_lease_that_runs_out(
+    direct_on_both: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct = direct_on_both
+    aggregating(direct, monkeypatch)
+    driving = threading.Thread(target=direct.co.driver.run_once)
+    with structlog.testing.capture_logs() as logged:
+        driving.start()
+        eventually(lambda: begun)
+        begun[0].kill()
+        driving.join(TIMEOUT_S)
+    assert not driving.is_alive()
+    assert [each["event"] for each in logged] == [
+        "aggregation_process_lost",
+        "round.process_died",
+    ]
+    assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
+    assert not direct.co.driver.run_once(), "the lease stands"
+    clock.advance(30)
+    healed(direct)
+
+
+def test_stopping_ends_the_process_and_leaves_the_round(
+    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregating(direct, monkeypatch)
+    with structlog.testing.capture_logs() as logged:
+        direct.co.start()
+        eventually(lambda: begun)
+        direct.co.stop(timeout_s=TIMEOUT_S)
+    assert not direct.co.alive
+    assert begun[0].poll() is not None
+    assert [each["event"] for each in logged] == []
+    current = direct.store.read("test.rounds", lambda tx: tx.rounds.aggregating())
+    assert [each.lease for each in current] == [None]
+    assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    other = direct.another()
+    other.start()  # on SQLite it takes leases over at once
+    eventually(lambda: direct.info("heart").round == 2)
+    other.stop(TIMEOUT_S)
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+
+
+def test_too_long_an_aggregation_ends_with_its_process(
+    direct: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregating(direct, monkeypatch, aggregation_timeout_s=50)
+    direct.session("lung", rounds=1)
+    direct.co.driver.start()
+    eventually(lambda: begun)
+    clock.advance(51)
+    eventually(lambda: direct.info("heart").state == "failed")
+    assert direct.info("heart").stopped_because == "aggregation_timeout"
+    eventually(lambda: begun[0].poll() is not None)
+    direct.co.limits = LIMITS
+    direct.answer_all("lung")
+    eventually(lambda: direct.info("lung").state == "completed")
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(TIMEOUT_S)
+
+
+def test_a_cancelled_session_does_not_hold_the_others_up(
+    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregating(direct, monkeypatch)
+    driving = threading.Thread(target=direct.co.driver.run_once)
+    driving.start()
+    eventually(lambda: begun)
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    driving.join(TIMEOUT_S)
+    assert not driving.is_alive()
+    assert begun[0].poll() is not None
+    assert direct.info("heart").state == "cancelled"
+
+
+def test_a_database_that_fails_on_the_way_ends_the_process(
+    direct: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_runs(monkeypatch)
+    direct.co.limits = ALWAYS
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    real = direct.store.read
+
+    def read(name: str, work: Callable[[Any], Any]) -> Any:
+        if name == "driver.load_one" and begun:
+            raise StoreUnavailable
+        return real(name, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(direct.store, "read", read)
+        with pytest.raises(StoreUnavailable):
+            direct.co.driver.run_once()
+    assert begun[0].poll() is not None
+    clock.advance(30)
+    healed(direct)
+
+
+def test_an_aggregation_that_was_ended_does_not_begin(begun: list[Any]) -> None:
+    pooled = PooledAggregation(AggregationPool(ManualClock().now))
+    pooled.end()
+    with pytest.raises(ProcessLost):
+        pooled.run(a_job(), 0, [])
+    assert all(each.poll() is not None for each in begun)
+
+
+def test_it_does_not_outlive_a_coordinator_that_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A killed process closes nothing itself: the system closes its pipes, as is done here."""
+    there = tmp_path / "there"
+    process_runs(monkeypatch, f"open({str(there)!r}, 'w').close(); {HANG}")
+    definition = DirectApi.request(None, sites=("s0", "s1", "s2"))  # type: ignore[arg-type]
+    frozen = freeze(definition, 7)
+    state = rounds.start(plan_of(frozen), ["s0", "s1", "s2"]).state
+    job = a_job(definition=canonical(frozen), phase=state.phase, state=codec.encode_model(state))
+    vote = payload_bytes(counting_method.Vote(votes=np.ones(9)))
+    child = subprocess.Popen(
+        module.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with child:
+        assert child.stdin is not None
+        module._send_job(child.stdin, job, 3, [StoredAnswer(f"s{i}", 5, vote) for i in range(3)])
+        eventually(there.exists)
+        assert child.poll() is None
+        if sys.platform != "win32":
+            assert os.getpriority(os.PRIO_PROCESS, child.pid) > os.getpriority(os.PRIO_PROCESS, 0)
+        child.stdin.close()
+        assert child.wait(TIMEOUT_S) == 1
+
+
+def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDCLUST_SECRET_KEY", "k" * 32)
+    monkeypatch.setenv("FEDCLUST_DATABASE_URL", "postgresql+psycopg://u:p@h/n")
+    kept = module._environment_without_secrets()
+    assert not [name for name in kept if name.startswith("FEDCLUST_")]
+    assert kept["OPENBLAS_NUM_THREADS"] == "1"

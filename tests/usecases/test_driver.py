@@ -1,0 +1,563 @@
+"""The driver: one winner, whatever dies; and what fails a round."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from fedclust import definition
+from fedclust.methods.registry import METHODS
+from fedclust.schema.errors import MethodFailure
+from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.store import Store, StoreUnavailable
+from fedclust_service.usecases import (
+    definitions,
+    participation,
+    results,
+    rounds,
+    sessions,
+    sweeper,
+)
+from support.clock import ManualClock
+from support.databases import in_turn
+from support.timeouts import TIMEOUT_S, eventually
+from usecases import counting_method
+from usecases.direct_api import ANALYST, LIMITS, DirectApi, site
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def latest(direct: DirectApi) -> Round:
+    row = direct.row("heart")
+    found = direct.store.read("t", lambda tx: tx.rounds.latest(row.id))
+    assert found is not None
+    return found
+
+
+def die() -> None:
+    raise Crash
+
+
+def crash_in(monkeypatch: pytest.MonkeyPatch, store: Store, name: str, *, after: bool) -> None:
+    """Have the process die before or after the commit of a transaction, once."""
+    real, left = store.run_tx, [1]
+
+    def run_tx(given: str, fn: Callable[[Any], Any]) -> Any:
+        if given != name or not left:
+            return real(given, fn)
+        left.pop()
+        if after:
+            real(given, fn)
+        raise Crash
+
+    monkeypatch.setattr(store, "run_tx", run_tx)
+
+
+# --- the good way ---------------------------------------------------------------------------------
+
+
+def test_a_session_runs_to_its_end(direct: DirectApi) -> None:
+    direct.session(rounds=3)
+    assert direct.finish("heart").state == "completed"
+    assert direct.co.driver.run_once() is False
+    closed = [details["round"] for _, _, details in direct.audit(action="round.closed")]
+    assert closed == [1, 2, 3]
+
+
+def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
+    # Nothing is due by polling: the submission itself wakes the driver.
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=60, sweep_every_s=60)
+    assert not direct.co.alive
+    direct.co.start()
+    assert direct.co.alive
+    direct.session(rounds=2)
+    for number in (1, 2):
+        eventually(lambda n=number: direct.info("heart").round == n)
+        direct.answer_all("heart")
+    eventually(lambda: direct.info("heart").state == "completed")
+    direct.co.stop(timeout_s=TIMEOUT_S)
+    assert not direct.co.alive
+    assert direct.co.notifier.closed
+
+
+def test_the_sweeper_thread_closes_at_the_deadline(direct: DirectApi, clock: ManualClock) -> None:
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=60, sweep_every_s=0.01)
+    direct.session(sites=("a", "b", "c", "d"), policy={"quorum": 3}, rounds=2)
+    for name in ("a", "b", "c"):
+        direct.answer("heart", name)
+    direct.co.start()
+    clock.advance(3600)
+    eventually(lambda: direct.info("heart").round == 2)
+    direct.co.stop(timeout_s=TIMEOUT_S)
+
+
+# --- deaths ---------------------------------------------------------------------------------------
+
+
+#: Transaction, and whether the process dies after its commit.
+DEATHS = {
+    "take-before": ("driver.take", False),
+    "take-after": ("driver.take", True),
+    "aggregate": ("aggregate", False),
+    "finish-after": ("driver.finish", True),
+    "finish-before": ("driver.finish", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("death", "database_url"), in_turn([*DEATHS.values()], [*DEATHS]), indirect=["database_url"]
+)
+def test_a_death_anywhere_heals_by_expiry(
+    direct_on_both: DirectApi,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    death: tuple[str, bool],
+) -> None:
+    direct, (point, after) = direct_on_both, death
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    with monkeypatch.context() as patch:
+        if point == "aggregate":
+            patch.setattr(counting_method, "HOOK", [die])
+        else:
+            crash_in(patch, direct.store, point, after=after)
+        with pytest.raises(Crash):
+            direct.drive()
+    other = direct.another()
+    leased = (point, after) in {("driver.take", True), ("driver.finish", False)}
+    if leased or point == "aggregate":
+        assert not other.driver.run_once()
+        clock.advance(30)
+    if (point, after) != ("driver.finish", True):
+        assert other.driver.run_once()
+    assert not other.driver.run_once()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+    assert direct.info("heart").round == 2
+    assert direct.finish("heart").state == "completed"
+
+
+def test_a_starting_process_takes_over_at_once_on_sqlite(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    with monkeypatch.context() as patch:
+        patch.setattr(counting_method, "HOOK", [die])
+        with pytest.raises(Crash):
+            direct.drive()
+    assert latest(direct).lease is not None
+    other = direct.another()
+    other.start()
+    eventually(lambda: direct.info("heart").round == 2)
+    other.stop(timeout_s=TIMEOUT_S)
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+
+
+def test_on_postgres_a_starting_process_respects_leases(
+    postgres_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(postgres_url, clock)
+    direct = DirectApi(store, clock, dataclasses.replace(LIMITS, driver_poll_s=0.01))
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    with monkeypatch.context() as patch:
+        patch.setattr(counting_method, "HOOK", [die])
+        with pytest.raises(Crash):
+            direct.drive()
+    other = direct.another()
+    other.start()
+    eventually(lambda: store.metrics()["driver.look"].calls > 5)
+    assert direct.info("heart").round == 1
+    clock.advance(30)
+    eventually(lambda: direct.info("heart").round == 2)
+    other.stop(timeout_s=TIMEOUT_S)
+    store.close()
+
+
+# --- two at once ----------------------------------------------------------------------------------
+
+
+def at_once(act: Callable[[Any], Any], cases: Sequence[Any]) -> list[Any]:
+    """Return what an act comes to in each case, all begun at the same moment."""
+    barrier = threading.Barrier(len(cases))
+
+    def one(case: Any) -> Any:
+        barrier.wait(TIMEOUT_S)
+        return act(case)
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        return list(pool.map(one, cases))
+
+
+def test_two_drivers_race_and_one_wins(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    direct.session(rounds=3)
+    drivers = [direct.another().driver for _ in range(4)]
+    for number in (1, 2, 3):
+        direct.answer_all("heart")
+        won = at_once(lambda driver: driver.run_once(), drivers)
+        assert sorted(won) == [False, False, False, True]
+        assert direct.store.read("t", lambda tx: tx.rounds.aggregating()) == []
+        assert len(direct.audit(action="round.closed")) == number
+    assert direct.info("heart").state == "completed"
+
+
+def test_a_driver_that_lost_its_lease_writes_nothing(
+    direct_on_both: DirectApi, clock: ManualClock
+) -> None:
+    """It computes while its lease runs out and another takes over; both come to finish."""
+    direct = direct_on_both
+    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    other = direct.another()
+
+    def overtaken() -> None:
+        counting_method.HOOK.clear()
+        clock.advance(31)
+        assert other.driver.run_once()
+
+    counting_method.HOOK.append(overtaken)
+    assert direct.co.driver.run_once()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+    assert direct.info("heart").round == 2
+    assert len(direct.audit(action="round.closed")) == 1
+
+
+@pytest.mark.parametrize(
+    ("raises", "database_url"),
+    in_turn([MethodFailure("odd", "x"), None, ValueError("x")], ["failure", "nothing", "error"]),
+    indirect=["database_url"],
+)
+def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
+    direct_on_both: DirectApi, clock: ManualClock, raises: Exception | None
+) -> None:
+    """The other one is still computing, with the lease, when the first comes to its end."""
+    direct = direct_on_both
+    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    other = direct.another()
+
+    def overtaken() -> None:
+        counting_method.HOOK[:] = [die]
+        clock.advance(31)
+        with pytest.raises(Crash):
+            other.driver.run_once()
+        counting_method.HOOK.clear()
+        if raises is not None:
+            raise raises
+
+    counting_method.HOOK.append(overtaken)
+    assert direct.co.driver.run_once()
+    assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
+    assert latest(direct).state is RoundState.AGGREGATING
+    clock.advance(31)
+    assert other.driver.run_once()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+
+
+def test_a_paused_driver_that_nobody_overtook_still_finishes(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+
+    def pause() -> None:
+        clock.advance(300)
+        # Its own process knows that it lives, and does not begin the same work again.
+        assert not direct.co.driver.run_once()
+
+    counting_method.HOOK.append(pause)
+    assert direct.co.driver.run_once()
+    assert direct.info("heart").round == 2
+
+
+def test_submissions_race_and_the_round_closes_once(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    names = tuple(f"s{i}" for i in range(8))
+    direct.session(sites=names, policy={"min_sites": 3}, rounds=1)
+    bodies = {name: direct.body("heart", name) for name in names}
+    created = at_once(lambda name: direct.put("heart", name, bodies[name], 1).created, names * 2)
+    assert sorted(created) == [False] * 8 + [True] * 8
+    assert len(direct.audit(action="round.collected")) == 1
+    assert direct.drive() == 1
+    document = results.get_result(direct.co, ANALYST, "heart")
+    assert document.result["extra"]["votes"].tolist() == [1.0] * 8
+
+
+def test_joins_race_and_the_session_starts_once_with_all(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    names = tuple(f"s{i}" for i in range(6))
+    direct.define(sites=names, policy={"min_sites": 3})
+    at_once(lambda name: direct.join("heart", name), names)
+    assert len(direct.audit(action="session.started")) == 1
+    row = direct.row("heart")
+    asked = direct.store.read("t", lambda tx: tx.rounds.addressees(tx.rounds.get(row.id, 1).id))
+    assert [each.site for each in asked] == list(names)
+
+
+# --- the lease ------------------------------------------------------------------------------------
+
+
+def test_the_heartbeat_renews_while_it_computes(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+
+    def held_until() -> datetime:
+        lease = latest(direct).lease
+        assert lease is not None
+        return lease.expires_at
+
+    def slow() -> None:
+        for _ in range(3):
+            clock.advance(20)
+            now = clock.now()
+            eventually(lambda at=now: held_until() > at)
+        assert not direct.another().driver.run_once()
+
+    counting_method.HOOK.append(slow)
+    assert direct.co.driver.run_once()
+    assert latest(direct).number == 2
+    assert latest(direct).attempts == 0
+
+
+def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.co.limits = dataclasses.replace(
+        LIMITS, aggregation_timeout_s=50, heartbeat_s=0.01, driver_poll_s=0.01
+    )
+    stuck, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        counting_method.HOOK.clear()
+        stuck.set()
+        assert release.wait(TIMEOUT_S)
+
+    counting_method.HOOK.append(hang)
+    direct.session("heart", rounds=2)
+    direct.session("lung", rounds=1)
+    direct.co.driver.start()
+    direct.answer_all("heart")
+    assert stuck.wait(TIMEOUT_S)
+    clock.advance(51)
+    eventually(lambda: direct.info("heart").state == "failed")
+    assert direct.info("heart").stopped_because == "aggregation_timeout"
+    direct.answer_all("lung")
+    eventually(lambda: direct.info("lung").state == "completed")
+    release.set()
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(TIMEOUT_S)
+    # What the stuck one came to at last is not written.
+    assert direct.info("heart").state == "failed"
+    assert latest(direct).number == 1
+
+
+def test_who_leaves_or_joins_during_the_aggregation(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    direct.define(sites=("a", "b", "c", "d", "e"), start="manual", rounds=3)
+    for name in ("a", "b", "c", "d"):
+        direct.join("heart", name)
+    sessions.start_session(direct.co, ANALYST, "heart")
+    direct.answer_all("heart")
+
+    def change() -> None:
+        counting_method.HOOK.clear()
+        participation.leave(direct.co, site("a"), "heart")
+        direct.join("heart", "e")
+
+    counting_method.HOOK.append(change)
+
+    def asked(number: int) -> list[str]:
+        return [each.name for each in rounds.get_round(direct.co, ANALYST, "heart", number).sites]
+
+    for _ in range(2):
+        direct.answer_all("heart")
+        direct.drive()
+    assert asked(1) == ["a", "b", "c", "d"]
+    assert asked(2) == ["b", "c", "d"]
+    assert asked(3) == ["b", "c", "d", "e"]
+
+
+def test_a_cancelled_session_is_not_revived(direct: DirectApi) -> None:
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    counting_method.HOOK.append(
+        lambda: sessions.cancel_session(direct.co, ANALYST, "heart") and None
+    )
+    assert direct.co.driver.run_once()
+    assert direct.info("heart").state == "cancelled"
+    assert latest(direct).state is RoundState.FAILED
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def fail_with(error: Exception) -> None:
+    def raise_it() -> None:
+        raise error
+
+    counting_method.HOOK.append(raise_it)
+
+
+def test_a_method_says_why_it_cannot_go_on(direct: DirectApi) -> None:
+    direct.session()
+    direct.answer_all("heart")
+    fail_with(MethodFailure("nothing_to_release", "Lower min_group_size."))
+    direct.drive()
+    info = direct.info("heart")
+    assert (info.stopped_because, info.failure) == (
+        "nothing_to_release",
+        "Lower min_group_size.",
+    )
+    assert latest(direct).close_reason == "nothing_to_release"
+
+
+def test_an_error_fails_its_session_alone_and_tells_no_data(
+    direct: DirectApi, logged: pytest.LogCaptureFixture
+) -> None:
+    direct.session("heart")
+    direct.session("lung", rounds=1)
+    direct.answer_all("heart")
+    fail_with(ZeroDivisionError("age 83.25 of Jane Roe"))
+    direct.drive()
+    counting_method.HOOK.clear()
+    info = direct.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", "aggregation_error")
+    everything = logged.text + str(direct.audit()) + info.model_dump_json()
+    assert "ZeroDivisionError" in logged.text
+    assert "Jane Roe" not in everything
+    assert direct.finish("lung").state == "completed"
+
+
+def _raise_method_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(version=2))
+
+
+def _raise_engine_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definition, "VERSION", definition.VERSION + 1)
+
+
+UPGRADES = pytest.mark.parametrize("raise_version", [_raise_method_version, _raise_engine_version])
+
+
+@UPGRADES
+def test_a_version_that_is_gone_fails_with_what_to_do(
+    direct: DirectApi,
+    monkeypatch: pytest.MonkeyPatch,
+    raise_version: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    direct.session()
+    direct.answer_all("heart")
+    raise_version(monkeypatch)
+    definitions._plan.cache_clear()
+    direct.drive()
+    assert direct.info("heart").stopped_because == "version_unsupported"
+
+
+@UPGRADES
+def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
+    direct: DirectApi,
+    monkeypatch: pytest.MonkeyPatch,
+    raise_version: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    direct.session("running")
+    direct.define("recruiting")
+    direct.session("done", rounds=1)
+    direct.finish("done")
+    raise_version(monkeypatch)
+    definitions._plan.cache_clear()
+    direct.define("new")
+    sweeper.end_unsupported(direct.co)
+    sweeper.end_unsupported(direct.co)
+    states = {name: direct.info(name) for name in ("running", "recruiting", "done", "new")}
+    assert {name: info.state for name, info in states.items()} == {
+        "running": "failed",
+        "recruiting": "failed",
+        "done": "completed",
+        "new": "recruiting",
+    }
+    for name in ("running", "recruiting"):
+        assert states[name].stopped_because == "version_unsupported"
+        assert "Create the session again" in (states[name].failure or "")
+    assert len(direct.audit(action="session.failed")) == 2
+
+
+def test_a_database_that_is_away_fails_nothing(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    real = direct.store.run_tx
+
+    def away(name: str, fn: Callable[[Any], Any]) -> Any:
+        if name == "driver.finish":
+            raise StoreUnavailable("away")
+        return real(name, fn)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(direct.store, "run_tx", away)
+        with pytest.raises(StoreUnavailable):
+            direct.drive()
+    assert direct.info("heart").state == "running"
+    clock.advance(30)
+    assert direct.drive() == 1
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+
+
+def test_the_worker_outlives_errors_of_the_database(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    direct.session(rounds=2)
+    failures = iter([StoreUnavailable("away"), RuntimeError("defect")])
+    real = direct.store.read
+
+    def read(name: str, fn: Callable[[Any], Any]) -> Any:
+        if name == "driver.look":
+            for error in failures:
+                raise error
+        return real(name, fn)
+
+    monkeypatch.setattr(direct.store, "read", read)
+    direct.co.driver.start()
+    direct.answer_all("heart")
+    eventually(lambda: direct.info("heart").round == 2)
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(TIMEOUT_S)
+
+
+def test_stopping_does_not_wait_for_an_endless_aggregation(direct: DirectApi) -> None:
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    direct.session()
+    stuck, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        stuck.set()
+        release.wait(TIMEOUT_S)
+
+    counting_method.HOOK.append(hang)
+    direct.co.driver.start()
+    direct.answer_all("heart")
+    assert stuck.wait(TIMEOUT_S)
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(0.05)
+    assert latest(direct).state is RoundState.AGGREGATING
+    release.set()
+    eventually(lambda: not direct.co.driver.alive)
+
+
+def test_holders_differ() -> None:
+    from fedclust_service.usecases.core import new_holder
+
+    assert new_holder() != new_holder()

@@ -1,0 +1,123 @@
+"""What the log says where something goes wrong: where it was raised, never the text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from fedclust_service import logging
+from usecases import counting_method
+from usecases.direct_api import DirectApi
+
+
+def test_a_failed_aggregation_is_located_and_its_words_are_not_repeated(
+    direct: DirectApi, logged: pytest.LogCaptureFixture
+) -> None:
+    direct.session("heart", rounds=2)
+    direct.answer_all("heart")
+
+    def fail() -> None:
+        raise ValueError("the row 42.4242 of Mrs Smith")
+
+    counting_method.HOOK.append(fail)
+    direct.drive()
+    lines: list[Any] = [each.msg for each in logged.records if isinstance(each.msg, dict)]
+    (failed,) = [line for line in lines if line["event"] == "aggregation_error"]
+    assert (failed["session"], failed["round"], failed["method"]) == ("heart", 1, "counting")
+    (where,) = failed["raised"]
+    assert where.startswith("ValueError at ")
+    assert "test_logs.fail" in where
+    ended = [line for line in lines if line["event"] == "session.failed"]
+    assert [(line["session"], line["round"]) for line in ended] == [("heart", 1)]
+    assert "42.4242" not in logged.text
+
+
+#: Every way in which a line gets onto stderr.
+FAILING = """
+import logging, sys, threading, warnings
+import structlog
+from fedclust_service.logging import configure
+configure("info", sys.argv[1])
+log = structlog.get_logger("ours")
+try:
+    raise ValueError("42.4242")
+except ValueError as error:
+    log.error("ours", exc_info=error)
+    logging.getLogger("theirs").exception("theirs")
+warnings.warn("42.4242")
+threading.Thread(target=lambda: {}["42.4242"], name="worker").start()
+class Odd:
+    def __repr__(self): raise ValueError("42.4242")
+logging.getLogger("odd").error("%r", Odd())
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_whatever_fails_is_a_line_that_repeats_no_value(form: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING, form], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert "42.4242" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 5, done.stderr
+    for said in ("ValueError at ", "UserWarning", "KeyError at ", "log_line_lost"):
+        assert said in done.stderr
+    if form == "json":
+        events = [json.loads(line)["event"] for line in lines]
+        assert events == ["ours", "theirs", "warned", "thread_died", "log_line_lost"]
+
+
+def test_repetitions_are_counted_and_told_once_an_interval() -> None:
+    seconds = [0.0]
+    repeats = logging.Repeats(lambda: seconds[0])
+    failed = {"event": "accept_failed", "level": "error", "raised": ["OSError at a:1"]}
+    written = [repeats.admits({**failed, "timestamp": n, "request_id": n}) for n in range(500)]
+    assert written == [True] + [False] * 499
+    assert repeats.admits({**failed, "raised": ["OSError at b:2"]})
+    assert repeats.counted() == []
+    seconds[0] = 10.0
+    line = {"event": "repeated", "of": "accept_failed", "count": 499, "level": "error"}
+    assert repeats.counted() == [{**line, "raised": "['OSError at a:1']"}]
+    assert repeats.counted() == []
+    assert repeats.admits(failed)
+
+
+def test_a_loop_of_requests_leaves_fifty_lines_and_every_change_its_own() -> None:
+    repeats = logging.Repeats(lambda: 0.0)
+    line = {"event": "request", "level": "info", "route": "/v1/whoami", "status": 401}
+    # What the client chooses makes no other line of it.
+    assert sum(repeats.admits({**line, "session": f"s{n}", "ms": n}) for n in range(500)) == 50
+    assert repeats.admits({**line, "status": 200, "actor": "north"})
+    change = {"event": "round.closed", "level": "info", "subject": "heart"}
+    assert all(repeats.admits(change) for _ in range(500))
+
+
+FLOODING = """
+import logging
+import structlog
+from fedclust_service import logging as ours
+ours._INTERVAL_S = 3600.0
+ours.configure("info", "json")
+log = structlog.get_logger("ours")
+for number in range(1000):
+    log.warning("again", request_id=str(number))
+    logging.getLogger("theirs").error("again %s", number)
+    log.info("request", route="/v1/whoami", status=401, request_id=str(number))
+"""
+
+
+def test_a_flood_of_lines_reaches_the_log_as_a_few() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FLOODING], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines].count("again") == 1
+    assert [line["event"] for line in lines].count("again 0") == 1
+    assert [line["event"] for line in lines].count("request") == 50
+    assert len(lines) == 52

@@ -1,0 +1,668 @@
+"""Notifications: what causes each, once; how they are sent, and what happens if that fails."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fedclust.wire.models import PrincipalCreate, PrincipalPatch, SessionPatch, TokenCreate
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.notification import (
+    DELIVERY_LEASE,
+    GIVE_UP_AFTER,
+    KEPT_FOR,
+    LONGEST_PAUSE,
+    Body,
+    Channel,
+    DeliveryFailed,
+    DeliveryState,
+    NotificationKind,
+    Outgoing,
+    next_attempt,
+)
+from fedclust_service.store import Store, StoreFault
+from fedclust_service.usecases import principals, sessions
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.participation import exclude
+from fedclust_service.usecases.rounds import close_round
+from fedclust_service.usecases.sweeper import (
+    look_after_notifications,
+    remove_sign_ins,
+    sweep,
+)
+from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
+from support.purpose import PURPOSE
+from support.timeouts import TIMEOUT_S
+from usecases.direct_api import ANALYST, OPERATOR, SITES, DirectApi, refusal
+
+OPS = "ops@hospital.example"
+HOUR = 3600.0
+DAY = 86_400.0
+
+
+@dataclass
+class Box:
+    """A channel that keeps what it gets, or fails as it is told."""
+
+    got: list[tuple[Body, tuple[str, ...]]] = field(default_factory=list)
+    #: The id and the time of each attempt.
+    asked: list[tuple[str, datetime]] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    def send(self, body: Body, address: str | None, now: datetime) -> str:
+        self.asked.append((str(body["id"]), now))
+        if self.failures:
+            raise self.failures.pop(0)
+        self.got.append((body, () if address is None else (address,)))
+        return "kept"
+
+    @property
+    def kinds(self) -> list[tuple[Any, str]]:
+        """The kind and the recipient of each, sorted."""
+        return sorted((body["kind"], ", ".join(to)) for body, to in self.got)
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+@pytest.fixture
+def mails() -> Box:
+    return Box()
+
+
+@pytest.fixture
+def posts() -> Box:
+    return Box()
+
+
+@pytest.fixture
+def notifying(store: Store, clock: ManualClock, mails: Box, posts: Box) -> DirectApi:
+    """Return a coordinator on each database with two sites and an analyst who have addresses."""
+    outgoing = Outgoing(
+        {Channel.EMAIL: mails, Channel.WEBHOOK: posts},
+        operator_emails=(OPS,),
+        public_url="https://coordinator.example",
+    )
+    direct = DirectApi(store, clock, outgoing=outgoing)
+    give_addresses(direct)
+    return direct
+
+
+def give_addresses(direct: DirectApi) -> None:
+    for role, name in ((Role.SITE, "north"), (Role.SITE, "south"), (Role.ANALYST, "ada")):
+        body = PrincipalCreate(name=name, email=f"{name}@x.example")
+        principals.create_principal(direct.co, OPERATOR, role, body)
+
+
+def send_all(co: Coordinator) -> int:
+    """Send what is due by every channel; return how many attempts that took."""
+    attempts = 0
+    for sender in co.senders:
+        while sender.run_once():
+            attempts += 1
+    return attempts
+
+
+def counts(direct: DirectApi) -> dict[DeliveryState, int]:
+    return direct.store.read("test.counts", lambda tx: tx.notifications.counts())
+
+
+# --- what causes them -----------------------------------------------------------------------------
+
+
+def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
+    notifying: DirectApi, clock: ManualClock, mails: Box, posts: Box
+) -> None:
+    notifying.session()
+    send_all(notifying.co)
+    mails.got.clear()
+    posts.got.clear()
+    notifying.answer("heart", "south")
+    sweep(notifying.co)
+    clock.advance(HOUR + 1)
+    for _ in range(3):
+        sweep(notifying.co)
+    send_all(notifying.co)
+    assert mails.kinds == [
+        ("overdue", "ada@x.example"),
+        ("overdue", "north@x.example"),
+        ("overdue", OPS),
+    ]
+    ((post, to),) = posts.got
+    assert to == ()
+    assert {name: post[name] for name in ("kind", "session", "round", "sites", "state")} == {
+        "kind": "overdue",
+        "session": "heart",
+        "round": 1,
+        "sites": ["north", "west"],
+        "state": "running",
+    }
+    assert post["time"] == "2026-01-05T09:00:01.000Z"
+    assert post["link"] == "https://coordinator.example/ui/sessions/heart"
+    texts = {to: str(body["text"]) for body, (to,) in mails.got}
+    assert texts[OPS].startswith("Round 1 of the session heart is overdue: 2 sites are late\n")
+    assert "Late: north, west" in texts[OPS]
+    assert "fedclust session show heart" in texts[OPS]
+    assert texts["ada@x.example"] == texts[OPS]
+    assert texts["north@x.example"].startswith("The session heart waits for the site north\n")
+    assert "west" not in texts["north@x.example"]
+    assert texts[OPS].endswith(
+        "\nCoordinator: https://coordinator.example\n"
+        "In the browser: https://coordinator.example/ui/sessions/heart\n"
+    )
+
+
+def test_another_deadline_that_passes_is_another_cause(
+    notifying: DirectApi, clock: ManualClock, posts: Box
+) -> None:
+    notifying.session()
+    clock.advance(HOUR + 1)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    later = SessionPatch(deadline=clock.now() + timedelta(hours=1))
+    sessions.patch_session(notifying.co, ANALYST, "heart", later)
+    clock.advance(HOUR + 1)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    assert [body["kind"] for body, _ in posts.got].count("overdue") == 2
+
+
+def test_a_round_that_waits_for_lack_of_sites_names_no_late_one(
+    notifying: DirectApi, posts: Box
+) -> None:
+    notifying.session()
+    exclude(notifying.co, ANALYST, "heart", "west")
+    send_all(notifying.co)
+    body = next(body for body, _ in posts.got if body["kind"] == "overdue")
+    assert body["sites"] == []
+    assert "too few sites take part" in str(body["text"])
+
+
+def operators_text(mails: Box) -> str:
+    """Return the last mail to the operators."""
+    return [str(body["text"]) for body, to in mails.got if to == (OPS,)][-1]
+
+
+def test_a_site_that_the_session_needs_is_not_to_be_excluded(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    notifying.session()
+    notifying.answer("heart", "south")
+    notifying.answer("heart", "north")
+    clock.advance(HOUR)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    text = operators_text(mails)
+    assert "session exclude" not in text
+    assert "The session needs 3 sites, so do not exclude it." in text
+    assert "    fedclust session deadline heart 2026-01-06T09:00Z\n" in text
+    assert "If nothing changes, the session fails on 2026-01-12 09:00 UTC." in text
+    assert "    fedclust session cancel heart\n" in text
+    assert "    fedclust session create NEW --from heart --sites SITES\n" in text
+    clock.advance(60)
+    exclude(notifying.co, ANALYST, "heart", "west")
+    for _ in range(2):
+        sweep(notifying.co)
+    mails.got.clear()
+    send_all(notifying.co)
+    assert mails.kinds == [("overdue", "ada@x.example"), ("overdue", OPS)]
+    text = operators_text(mails)
+    assert "is overdue: too few sites take part\n" in text
+    assert "still take part: 2. The session needs 3." in text
+    assert "this session cannot go on: the session fails on 2026-01-12 09:00 UTC." in text
+    assert "session invite" not in text
+    refused = refusal(close_round, notifying.co, ANALYST, "heart", 1)
+    assert "session create NEW --from heart" in refused.detail
+
+
+def test_sites_that_the_session_can_spare_may_be_excluded(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    notifying.session(sites=("a", "b", "c", "d", "e"))
+    notifying.session("tight", sites=("a", "b", "c", "d", "e"), policy={"min_sites": 4})
+    for name, site in itertools.product(("heart", "tight"), "abc"):
+        notifying.answer(name, site)
+    clock.advance(HOUR)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    texts = {str(body["session"]): str(body["text"]) for body, to in mails.got if to == (OPS,)}
+    both = "    fedclust session exclude {0} d\n    fedclust session exclude {0} e\n"
+    assert "Or continue without them, which" in texts["heart"]
+    assert both.format("heart") in texts["heart"]
+    assert "Or continue without at most 1 of them, which" in texts["tight"]
+    for site in "de":
+        exclude(notifying.co, ANALYST, "heart", site)
+    assert notifying.drive() == 1, "the session goes on"
+
+
+def test_a_session_that_lacks_sites_may_still_close_its_round(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    notifying.session(sites=("a", "b", "c", "d"))
+    notifying.answer("heart", "a")
+    for site in "ab":
+        exclude(notifying.co, ANALYST, "heart", site)
+    send_all(notifying.co)
+    assert "with the submissions of: c, d." in operators_text(mails)
+    assert "fedclust session invite heart SITES" in operators_text(mails)
+
+
+def test_a_token_of_a_day_is_warned_of_at_half_its_life(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    day = TokenCreate(expires_in_days=1)
+    principals.issue_token(notifying.co, OPERATOR, Role.ANALYST, "ada", day)
+    seen = []
+    for _ in range(4):
+        look_after_notifications(notifying.co)
+        send_all(notifying.co)
+        seen.append(len(mails.got))
+        clock.advance(DAY / 4)
+    assert seen == [0, 0, 2, 2]
+
+
+def test_a_channel_that_keeps_failing_needs_attention(
+    notifying: DirectApi, clock: ManualClock, posts: Box
+) -> None:
+    def concerns() -> list[tuple[str, str, datetime, str | None]]:
+        now = clock.now()
+        found = notifying.store.read(
+            "test.concerns",
+            lambda tx: tx.overview.concerns(now=now, failed_since=now, expiring_by=now, limit=9),
+        )
+        return [(each.kind, each.subject, each.at, each.detail) for each in found]
+
+    begin = clock.now()
+    notifying.define()
+    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(2)]
+    send_all(notifying.co)
+    clock.advance(300)
+    send_all(notifying.co)
+    assert concerns() == []
+    clock.advance(300)
+    assert concerns() == [("notifications-waiting", "webhook", begin, "webhook_url: status 500")]
+    send_all(notifying.co)
+    assert concerns() == []
+
+
+def test_sites_are_invited_at_creation_and_later(
+    notifying: DirectApi, mails: Box, posts: Box
+) -> None:
+    notifying.register(*SITES)
+    notifying.define(sites=("north", "west", "east"))
+    notifying.define(sites=("north", "west", "east"))  # the same request again
+    sessions.patch_session(notifying.co, ANALYST, "heart", SessionPatch(invite=("south", "north")))
+    send_all(notifying.co)
+    assert mails.kinds == [("invited", "north@x.example"), ("invited", "south@x.example")]
+    invited = sorted(body["sites"] for body, _ in posts.got)
+    assert invited == [["east", "north", "west"], ["south"]]
+    text = str(mails.got[0][0]["text"])
+    assert "fedclust check heart --data FILE" in text
+
+
+def test_a_name_that_is_used_again_is_notified_of_again(notifying: DirectApi, mails: Box) -> None:
+    notifying.register(*SITES)
+    notifying.define(sites=("north", "west", "east"))
+    sessions.delete_session(notifying.co, ANALYST, "heart")
+    send_all(notifying.co)
+    assert mails.kinds == [], "nobody is invited to a session that is gone"
+    notifying.define(sites=("north", "west", "east"))
+    send_all(notifying.co)
+    assert mails.kinds == [("invited", "north@x.example")]
+
+
+def test_ends_are_notified_as_finished_or_failed(
+    notifying: DirectApi, clock: ManualClock, mails: Box, posts: Box
+) -> None:
+    notifying.session("done")
+    notifying.finish("done")
+    notifying.define("stopped")
+    sessions.cancel_session(notifying.co, ANALYST, "stopped")
+    notifying.session("late")
+    clock.advance(HOUR + 1)
+    sweep(notifying.co)
+    clock.advance(8 * DAY)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    ended = [body for body, _ in posts.got if body["kind"] in ("finished", "failed")]
+    assert {(body["session"], body["kind"], body["state"]) for body in ended} == {
+        ("done", "finished", "completed"),
+        ("stopped", "finished", "cancelled"),
+        ("late", "failed", "failed"),
+    }
+    assert len(ended) == 3
+    recipients = {to for body, (to,) in mails.got if body["kind"] == "finished"}
+    assert recipients == {OPS, "ada@x.example", "north@x.example", "south@x.example"}
+    (failed,) = [body for body in ended if body["kind"] == "failed"]
+    assert "fedclust session show late" in str(failed["text"])
+
+
+def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
+    notifying: DirectApi, clock: ManualClock, mails: Box
+) -> None:
+    month, week = TokenCreate(expires_in_days=30), TokenCreate(expires_in_days=7)
+    principals.issue_token(notifying.co, OPERATOR, Role.SITE, "north", month)
+    principals.issue_token(notifying.co, OPERATOR, Role.SITE, "south", week)
+    seen = []
+    for _ in range(30):
+        for _ in range(2):
+            look_after_notifications(notifying.co)
+        send_all(notifying.co)
+        seen.append([f"{body['account']} {to}" for body, (to,) in mails.got])
+        mails.got.clear()
+        clock.advance(DAY)
+    both = ["site:north north@x.example", f"site:north {OPS}"]
+    # South's token never was valid for more than 14 days.
+    south = [f"site:south {OPS}", "site:south south@x.example"]
+    assert [sorted(each) for each in seen] == [
+        south if day == 5 else both if day in (16, 28) else [] for day in range(30)
+    ]
+
+    principals.issue_token(notifying.co, OPERATOR, Role.SITE, "north", month)
+    principals.issue_token(notifying.co, OPERATOR, Role.SITE, "north", TokenCreate())
+    clock.advance(20 * DAY)
+    look_after_notifications(notifying.co)
+    send_all(notifying.co)
+    assert mails.got == []
+
+
+def test_kinds_that_are_switched_off_are_not_written(store: Store, clock: ManualClock) -> None:
+    box = Box()
+    only = Outgoing({Channel.WEBHOOK: box}, frozenset({NotificationKind.FINISHED}))
+    direct = DirectApi(store, clock, outgoing=only)
+    direct.session()
+    direct.finish("heart")
+    send_all(direct.co)
+    assert [body["kind"] for body, _ in box.got] == ["finished"]
+    assert counts(direct) == {DeliveryState.SENT: 1}
+
+
+def test_without_a_channel_nothing_is_written(direct: DirectApi, clock: ManualClock) -> None:
+    give_addresses(direct)
+    direct.session()
+    clock.advance(HOUR + 1)
+    sweep(direct.co)
+    look_after_notifications(direct.co)
+    assert counts(direct) == {}
+    assert direct.co.senders == ()
+
+
+def test_tidying_that_finds_nothing_does_not_end_a_full_disk(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    for _ in range(3):
+        direct.co.clock.check()
+        clock.advance(HOUR)
+    direct.store._health.write_ended(StoreFault.DISK_FULL)
+    look_after_notifications(direct.co)
+    remove_sign_ins(direct.co)
+    assert StoreFault.DISK_FULL in direct.store.faults
+
+
+def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
+    notifying: DirectApi,
+    clock: ManualClock,
+    mails: Box,
+    posts: Box,
+    logged: pytest.LogCaptureFixture,
+) -> None:
+    issued = principals.issue_token(
+        notifying.co, OPERATOR, Role.SITE, "north", TokenCreate(expires_in_days=20)
+    )
+    notifying.define()
+    send_all(notifying.co)
+    for site in SITES:
+        notifying.join("heart", site)
+    notifying.answer("heart", "south", weight=123.25)
+    clock.advance(HOUR + 1)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    notifying.finish("heart")
+    clock.advance(19 * DAY)
+    look_after_notifications(notifying.co)
+    send_all(notifying.co)
+    bodies = [body for body, _ in mails.got + posts.got]
+    assert {body["kind"] for body in bodies} == {
+        *("invited", "overdue", "finished", "token-expiring")
+    }
+    fields = {"id", "kind", "time", "session", "round", "sites", "state", "account", "expires_at"}
+    assert all(body.keys() == fields | {"text", "link"} for body in bodies)
+    for secret in (PURPOSE, "123.25", issued.token, issued.id, "fcs_", "chol", "counting"):
+        assert secret not in json.dumps(bodies), secret
+    for secret in ("123.25", issued.token, OPS, "north@x.example"):
+        assert secret not in logged.text, secret
+
+
+# --- how they are sent ----------------------------------------------------------------------------
+
+
+def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
+    notifying: DirectApi, clock: ManualClock, posts: Box, logged: pytest.LogCaptureFixture
+) -> None:
+    notifying.define()
+    begin, tried = clock.now(), []
+    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(100)]
+    while counts(notifying).get(DeliveryState.FAILED, 0) == 0:
+        send_all(notifying.co)
+        new, at = posts.asked[-1]
+        tried.append((at - begin).total_seconds())
+        row = notifying.store.read("test.row", lambda tx, new=new: tx.notifications.get(new))
+        assert row is not None
+        clock.advance((row.due_at - clock.now()).total_seconds())
+    assert len(posts.asked) == len(tried)
+    pauses = [after - before for before, after in itertools.pairwise(tried)]
+    assert 12 <= len(tried) <= 24
+    for number, pause in enumerate(pauses):
+        usual = min(30 * 2.0**number, LONGEST_PAUSE.total_seconds())
+        assert 0.75 * usual <= pause <= 1.25 * usual
+    assert 20 * HOUR < tried[-1] <= DAY
+    assert "notification_failed" in logged.text
+    assert "webhook_url: status 500" in logged.text
+    clock.advance(2 * DAY)
+    assert send_all(notifying.co) == 0
+
+
+def test_pauses_are_jittered_and_end_after_a_day(clock: ManualClock) -> None:
+    begin = clock.now()
+    assert next_attempt(begin, 1, begin, 0.0) == begin + timedelta(seconds=22.5)
+    assert next_attempt(begin, 1, begin, 1.0) == begin + timedelta(seconds=37.5)
+    assert next_attempt(begin, 5000, begin, 0.5) == begin + LONGEST_PAUSE
+    assert next_attempt(begin, 20, begin + GIVE_UP_AFTER, 0.0) is None
+
+
+def test_a_recipient_refused_for_good_fails_at_once_and_needs_attention(
+    notifying: DirectApi, mails: Box
+) -> None:
+    notifying.define()
+    mails.failures = [DeliveryFailed("refused (550)", final=True)]
+    send_all(notifying.co)
+    assert counts(notifying)[DeliveryState.FAILED] == 1
+    concerns = notifying.store.read(
+        "test.concerns",
+        lambda tx: tx.overview.concerns(
+            now=tx.now, failed_since=tx.now - timedelta(days=7), expiring_by=tx.now, limit=9
+        ),
+    )
+    ((kind, subject, detail),) = [(each.kind, each.subject, each.detail) for each in concerns]
+    assert (kind, detail) == ("notification-failed", "refused (550)")
+    assert subject in ("site:north", "site:south")
+
+
+def test_a_defect_of_a_channel_stops_no_other_notification(
+    notifying: DirectApi, mails: Box, clock: ManualClock, logged: pytest.LogCaptureFixture
+) -> None:
+    notifying.define()
+    mails.failures = [ValueError("north@x.example is odd")]
+    send_all(notifying.co)
+    assert len(mails.got) == 1
+    assert "north@x.example" not in logged.text
+    clock.advance(60)
+    send_all(notifying.co)
+    assert mails.kinds == [("invited", "north@x.example"), ("invited", "south@x.example")]
+
+
+def test_a_worker_that_dies_after_sending_leaves_it_to_another_with_the_same_id(
+    notifying: DirectApi, clock: ManualClock, posts: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifying.define()
+    sender, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
+    run_tx = notifying.store.run_tx
+
+    def dying(name: str, work: Any) -> Any:
+        if name == "notify.sent":
+            raise Killed
+        return run_tx(name, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notifying.store, "run_tx", dying)
+        with pytest.raises(Killed):
+            sender.run_once()
+    other = notifying.another()
+    assert len(posts.got) == 1
+    send_all(other)
+    assert len(posts.got) == 1  # the dead worker still has it
+    clock.advance(DELIVERY_LEASE.total_seconds() + 1)
+    send_all(other)
+    (first, _), (second, _) = posts.got
+    assert first == second
+    assert counts(notifying) == {DeliveryState.SENT: 3}
+
+
+def test_workers_that_race_send_each_once(notifying: DirectApi, posts: Box, mails: Box) -> None:
+    for number in range(5):
+        notifying.define(f"heart-{number}")
+    workers = [notifying.co, *(notifying.another() for _ in range(3))]
+    with ThreadPoolExecutor(len(workers)) as threads:
+        list(threads.map(send_all, workers))
+    assert counts(notifying) == {DeliveryState.SENT: 15}
+    ids = [str(body["id"]) for body, _ in posts.got + mails.got]
+    assert len(ids) == len(set(ids)) == 15
+
+
+def test_a_slow_delivery_to_the_webhook_delays_no_other(notifying: DirectApi, posts: Box) -> None:
+    notifying.define("heart")
+    notifying.define("lungs")
+    began, let_go, deliver = threading.Event(), threading.Event(), posts.send
+
+    def send(body: Body, address: str | None, now: datetime) -> str:
+        if not began.is_set():
+            began.set()
+            assert let_go.wait(TIMEOUT_S)
+        return deliver(body, address, now)
+
+    posts.send = send  # type: ignore[method-assign]
+    first, second, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(first.run_once)
+        try:
+            assert began.wait(TIMEOUT_S)
+            assert second.run_once()
+            assert len(posts.got) == 1
+        finally:
+            let_go.set()
+        assert slow.result(TIMEOUT_S)
+    assert {body["session"] for body, _ in posts.got} == {"heart", "lungs"}
+
+
+def test_addresses_are_those_of_the_time_of_sending(notifying: DirectApi, mails: Box) -> None:
+    notifying.define()
+    change = principals.patch_principal
+    change(notifying.co, OPERATOR, Role.SITE, "north", PrincipalPatch(email="new@x.example"))
+    change(notifying.co, OPERATOR, Role.SITE, "south", PrincipalPatch(email=""))
+    send_all(notifying.co)
+    assert mails.kinds == [("invited", "new@x.example")]
+    assert counts(notifying) == {DeliveryState.SENT: 2}
+
+
+def test_each_operator_gets_a_mail_that_fails_or_is_repeated_by_itself(
+    store: Store, clock: ManualClock, mails: Box
+) -> None:
+    both = Outgoing({Channel.EMAIL: mails}, operator_emails=(OPS, "two@x.example", OPS))
+    direct = DirectApi(store, clock, outgoing=both)
+    body = PrincipalCreate(name="grace", email="grace@x.example")
+    principals.create_principal(direct.co, OPERATOR, Role.OPERATOR, body)
+    direct.define()
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    mails.failures = [DeliveryFailed("refused (550)", final=True), DeliveryFailed("later (451)")]
+    send_all(direct.co)
+    assert counts(direct) == dict.fromkeys(DeliveryState, 1)
+    clock.advance(60)
+    send_all(direct.co)
+    assert counts(direct) == {DeliveryState.SENT: 2, DeliveryState.FAILED: 1}
+    assert (
+        len({to for _, to in mails.got} & {(OPS,), ("two@x.example",), ("grace@x.example",)}) == 2
+    )
+
+
+def test_after_an_outage_mails_come_in_order_and_what_has_passed_is_dropped(
+    notifying: DirectApi, clock: ManualClock, mails: Box, posts: Box
+) -> None:
+    notifying.session("closed")
+    notifying.session("first")
+    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(9)]
+    for name in ("closed", "first"):
+        clock.advance(HOUR + 1)
+        sweep(notifying.co)
+        send_all(notifying.co)
+        if name == "closed":
+            notifying.answer_all("closed")
+    sessions.cancel_session(notifying.co, ANALYST, "closed")
+    clock.advance(1)
+    posts.failures = []
+    send_all(notifying.co)
+    assert [(body["kind"], body["session"]) for body, _ in posts.got] == [
+        ("overdue", "first"),
+        ("finished", "closed"),
+    ]
+
+
+def test_an_older_notification_that_keeps_failing_holds_no_other_up(
+    notifying: DirectApi, clock: ManualClock, posts: Box
+) -> None:
+    notifying.session()
+    posts.failures = [DeliveryFailed("webhook_url: status 400")]
+    clock.advance(HOUR + 1)
+    sweep(notifying.co)
+    send_all(notifying.co)
+    clock.advance(1)
+    sessions.cancel_session(notifying.co, ANALYST, notifying.define("other").name)
+    posts.failures = [DeliveryFailed("webhook_url: status 400")]
+    send_all(notifying.co)
+    assert ("finished", "other") in [(body["kind"], body["session"]) for body, _ in posts.got]
+
+
+def test_operators_with_an_address_are_operators_too(notifying: DirectApi, mails: Box) -> None:
+    for name, email in (("grace", "grace@x.example"), ("same", OPS)):
+        body = PrincipalCreate(name=name, email=email)
+        principals.create_principal(notifying.co, OPERATOR, Role.OPERATOR, body)
+    notifying.session()
+    sessions.cancel_session(notifying.co, ANALYST, "heart")
+    send_all(notifying.co)
+    finished = [to for kind, to in mails.kinds if kind == "finished"]
+    assert sorted(finished) == sorted(
+        ["ada@x.example", "grace@x.example", "north@x.example", "south@x.example", OPS]
+    )
+
+
+def test_old_rows_are_removed_once_the_clock_is_trusted(
+    notifying: DirectApi, clock: ManualClock
+) -> None:
+    notifying.define()
+    send_all(notifying.co)
+    clock.advance(KEPT_FOR.total_seconds() + 1)
+    look_after_notifications(notifying.co)
+    assert counts(notifying) == {DeliveryState.SENT: 3}
+    for _ in range(3):
+        notifying.co.clock.check()
+        clock.advance(HOUR)
+    look_after_notifications(notifying.co)
+    assert counts(notifying) == {}

@@ -1,0 +1,409 @@
+"""Joining with consent, coming back, coming late, leaving, being excluded, refusing a task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fedclust import rounds
+from fedclust.methods.registry import METHODS
+from fedclust.schema.session_display import session_fields
+from fedclust.wire.models import Consents, ParticipationInfo, TaskRefusal
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.store import Tx
+from fedclust_service.usecases import participation, sessions
+from fedclust_service.usecases import rounds as round_cases
+from fedclust_service.usecases.attention import find_attention
+from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.definitions import plan_for
+from fedclust_service.usecases.provenance import server_version
+from fedclust_service.usecases.stored_round import load_round
+from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
+from usecases import counting_method
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site, unlike
+
+
+def refused(direct: DirectApi, who: str = "north", **changes: Any) -> Refusal:
+    return refusal(direct.join, "heart", who, **changes)
+
+
+def test_joining_records_consent(direct: DirectApi) -> None:
+    direct.define()
+    body = direct.consent("heart", min_group_size=9)
+    info, joined = participation.join(direct.co, site("north"), "heart", body)
+    assert joined
+    assert (info.state, info.min_group_size, info.size_band) == ("joined", 9, "50-199")
+    ((who, _, details),) = direct.audit(action="site.joined")
+    assert who == "site:north"
+    assert details == {
+        "definition": body.definition_sha256,
+        "late": False,
+        "table": None,
+        "separate_groups": False,
+        "other_persons": False,
+        "no_person_in_another_table": False,
+        "points_short": False,
+    }
+
+
+def test_coming_back_with_the_same_declaration_changes_nothing(direct: DirectApi) -> None:
+    direct.define()
+    body = direct.consent("heart")
+    first, _ = participation.join(direct.co, site("north"), "heart", body)
+    newer = unlike(body, sdk_version="2.0", methods={counting_method.NAME: (1, 2)})
+    second, joined = participation.join(direct.co, site("north"), "heart", newer)
+    assert not joined
+    assert second == first
+    assert len(direct.audit(action="site.joined")) == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"min_group_size": 9}, {"size_band": "<50"}, {"features": ("chol", "age")}]
+)
+def test_coming_back_with_another_declaration_is_refused(
+    direct: DirectApi, changes: dict[str, Any]
+) -> None:
+    direct.define()
+    direct.join("heart", "north")
+    assert refused(direct, **changes).slug == "wrong-state"
+
+
+FIRST, SECOND = "0" * 32, "11111111-1111-1111-1111-111111111111"
+
+
+def test_a_site_joins_with_a_table_that_it_has_used_before(direct: DirectApi) -> None:
+    for name in ("heart", "liver", "lung", "skin", "bone"):
+        direct.define(name)
+    direct.join("heart", "north", table_id=FIRST)
+    problem = refusal(direct.join, "liver", "north", table_id=SECOND)
+    assert problem.slug == "table-changed"
+    assert "--separate-groups" in problem.detail
+    # Tables are a site's own; a session without a table asks for none.
+    direct.join("liver", "south", table_id=SECOND)
+    direct.join("liver", "north", table_id=FIRST)
+    direct.join("lung", "north")
+    direct.join("skin", "north", table_id=SECOND, separate_groups=True)
+    direct.join("bone", "north", table_id=SECOND)
+    entries = direct.audit(action="site.joined")
+    assert [
+        (details["table"], details["separate_groups"])
+        for who, _, details in entries
+        if who == "site:north"
+    ] == [(FIRST, False), (FIRST, False), (None, False), (SECOND, True), (SECOND, False)]
+
+
+@pytest.mark.parametrize("other", [None, SECOND])
+def test_a_table_stays_the_same_until_the_session_ends(
+    direct: DirectApi, other: str | None
+) -> None:
+    direct.define()
+    direct.join("heart", "north", table_id=FIRST)
+    problem = refused(direct, table_id=other, separate_groups=True)
+    assert problem.slug == "table-changed"
+    assert "backup" in problem.detail
+    direct.join("heart", "north", table_id=FIRST, separate_groups=True)
+
+
+def test_no_site_joins_from_the_hour_at_which_the_session_expires(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    body = direct.request(start="manual")
+    direct.register(*body.sites)
+    expires = clock.now() + timedelta(hours=1)
+    dated = body.model_copy(update={"expires": expires})
+    sessions.create_session(direct.co, ANALYST, dated)
+    clock.advance(3599)
+    direct.join("heart", "north")
+    clock.advance(1)
+    problem = refused(direct, "south")
+    assert problem.slug == "session-expired"
+    assert "2026-01-05 09:00 UTC" in problem.detail
+    # What a site has joined it stays in; and the request is known to have made the session.
+    direct.join("heart", "north")
+    assert not sessions.create_session(direct.co, ANALYST, dated)[1]
+
+
+def test_coming_back_after_the_end_is_still_the_same(direct: DirectApi) -> None:
+    direct.session(rounds=1)
+    direct.finish("heart")
+    direct.join("heart", "north")
+
+
+def test_consent_to_another_definition_is_refused(direct: DirectApi) -> None:
+    direct.define()
+    assert refused(direct, definition_sha256="0" * 64).slug == "consent-mismatch"
+    assert direct.audit(action="site.joined") == []
+    assert direct.info("heart").sites[0].state == "invited"
+
+
+@pytest.mark.parametrize(
+    ("spoken", "newer"),
+    [
+        ({"methods": {}}, False),
+        ({"methods": {counting_method.NAME: ()}}, False),
+        ({"methods": {counting_method.NAME: (2,)}}, True),
+        ({"methods": {"lloyd": (1,)}}, False),
+        ({"engine": ()}, False),
+        ({"engine": (rounds.VERSION - 1,)}, False),
+        ({"engine": (rounds.VERSION + 1,)}, True),
+    ],
+)
+def test_an_sdk_without_a_version_is_told_how_to_upgrade(
+    direct: DirectApi, spoken: dict[str, Any], newer: bool
+) -> None:
+    direct.define()
+    problem = refused(direct, **spoken)
+    assert problem.slug == "version-unsupported"
+    version = server_version()
+    command = f"fedclust=={version}" if newer else f'pip install --upgrade "fedclust>={version}"'
+    assert command in problem.detail
+    assert ("--upgrade" in problem.detail) is not newer
+
+
+@pytest.mark.parametrize(
+    ("features", "rules"),
+    [
+        (("age",), ["missing-feature"]),
+        (("age", "chol", "sex"), ["unknown-feature"]),
+        (("age", "chol", "age"), ["repeated-feature"]),
+        ((), ["missing-feature", "missing-feature"]),
+    ],
+)
+def test_features_must_be_those_of_the_session(
+    direct: DirectApi, features: tuple[str, ...], rules: list[str]
+) -> None:
+    direct.define()
+    problem = refused(direct, features=features)
+    assert problem.slug == "invalid"
+    assert [error.rule for error in problem.errors] == rules
+    assert "sex" not in str(problem.errors)
+
+
+def test_the_size_band_is_one_of_the_bands(direct: DirectApi) -> None:
+    direct.define()
+    problem = refused(direct, size_band="about 73")
+    assert (problem.slug, problem.errors[0].pointer) == ("invalid", "/size_band")
+    assert "73" not in problem.errors[0].message
+
+
+def test_two_sites_name_each_other(direct: DirectApi) -> None:
+    direct.define(sites=("a", "b"), policy={"min_sites": 2})
+    for consents in (
+        Consents(),
+        Consents(two_sites_with="a"),
+        Consents(two_sites_with="c"),
+    ):
+        problem = refused(direct, "a", consents=consents)
+        assert problem.slug == "consent-needed"
+        assert problem.errors[0].pointer == "/consents/two_sites_with"
+    direct.join("heart", "a", consents=Consents(two_sites_with="b"))
+    direct.join("heart", "b", consents=Consents(two_sites_with="a"))
+    assert direct.info("heart").state == "running"
+
+
+def test_a_session_without_the_guard_needs_consent(direct: DirectApi) -> None:
+    direct.define(policy={"protection": "none"})
+    problem = refused(direct)
+    assert problem.slug == "consent-needed"
+    assert problem.errors[0].pointer == "/consents/protection_none"
+    direct.join("heart", "north", consents=Consents(protection_none=True))
+
+
+def test_a_late_site_is_asked_from_the_next_round(direct: DirectApi) -> None:
+    direct.define(sites=("a", "b", "c", "d"), start="manual", rounds=3)
+    for name in ("a", "b", "c"):
+        direct.join("heart", name)
+    sessions.start_session(direct.co, ANALYST, "heart")
+    late = participation.join(direct.co, site("d"), "heart", direct.consent("heart"))
+    assert (late[0].state, late[1]) == ("joined", False)  # 200, not 201
+    assert direct.view("heart", "d").response.status == "waiting"
+    direct.answer_all("heart")
+    direct.drive()
+    assert direct.view("heart", "d").response.status == "work"
+    assert direct.finish("heart").state == "completed"
+
+
+def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = replace(counting_method.method(), takes_masks=True)
+    monkeypatch.setitem(METHODS, counting_method.NAME, method)
+    policy = {"missing": "mask"}
+    direct.define(sites=("a", "b", "c", "d", "e"), start="manual", rounds=3, policy=policy)
+    for name in "abc":
+        direct.join("heart", name)
+    sessions.start_session(direct.co, ANALYST, "heart")
+    direct.join("heart", "d", features=("chol",), points_short=True)
+    participation.leave(direct.co, site("c"), "heart")
+    row = direct.row("heart")
+
+    def load(tx: Tx) -> Any:
+        return load_round(tx, plan_for(row), row, tx.rounds.get(row.id, 1), whole=True)
+
+    job, _ = direct.store.read("test.load", load)
+    assert (job.roster, job.silent) == (("a", "b", "d"), ("d",))
+    both = dict.fromkeys("abc", (True, True))
+    assert {name: tuple(mask) for name, mask in job.masks.items()} == both | {"d": (False, True)}
+
+
+def test_methods_without_late_joining_refuse(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(joins_late=False))
+    direct.define(sites=("a", "b", "c", "d"), start="manual")
+    for name in ("a", "b", "c"):
+        direct.join("heart", name)
+    sessions.start_session(direct.co, ANALYST, "heart")
+    assert refused(direct, "d").slug == "late-joining-refused"
+
+
+# --- leaving --------------------------------------------------------------------------------------
+
+
+def test_leaving_releases_an_unanswered_site_and_may_close_the_round(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"))
+    for name in ("a", "b", "c"):
+        direct.answer("heart", name)
+    participation.leave(direct.co, site("d"), "heart")
+    participation.leave(direct.co, site("d"), "heart")
+    assert direct.view("heart", "d").response.status == "left"
+    assert direct.drive() == 1
+    closed = round_cases.get_round(direct.co, ANALYST, "heart", 1)
+    assert (closed.state, closed.close_reason) == ("closed", "all_answered")
+    assert [each.late for each in closed.sites] == [False] * 4
+    assert len(direct.audit(action="site.left")) == 1
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_a_site_sent_before_leaving_counts(direct: DirectApi, refuses: bool) -> None:
+    direct.session(sites=("a", "b", "c", "d"), rounds=2)
+    direct.answer("heart", "d")
+    if refuses:
+        refuse_task(direct, "d")
+    else:
+        participation.leave(direct.co, site("d"), "heart")
+    direct.answer_all("heart")
+    direct.drive()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1, 1]
+    addressed = [each.name for each in round_cases.get_round(direct.co, ANALYST, "heart", 2).sites]
+    assert addressed == ["a", "b", "c"]
+
+
+def test_a_site_that_left_does_not_come_back(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"))
+    participation.leave(direct.co, site("d"), "heart")
+    assert refused(direct, "d").slug == "wrong-state"
+
+
+def test_excluding_works_like_leaving(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"))
+    before = direct.view("heart", "d")
+    participation.exclude(direct.co, ANALYST, "heart", "d")
+    after = direct.view("heart", "d")
+    assert after.version > before.version
+    assert after.digest != before.digest
+    participation.exclude(direct.co, OPERATOR, "heart", "d")
+    assert direct.info("heart").sites[3].state == "excluded"
+    direct.answer_all("heart")
+    assert direct.drive() == 1
+    assert direct.audit(action="site.excluded") == [("analyst:ada", "site.excluded", {"site": "d"})]
+
+
+def test_nobody_leaves_an_ended_session(direct: DirectApi) -> None:
+    direct.session(rounds=1)
+    direct.finish("heart")
+    assert refusal(participation.leave, direct.co, site("north"), "heart").slug == "wrong-state"
+
+
+# --- refusing a task ------------------------------------------------------------------------------
+
+RULE = TaskRefusal(rule="task-rounds")
+
+
+def refuse_task(direct: DirectApi, who: str, co: Coordinator | None = None) -> ParticipationInfo:
+    number = direct.info("heart").round or 1
+    return participation.refuse(co or direct.co, site(who), "heart", number, RULE)
+
+
+def test_a_round_does_not_wait_for_a_site_that_refused_its_task(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    direct.session(sites=("a", "b", "c", "d"), rounds=2)
+    before = direct.view("heart", "d")
+    assert refuse_task(direct, "d").state == "refused"
+    # The answer was lost: repeated, also at another worker, it changes nothing.
+    assert refuse_task(direct, "d", direct.another()).state == "refused"
+    found = [("site:d", "site.refused", {"site": "d", "round": 1, "reason": "task-rounds"})]
+    assert direct.audit(action="site.refused") == found
+    after = direct.view("heart", "d")
+    assert (after.response.status, after.version > before.version) == ("left", True)
+    shown = direct.info("heart").sites[3]
+    assert (shown.state, shown.refused_task, shown.late) == ("refused", "task-rounds", None)
+    concerns = direct.store.read("test.attention", lambda tx: attention(tx, direct))
+    assert concerns == [("task-refused", "heart", "task-rounds (d)")]
+
+    assert direct.finish("heart").state == "completed"
+    addressed = [each.name for each in round_cases.get_round(direct.co, ANALYST, "heart", 2).sites]
+    assert addressed == ["a", "b", "c"]
+    assert direct.store.read("test.attention", lambda tx: attention(tx, direct)) == []
+
+
+def attention(tx: Tx, direct: DirectApi) -> list[tuple[str, str, str | None]]:
+    found = find_attention(tx, direct.clock.now(), 2**40, backups=False)
+    return [(each.kind, each.subject, each.detail) for each in found]
+
+
+def test_too_few_sites_after_a_refusal_end_the_session_with_the_reason(
+    direct_on_both: DirectApi,
+) -> None:
+    direct = direct_on_both
+    direct.session()
+    direct.answer("heart", "north")
+    refuse_task(direct, "west")
+    ended = direct.info("heart")
+    assert (ended.state, ended.stopped_because) == ("failed", "task_refused")
+    assert ended.failure is not None
+    assert ended.failure.endswith("Refused: task-rounds (west).")
+    assert round_cases.get_round(direct.co, ANALYST, "heart", 1).close_reason == "task_refused"
+    assert refuse_task(direct, "west").state == "refused"
+
+
+def test_a_session_whose_next_round_has_too_few_sites_after_a_refusal_ends_at_once(
+    direct: DirectApi,
+) -> None:
+    direct.session(sites=("a", "b", "c", "d"), rounds=3)
+    direct.answer("heart", "a")
+    participation.leave(direct.co, site("a"), "heart")
+    refuse_task(direct, "d")
+    direct.answer_all("heart")
+    direct.drive()
+    assert direct.info("heart").round == 2
+    assert direct.info("heart").stopped_because == "task_refused"
+
+
+def test_who_cannot_refuse_a_task(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"), rounds=1)
+    participation.leave(direct.co, site("d"), "heart")
+    for who, number, slug in (("d", 1, "wrong-state"), ("a", 2, "not-found")):
+        given = (direct.co, site(who), "heart", number, RULE)
+        assert refusal(participation.refuse, *given).slug == slug
+    assert direct.finish("heart").state == "completed"
+    assert refusal(refuse_task, direct, "a").slug == "wrong-state"
+
+
+def test_everybody_sees_which_site_has_too_few_points(direct: DirectApi) -> None:
+    direct.define()
+    direct.join("heart", "north", points_short=True)
+    direct.join("heart", "south")
+    for who in (OPERATOR, ANALYST, site("south")):
+        info = sessions.get_session(direct.co, who, "heart")
+        shown = {each.name: each.points_short for each in info.sites}
+        assert shown["north"]
+        assert not any(short for name, short in shown.items() if name != "north")
+        sites = dict(session_fields(info))["sites"]
+        assert "joined (points short: no outcomes): north" in sites
+    # It holds until the session ends, as all that was declared.
+    assert refused(direct).slug == "wrong-state"

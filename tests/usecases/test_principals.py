@@ -1,0 +1,307 @@
+"""Registering, tokens, and who a token speaks for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pydantic import ValidationError
+
+from fedclust.wire.models import PrincipalCreate, PrincipalPatch, TokenCreate
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token
+from fedclust_service.usecases import principals as use
+from support.clock import ManualClock
+from support.timeouts import TIMEOUT_S, eventually
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
+
+DAY = 86_400
+
+
+def issue(direct: DirectApi, name: str = "north", days: int = 365) -> str:
+    direct.register(name)
+    body = TokenCreate(expires_in_days=days)
+    return use.issue_token(direct.co, OPERATOR, Role.SITE, name, body).token
+
+
+def refused(direct: DirectApi, token: str) -> str:
+    found = refusal(use.authenticate, direct.co, token)
+    assert found.slug == "unauthenticated"
+    assert token not in found.detail
+    return found.detail
+
+
+def test_a_token_speaks_for_its_site(direct: DirectApi) -> None:
+    actor = use.authenticate(direct.co, issue(direct))
+    assert (actor.role, actor.name) == (Role.SITE, "north")
+    identity = use.whoami(direct.co, actor)
+    assert (identity.role, identity.name, identity.protocol_version) == ("site", "north", 1)
+
+
+def test_an_address_is_seen_by_operators_and_its_owner_alone(direct: DirectApi) -> None:
+    email = "it@north.example"
+    body = PrincipalCreate(name="north", title="North", email=email)
+    made, created = use.create_principal(direct.co, OPERATOR, Role.SITE, body)
+    assert (made.email, created) == (email, True)
+    assert use.create_principal(direct.co, OPERATOR, Role.SITE, body) == (made, False)
+    without = PrincipalCreate(name="north", title="North")
+    assert use.create_principal(direct.co, OPERATOR, Role.SITE, without)[1] is False
+    other = PrincipalCreate(name="north", title="North", email="other@north.example")
+    assert "PATCH" in refusal(use.create_principal, direct.co, OPERATOR, Role.SITE, other).detail
+    assert use.get_principal(direct.co, ANALYST, Role.SITE, "north").email is None
+    assert use.list_principals(direct.co, ANALYST, Role.SITE).items[0].email is None
+    assert use.whoami(direct.co, site("north")).email == email
+
+    def patch(**changes: str) -> str | None:
+        new = PrincipalPatch(**changes)
+        return use.patch_principal(direct.co, OPERATOR, Role.SITE, "north", new).email
+
+    assert patch(title="The North") == email
+    assert patch(email="new@north.example") == "new@north.example"
+    assert patch(email="") is None
+    assert use.whoami(direct.co, site("north")).email is None
+    # The trail says that it changed, without the address.
+    assert [details for _, _, details in direct.audit(action="site.addressed")] == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    "email",
+    [
+        "it@north.example\nBcc: all@x.example",
+        "it@north.example\r",
+        "it north@x.example",
+        "North <it@north.example>",
+        "a@x.example,b@x.example",
+        '"it"@x.example',
+        "it@x.example.",
+        ".it@x.example",
+        "it@-x.example",
+        "it@",
+        "@x.example",
+        "it@" + "x" * 255,
+        "ü@x.example",
+    ],
+)
+def test_what_is_no_address_is_refused(email: str) -> None:
+    for model in (PrincipalCreate, PrincipalPatch):
+        with pytest.raises(ValidationError):
+            model(
+                **{"name": "north", "email": email}
+                if model is PrincipalCreate
+                else {"email": email}
+            )
+
+
+def test_several_tokens_are_valid_until_revoked(direct: DirectApi) -> None:
+    one, two = issue(direct), issue(direct)
+    token_id = use.authenticate(direct.co, one).token_id
+    use.revoke_token(direct.co, OPERATOR, Role.SITE, "north", token_id)
+    use.revoke_token(direct.co, OPERATOR, Role.SITE, "north", token_id)
+    assert "revoked" in refused(direct, one)
+    assert use.authenticate(direct.co, two).name == "north"
+    assert len(direct.audit(action="token.revoked")) == 1
+
+
+def operator_token(direct: DirectApi, name: str, days: int = 365) -> str:
+    """Register an operator and issue a token; return the token's id."""
+    use.create_principal(direct.co, OPERATOR, Role.OPERATOR, PrincipalCreate(name=name))
+    body = TokenCreate(expires_in_days=days)
+    return use.issue_token(direct.co, OPERATOR, Role.OPERATOR, name, body).id
+
+
+def is_kept(call: Callable[..., object], *given: object) -> bool:
+    """Say whether a call is refused because no operator token would be left."""
+    try:
+        call(*given)
+    except Refusal as refusal:
+        if refusal.slug != "last-operator-token":
+            raise
+        return "fedclust-service operator-token" in refusal.detail
+    return False
+
+
+def test_the_last_valid_operator_token_stays(direct_on_both: DirectApi, clock: ManualClock) -> None:
+    direct = direct_on_both
+    co, role = direct.co, Role.OPERATOR
+    first, second = operator_token(direct, "grace"), operator_token(direct, "grace")
+    soon, other = operator_token(direct, "grace", 1), operator_token(direct, "henry")
+    disable = PrincipalPatch(disabled=True)
+    clock.advance(2 * DAY)  # the third has expired
+    assert not is_kept(use.revoke_token, co, OPERATOR, role, "henry", other)
+    assert not is_kept(use.revoke_token, co, OPERATOR, role, "grace", first)
+    for _ in range(2):
+        assert is_kept(use.revoke_token, co, OPERATOR, role, "grace", second)
+        assert is_kept(use.patch_principal, co, OPERATOR, role, "grace", disable)
+    # What is not valid any more is no way in: it may go.
+    assert not is_kept(use.revoke_token, co, OPERATOR, role, "grace", soon)
+    assert not is_kept(use.patch_principal, co, OPERATOR, role, "henry", disable)
+    again = operator_token(direct, "henry")
+    assert is_kept(use.revoke_token, co, OPERATOR, role, "grace", second), "henry is disabled"
+    use.patch_principal(co, OPERATOR, role, "henry", PrincipalPatch(disabled=False))
+    assert not is_kept(use.patch_principal, co, OPERATOR, role, "grace", disable)
+    assert is_kept(use.revoke_token, co, OPERATOR, role, "henry", again)
+    who = OPERATOR.key
+    assert direct.audit(action="token.revoked") == [
+        (who, "token.revoked", {"token_id": token_id}) for token_id in (other, first, soon)
+    ]
+    assert direct.audit(action="operator.disabled") == [(who, "operator.disabled", {})] * 2
+
+
+def test_of_many_who_revoke_each_other_one_operator_is_left(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    crowd = 8
+    names = [f"operator-{number}" for number in range(crowd)]
+    ids = [operator_token(direct, name) for name in names]
+    ready = threading.Barrier(crowd)
+
+    def end(number: int) -> bool:
+        ready.wait(TIMEOUT_S)
+        if number % 2:
+            given = (
+                direct.co,
+                OPERATOR,
+                Role.OPERATOR,
+                names[number],
+                PrincipalPatch(disabled=True),
+            )
+            return is_kept(use.patch_principal, *given)
+        given_id = (direct.co, OPERATOR, Role.OPERATOR, names[number], ids[number])
+        return is_kept(use.revoke_token, *given_id)
+
+    with ThreadPoolExecutor(crowd) as pool:
+        assert sum(pool.map(end, range(crowd))) == 1
+    valid = direct.store.read("valid", lambda tx: tx.tokens.any_valid(Role.OPERATOR, tx.now))
+    assert valid
+
+
+def test_the_coordinators_machine_lets_a_disabled_operator_in_again(direct: DirectApi) -> None:
+    lost = use.bootstrap_operator(direct.co, "grace")
+    operator_token(direct, "henry")
+    use.patch_principal(direct.co, OPERATOR, Role.OPERATOR, "grace", PrincipalPatch(disabled=True))
+    assert "disabled" in refused(direct, lost)
+    assert use.authenticate(direct.co, use.bootstrap_operator(direct.co, "grace")).name == "grace"
+    assert direct.audit(action="operator.enabled") == [("coordinator", "operator.enabled", {})]
+
+
+def test_a_refused_operator_is_told_who_issues_tokens(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    token = use.bootstrap_operator(direct.co, "grace")
+    clock.advance(400 * DAY)
+    assert "fedclust-service operator-token" in refused(direct, token)
+
+
+def test_a_token_expires(direct: DirectApi, clock: ManualClock) -> None:
+    token = issue(direct, days=2)
+    clock.advance(2 * DAY - 1)
+    use.authenticate(direct.co, token)
+    clock.advance(1)
+    assert "expired" in refused(direct, token)
+
+
+def test_a_disabled_site_is_refused_and_can_be_enabled(direct: DirectApi) -> None:
+    token = issue(direct)
+    patch = use.patch_principal
+    patch(direct.co, OPERATOR, Role.SITE, "north", PrincipalPatch(disabled=True))
+    assert "disabled" in refused(direct, token)
+    patch(direct.co, OPERATOR, Role.SITE, "north", PrincipalPatch(disabled=False))
+    assert use.authenticate(direct.co, token).name == "north"
+
+
+def test_a_typo_is_told_from_a_wrong_token(direct: DirectApi) -> None:
+    token = issue(direct)
+    other = "A" if token[30] != "A" else "B"
+    assert "copy it again" in refused(direct, token[:30] + other + token[31:])
+    assert "does not know" in refused(direct, new_token(Role.SITE).reveal())
+
+
+def test_a_known_id_with_another_secret_or_role_is_unknown(direct: DirectApi) -> None:
+    token_id = use.authenticate(direct.co, issue(direct)).token_id
+    for guess in (
+        TokenText(Role.SITE, token_id, "x" * 43),
+        TokenText(Role.OPERATOR, token_id, "x" * 43),
+    ):
+        assert "does not know" in refused(direct, guess.reveal())
+
+
+def test_keys_rotate_without_new_tokens(direct: DirectApi) -> None:
+    token = issue(direct)
+    direct.co.keys = SecretKeys([b"n" * 32, b"k" * 32])
+    assert use.authenticate(direct.co, token).name == "north"
+    direct.co.keys = SecretKeys([b"n" * 32])
+    assert "does not know" in refused(direct, token)
+
+
+def test_use_is_recorded_at_most_once_a_minute(direct: DirectApi, clock: ManualClock) -> None:
+    token = issue(direct)
+
+    def writes() -> int:
+        found = direct.store.metrics().get("token.touch")
+        return found.calls if found else 0
+
+    def written() -> bool:
+        return not direct.co.touching
+
+    use.authenticate(direct.co, token)
+    eventually(written)
+    clock.advance(59)
+    use.authenticate(direct.co, token)
+    eventually(written)
+    assert writes() == 1
+    clock.advance(1)
+    use.authenticate(direct.co, token)
+    eventually(written)
+    assert writes() == 2
+    info = use.get_principal(direct.co, OPERATOR, Role.SITE, "north")
+    assert info.last_seen_at == clock.now()
+    assert info.tokens is not None
+    assert info.tokens[0].last_used_at == clock.now()
+
+
+def test_secrets_are_stored_as_hmac_only(direct: DirectApi) -> None:
+    token = issue(direct)
+    row = direct.store.read("test", lambda tx: tx.tokens.get(token.split("_")[1]))
+    assert row is not None
+    assert token.split("_")[2][:43] not in repr(row)
+    assert len(row.secret_hmac) == 64
+
+
+def test_the_first_operator_is_made_here_and_a_lost_token_replaced(direct: DirectApi) -> None:
+    first = use.bootstrap_operator(direct.co)
+    second = use.bootstrap_operator(direct.co)
+    assert first != second
+    for token in (first, second):
+        assert use.authenticate(direct.co, token).role is Role.OPERATOR
+
+
+def test_creating_twice_is_one_site_and_another_title_is_refused(direct: DirectApi) -> None:
+    body = PrincipalCreate(name="north", title="North Hospital")
+    assert use.create_principal(direct.co, OPERATOR, Role.SITE, body)[1]
+    assert not use.create_principal(direct.co, OPERATOR, Role.SITE, body)[1]
+    untitled = (direct.co, OPERATOR, Role.SITE, PrincipalCreate(name="north"))
+    assert refusal(use.create_principal, *untitled).slug == "name-taken"
+
+
+def test_lists_page_through_all_names_in_the_order_of_bytes(direct_on_both: DirectApi) -> None:
+    # A language-aware collation ignores the hyphen and puts a-z behind aa.
+    direct, names = direct_on_both, ["a", "a-z", "a0", "aa", "b", "z-1", "z0", "zz"]
+    direct.register(*reversed(names))
+    use.create_principal(direct.co, OPERATOR, Role.ANALYST, PrincipalCreate(name="ab"))
+    seen, cursor = [], None
+    while True:
+        page = use.list_principals(direct.co, ANALYST, Role.SITE, 3, cursor)
+        seen += [each.name for each in page.items]
+        assert all(each.tokens is None for each in page.items)
+        cursor = page.next
+        if cursor is None:
+            break
+    assert seen == names
+
+
+def test_a_token_of_somebody_else_is_not_revoked_by_the_wrong_path(direct: DirectApi) -> None:
+    token_id = use.authenticate(direct.co, issue(direct, "north")).token_id
+    direct.register("south")
+    refusal(use.revoke_token, direct.co, OPERATOR, Role.SITE, "south", token_id)

@@ -1,0 +1,287 @@
+"""Deadlines, quorum, overdue rounds, closing by hand; the sweeper with a clock that is moved."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fedclust.wire.models import RoundInfo, SessionPatch
+from fedclust_service.domain.session import Session
+from fedclust_service.store import Tx
+from fedclust_service.usecases import participation, rounds, sessions, sweeper
+from fedclust_service.usecases.sweeper import sweep
+from support.clock import ManualClock
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
+
+FOUR = ("a", "b", "c", "d")
+HOUR = 3600
+
+
+def look(direct: DirectApi, number: int = 1) -> RoundInfo:
+    return rounds.get_round(direct.co, ANALYST, "heart", number)
+
+
+def answers(direct: DirectApi, *names: str) -> None:
+    for name in names:
+        direct.answer("heart", name)
+
+
+def test_at_the_deadline_the_quorum_closes(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(sites=FOUR, policy={"quorum": 3})
+    answers(direct, "a", "b", "c")
+    clock.advance(HOUR - 1)
+    sweep(direct.co)
+    assert look(direct).state == "collecting"
+    clock.advance(1)
+    version = direct.view("heart", "d").version
+    sweep(direct.co)
+    info = look(direct)
+    assert (info.state, info.close_reason) == ("aggregating", "quorum_at_deadline")
+    # The one that has not answered is told that it need not any more.
+    late = direct.view("heart", "d")
+    assert late.response.status == "waiting"
+    assert late.version > version
+    direct.drive()
+    assert direct.view("heart", "d").response.status == "work"
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1, 0]
+    assert [each.late for each in look(direct).sites] == [False, False, False, True]
+
+
+def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.session(sites=FOUR, policy={"quorum": 3})
+    answers(direct, "a", "b")
+    clock.advance(HOUR)
+    for _ in range(3):
+        sweep(direct.co)
+    assert look(direct).overdue
+    assert look(direct).state == "collecting"
+    assert len(direct.audit(action="round.overdue")) == 1
+    clock.advance(5 * HOUR)
+    answers(direct, "c")
+    assert look(direct).close_reason == "quorum_at_deadline"
+
+
+def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(policy={"quorum": 3})
+    clock.advance(HOUR)
+    waiting: sweeper.Waiting = {}
+    for _ in range(2):  # marks it overdue, then finds that it waits
+        sweep(direct.co, waiting)
+
+    def reads() -> int:
+        found = direct.store.metrics()
+        return found["sweep.round"].calls + found["sweep.judge"].calls
+
+    before = reads()
+    clock.advance(23 * HOUR)
+    sweep(direct.co, waiting)
+    assert reads() == before
+    # Moving the deadline removes the mark; afterwards the round is looked at again.
+    body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
+    sessions.patch_session(direct.co, OPERATOR, "heart", body)
+    clock.advance(HOUR)
+    sweep(direct.co, waiting)
+    assert look(direct).overdue
+    clock.advance(7 * 24 * HOUR)
+    for _ in range(2):
+        sweep(direct.co, waiting)
+    assert direct.info("heart").stopped_because == "quorum_not_reached"
+
+
+def test_a_session_that_cannot_be_decided_keeps_no_other_waiting(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct.session("broken", policy={"quorum": 3})
+    direct.session("heart", policy={"quorum": 3})
+    decided = sweeper.decide_stored_round
+
+    def decide(tx: Tx, session: Session, *rest: Any) -> Any:
+        if session.name == "broken":
+            raise ValueError("its definition is one of another version")
+        return decided(tx, session, *rest)
+
+    monkeypatch.setattr(sweeper, "decide_stored_round", decide)
+    clock.advance(HOUR)
+    sweep(direct.co)
+    assert look(direct).overdue
+
+
+def test_it_fails_only_after_fail_after(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(policy={"fail_after_s": 1000})
+    answers(direct, "north")
+    clock.advance(HOUR)
+    sweep(direct.co)
+    clock.advance(999)
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
+    clock.advance(1)
+    sweep(direct.co)
+    info = direct.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", "quorum_not_reached")
+    assert "fail_after_s" in (info.failure or "")
+    assert look(direct).close_reason == "quorum_not_reached"
+    assert direct.view("heart", "south").response.status == "ended"
+
+
+def test_sites_get_their_time_after_the_coordinator_was_down(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.session(policy={"fail_after_s": 1000})
+    clock.advance(HOUR + 50_000)
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
+    direct.answer_all("heart")
+    assert look(direct).close_reason == "all_answered"
+
+
+def test_a_moved_deadline_takes_the_mark_away(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(policy={"fail_after_s": 1000})
+    clock.advance(HOUR)
+    sweep(direct.co)
+    assert look(direct).overdue
+    body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
+    sessions.patch_session(direct.co, OPERATOR, "heart", body)
+    assert not look(direct).overdue
+    clock.advance(2000)
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
+
+
+def test_all_answered_but_too_few_with_contents_fails(direct: DirectApi) -> None:
+    direct.session(sites=FOUR)
+    for name in ("a", "b"):
+        direct.answer("heart", name, empty=True)
+    answers(direct, "c")
+    done = direct.answer("heart", "d")
+    info = direct.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", "too_few_contributors")
+    assert info.failure
+    assert done.created
+    # The site has yet to hear of it: nothing to wait with.
+    assert done.task_digest is None
+    assert look(direct).state == "failed"
+
+
+def test_too_few_sites_left_fails_after_its_time_though_the_deadline_is_far(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.session(policy={"round_timeout_s": 1_000_000, "fail_after_s": 1000})
+    answers(direct, "north", "south")
+    participation.leave(direct.co, site("west"), "heart")
+    assert (look(direct).state, look(direct).overdue) == ("collecting", True)
+    clock.advance(999)
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
+    clock.advance(1)
+    sweep(direct.co)
+    assert direct.info("heart").stopped_because == "quorum_not_reached"
+
+
+def test_the_next_round_of_too_few_is_opened_overdue(direct: DirectApi) -> None:
+    direct.session(rounds=3)
+    direct.answer("heart", "west")
+    participation.leave(direct.co, site("west"), "heart")
+    answers(direct, "north", "south")
+    direct.drive()
+    assert (look(direct, 2).state, look(direct, 2).overdue) == ("collecting", True)
+    assert direct.info("heart").state == "running"
+
+
+def test_closing_by_hand_needs_the_quorum(direct: DirectApi) -> None:
+    direct.session(sites=FOUR, policy={"quorum": 3})
+    answers(direct, "a", "b")
+    refused = refusal(rounds.close_round, direct.co, ANALYST, "heart", 1)
+    assert refused.slug == "quorum-missing"
+    assert "2 of the 3" in refused.detail
+    answers(direct, "c")
+    closed = rounds.close_round(direct.co, ANALYST, "heart", 1)
+    assert (closed.state, closed.close_reason) == ("aggregating", "operator")
+    assert rounds.close_round(direct.co, ANALYST, "heart", 1) == closed
+    ((who, _, details),) = direct.audit(action="round.collected")
+    assert (who, details) == ("analyst:ada", {"round": 1, "reason": "operator"})
+
+
+def test_a_phase_that_needs_all_is_not_closed_early(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(sites=FOUR, policy={"quorum": 3}, needs_all=True)
+    answers(direct, "a", "b", "c")
+    closing = refusal(rounds.close_round, direct.co, ANALYST, "heart", 1)
+    assert closing.slug == "needs-all-sites"
+    clock.advance(HOUR)
+    sweep(direct.co)
+    assert (look(direct).state, look(direct).overdue) == ("collecting", True)
+    answers(direct, "d")
+    assert look(direct).close_reason == "all_answered"
+
+
+def test_a_failed_round_is_not_closed(direct: DirectApi) -> None:
+    direct.session()
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    assert refusal(rounds.close_round, direct.co, ANALYST, "heart", 1).slug == "wrong-state"
+
+
+# --- rounds as seen -------------------------------------------------------------------------------
+
+
+def test_a_site_sees_of_others_who_answered_and_no_more(direct: DirectApi) -> None:
+    direct.session(sites=FOUR)
+    direct.answer("heart", "a", empty=True)
+    answers(direct, "b")
+    seen = {each.name: each for each in rounds.get_round(direct.co, site("b"), "heart", 1).sites}
+    assert seen["a"].answered
+    assert seen["a"].answered_at is seen["a"].empty is None
+    assert seen["b"].answered_at is not None
+    assert seen["b"].empty is False
+    full = {each.name: each for each in look(direct).sites}
+    assert full["a"].empty is True
+
+
+def test_rounds_page_in_order_with_metrics(direct: DirectApi) -> None:
+    direct.session(rounds=5)
+    direct.finish("heart")
+    first = rounds.list_rounds(direct.co, ANALYST, "heart", 3)
+    second = rounds.list_rounds(direct.co, ANALYST, "heart", 3, first.next)
+    items = (*first.items, *second.items)
+    assert [each.number for each in items] == [1, 2, 3, 4, 5]
+    assert [each.metrics["votes"] for each in items] == [3, 6, 9, 12, 15]
+    assert all(each.aggregation_s >= 0 for each in items)
+    assert second.next is None
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+def test_payloads_are_scrubbed_after_retention_and_receipts_stay(
+    direct_on_both: DirectApi, clock: ManualClock
+) -> None:
+    direct = direct_on_both
+    limits = dataclasses.replace(direct.co.limits, retention_days=10)
+    direct.co.limits = limits
+    direct.session(rounds=1)
+    body = direct.body("heart", "north")
+    direct.put("heart", "north", body)
+    direct.finish("heart")
+    row = direct.row("heart")
+
+    def payloads() -> list[bool]:
+        found = direct.store.read("t", lambda tx: tx.rounds.get(row.id, 1))
+        assert found is not None
+        kept = direct.store.read("t", lambda tx: tx.submissions.list(found.id))
+        return [each.payload is not None for each in kept]
+
+    clock.advance(10 * 86_400)
+    sweep(direct.co)
+    assert payloads() == [True] * 3
+    clock.advance(1)
+    sweep(direct.co)
+    sweep(direct.co)
+    assert payloads() == [False] * 3
+    assert not direct.put("heart", "north", body, 1).created
+    assert direct.audit(action="session.scrubbed") == [
+        ("coordinator", "session.scrubbed", {"payloads": 3})
+    ]

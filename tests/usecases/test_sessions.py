@@ -1,0 +1,345 @@
+"""Defining, inviting, starting, cancelling."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fedclust.methods.registry import METHODS
+from fedclust.schema.policy import Policy
+from fedclust.wire.codec import canonical_json, decode, sha256
+from fedclust.wire.models import SessionCreate, SessionPatch
+from fedclust_service.domain.access import Role
+from fedclust_service.usecases import participation, rounds, session_start, sessions
+from support.clock import ManualClock
+from usecases import counting_method
+from usecases.direct_api import ANALYST, LIMITS, OPERATOR, DirectApi, actor, refusal, site
+
+
+def invite(direct: DirectApi, *names: str) -> None:
+    direct.register(*names)
+    sessions.patch_session(direct.co, ANALYST, "heart", SessionPatch(invite=names))
+
+
+# --- creating -------------------------------------------------------------------------------------
+
+
+def test_a_definition_is_frozen_under_its_hash(direct: DirectApi) -> None:
+    info = direct.define(rounds=2)
+    assert info.state == "recruiting"
+    assert info.created_by == "ada"
+    frozen = direct.row("heart").definition
+    assert info.definition_sha256 == sha256(frozen)
+    assert canonical_json(info.definition.model_dump(mode="json")) == frozen
+    assert info.definition.method_version == 1
+    assert [each.state for each in info.sites] == ["invited"] * 3
+
+
+def test_creating_again_returns_the_same_session_and_seed(direct: DirectApi) -> None:
+    request = direct.request().model_copy(update={"seed": None})
+    direct.register(*request.sites)
+    first, created = sessions.create_session(direct.co, ANALYST, request)
+    second, again = sessions.create_session(direct.co, ANALYST, request)
+    assert created
+    assert not again
+    assert second == first
+    assert 0 <= first.definition.seed < 2**53
+
+
+def test_a_name_is_taken_by_another_body_or_creator(direct: DirectApi) -> None:
+    direct.define()
+    other = direct.request(rounds=9)
+    assert refusal(sessions.create_session, direct.co, ANALYST, other).slug == "name-taken"
+    same = direct.request()
+    eve = actor(Role.ANALYST, "eve")
+    assert refusal(sessions.create_session, direct.co, eve, same).slug == "name-taken"
+    namesake = actor(Role.OPERATOR, "ada")
+    assert refusal(sessions.create_session, direct.co, namesake, same).slug == "name-taken"
+
+
+def test_the_name_of_an_ended_session_is_not_used_again(direct: DirectApi) -> None:
+    direct.define()
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    other = direct.request(rounds=9)
+    assert refusal(sessions.create_session, direct.co, ANALYST, other).slug == "name-taken"
+
+
+# --- seeing ---------------------------------------------------------------------------------------
+
+
+def test_a_session_that_has_expired_is_not_created(direct: DirectApi, clock: ManualClock) -> None:
+    body = direct.request().model_copy(update={"expires": clock.now()})
+    direct.register(*body.sites)
+    problem = refusal(sessions.create_session, direct.co, ANALYST, body)
+    assert (problem.slug, problem.errors[0].pointer) == ("invalid", "/expires")
+
+
+def test_sessions_are_seen_by_those_they_concern(direct: DirectApi) -> None:
+    direct.define()
+    direct.register("other")
+    absent = refusal(sessions.get_session, direct.co, OPERATOR, "nothing")
+    for stranger in (actor(Role.ANALYST, "eve"), site("other")):
+        hidden = refusal(sessions.get_session, direct.co, stranger, "heart")
+        assert hidden.to_problem() == absent.to_problem()
+        assert sessions.list_sessions(direct.co, stranger).items == ()
+    for friend in (OPERATOR, ANALYST, site("north")):
+        assert sessions.get_session(direct.co, friend, "heart").name == "heart"
+        assert len(sessions.list_sessions(direct.co, friend).items) == 1
+
+
+def test_lists_page_and_filter_by_state(direct: DirectApi) -> None:
+    from fedclust_service.domain.session import SessionState
+
+    for name in ("a", "b", "c"):
+        direct.define(name)
+    sessions.cancel_session(direct.co, ANALYST, "b")
+    first = sessions.list_sessions(direct.co, ANALYST, 2)
+    second = sessions.list_sessions(direct.co, ANALYST, 2, first.next)
+    assert [each.name for each in (*first.items, *second.items)] == ["c", "b", "a"]
+    assert second.next is None
+    cancelled = sessions.list_sessions(direct.co, ANALYST, state=SessionState.CANCELLED)
+    assert [each.name for each in cancelled.items] == ["b"]
+
+
+@pytest.mark.parametrize("cursor", ["x", "-1", "1 ", "9" * 11, "²"])
+def test_a_foreign_cursor_is_invalid(direct: DirectApi, cursor: str) -> None:
+    refused = refusal(sessions.list_sessions, direct.co, ANALYST, 5, cursor)
+    assert refused.slug == "invalid"
+    assert cursor not in refused.detail
+
+
+# --- starting -------------------------------------------------------------------------------------
+
+
+def test_it_starts_with_the_last_site(direct: DirectApi) -> None:
+    direct.define()
+    for name in ("north", "south"):
+        direct.join("heart", name)
+        assert direct.info("heart").state == "recruiting"
+    direct.join("heart", "west")
+    info = direct.info("heart")
+    assert (info.state, info.round) == ("running", 1)
+    assert direct.audit(action="session.started") == [
+        ("site:west", "session.started", {"sites": 3})
+    ]
+
+
+def test_it_does_not_wait_for_sites_that_declined(direct: DirectApi) -> None:
+    direct.define(sites=("a", "b", "c", "d"), policy={"min_sites": 3})
+    for name in ("a", "b", "c"):
+        direct.join("heart", name)
+    participation.leave(direct.co, site("d"), "heart")
+    info = direct.info("heart")
+    assert info.state == "running"
+    assert [(each.name, each.answered) for each in info.sites if each.name == "d"] == [("d", None)]
+
+
+def test_too_few_left_do_not_start(direct: DirectApi) -> None:
+    direct.define()
+    direct.join("heart", "north")
+    direct.join("heart", "south")
+    participation.leave(direct.co, site("west"), "heart")
+    assert direct.info("heart").state == "recruiting"
+    assert refusal(sessions.start_session, direct.co, ANALYST, "heart").slug == "quorum-missing"
+    invite(direct, "east")
+    direct.join("heart", "east")
+    assert direct.info("heart").state == "running"
+
+
+@pytest.mark.parametrize("mode", ["manual", "when_all_joined"])
+def test_start_needs_the_quorum_in_both_modes(direct: DirectApi, mode: str) -> None:
+    direct.define(sites=("a", "b", "c", "d"), start=mode, policy={"quorum": 3})
+    direct.join("heart", "a")
+    direct.join("heart", "b")
+    refused = refusal(sessions.start_session, direct.co, ANALYST, "heart")
+    assert refused.slug == "quorum-missing"
+    assert "2 of the 3" in refused.detail
+    direct.join("heart", "c")
+    assert direct.info("heart").state == "recruiting"
+    assert sessions.start_session(direct.co, ANALYST, "heart").state == "running"
+    assert sessions.start_session(direct.co, ANALYST, "heart").state == "running"
+    assert len(direct.audit(action="session.started")) == 1
+    # The fourth comes late and is asked from the next round on.
+    direct.join("heart", "d")
+    assert direct.view("heart", "d").response.status == "waiting"
+
+
+def test_manual_sessions_wait_for_the_word(direct: DirectApi) -> None:
+    direct.session(start="manual")
+    assert direct.info("heart").state == "recruiting"
+    assert sessions.start_session(direct.co, OPERATOR, "heart").state == "running"
+
+
+def test_who_joins_or_leaves_while_the_first_round_is_made(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct.define(sites=("a", "b", "c", "d", "e"), start="manual")
+    for name in ("a", "b", "c", "d"):
+        direct.join("heart", name)
+    real = session_start._make_start
+    meanwhile = iter(
+        [
+            lambda: direct.join("heart", "e"),
+            lambda: participation.leave(direct.co, site("a"), "heart"),
+        ]
+    )
+
+    def make(*given: Any) -> session_start.Start:
+        made = real(*given)
+        for change in meanwhile:
+            change()
+            break
+        return made
+
+    monkeypatch.setattr(session_start, "_make_start", make)
+    sessions.start_session(direct.co, ANALYST, "heart")
+    asked = rounds.get_round(direct.co, ANALYST, "heart", 1)
+    assert [each.name for each in asked.sites] == ["b", "c", "d", "e"]
+    seen = direct.store.read("t", lambda tx: tx.site_views.by_name("heart", "e", 1))
+    assert decode(seen.round.addressee.site_part) == {"rank": 3}
+
+
+def test_a_method_that_cannot_start_fails_the_session_not_the_site(direct: DirectApi) -> None:
+    direct.session(refuse_to_start=True)
+    info = direct.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", "cannot_start")
+    assert info.failure == "Choose other options."
+    assert info.sites[2].state == "joined"
+
+
+# --- cancelling -----------------------------------------------------------------------------------
+
+
+def test_cancelling_fails_the_open_round_and_is_idempotent(direct: DirectApi) -> None:
+    direct.session()
+    info = sessions.cancel_session(direct.co, ANALYST, "heart")
+    assert (info.state, info.stopped_because) == ("cancelled", "cancelled")
+    assert sessions.cancel_session(direct.co, ANALYST, "heart") == info
+    assert direct.view("heart", "north").response.status == "ended"
+
+
+def test_a_cancelled_recruiting_session_does_not_start(direct: DirectApi) -> None:
+    direct.define()
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    assert refusal(sessions.start_session, direct.co, ANALYST, "heart").slug == "wrong-state"
+    assert refusal(direct.join, "heart", "north").slug == "wrong-state"
+
+
+def test_a_completed_session_is_not_cancelled(direct: DirectApi) -> None:
+    direct.session(rounds=1)
+    assert direct.finish("heart").state == "completed"
+    assert refusal(sessions.cancel_session, direct.co, ANALYST, "heart").slug == "wrong-state"
+
+
+# --- inviting -------------------------------------------------------------------------------------
+
+
+def test_an_invited_site_joins_a_running_session(direct: DirectApi) -> None:
+    direct.session(rounds=2, width=4)
+    invite(direct, "east")
+    invite(direct, "east")
+    assert direct.view("heart", "east").response.status == "invited"
+    direct.join("heart", "east")
+    assert direct.info("heart").definition.sites == ("north", "south", "west")
+    assert len(direct.audit(action="site.invited")) == 1
+
+
+def test_unregistered_invitations_are_named_by_pointer(direct: DirectApi) -> None:
+    direct.define()
+    body = SessionPatch(invite=("north", "nowhere"))
+    refused = refusal(sessions.patch_session, direct.co, ANALYST, "heart", body)
+    assert [error.pointer for error in refused.errors] == ["/invite/1"]
+
+
+def test_no_invitation_where_the_method_takes_no_late_site(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(joins_late=False))
+    direct.session()
+    assert refusal(invite, direct, "east").slug == "late-joining-refused"
+
+
+def test_two_sites_stay_two_until_completion(direct: DirectApi) -> None:
+    direct.define(sites=("a", "b"), policy={"min_sites": 2}, rounds=1)
+    assert refusal(invite, direct, "c").slug == "wrong-state"
+
+
+def test_no_more_models_sites_and_clusters_than_the_coordinator_can_compute(
+    direct: DirectApi,
+) -> None:
+    """With the number that would fit; also where sites are invited later."""
+    direct.co.limits = dataclasses.replace(LIMITS, aggregation_timeout_s=3)
+    names = tuple(f"s{i}" for i in range(9))
+    direct.register(*names)
+
+    def request(stability: int) -> SessionCreate:
+        config = {"n_clusters": 4, "stability": stability}
+        changes = {"algorithm": "lloyd", "config": config, "policy": Policy(min_sites=3)}
+        return direct.request(sites=names[:8]).model_copy(update=changes)
+
+    for call in (sessions.check_session, sessions.create_session):
+        refused = refusal(call, direct.co, ANALYST, request(300))
+        (error,) = refused.errors
+        assert (refused.slug, error.pointer, error.rule) == (
+            "invalid",
+            "/config/stability",
+            "workload",
+        )
+    (fits,) = map(int, re.findall(r"stability (\d+)", error.message))
+    sessions.create_session(direct.co, ANALYST, request(fits))
+    (error,) = refusal(invite, direct, names[8]).errors
+    assert (error.pointer, error.rule) == ("/invite", "workload")
+    assert "8 sites" in error.message
+
+
+def test_after_completion_sites_are_invited_as_readers(direct: DirectApi) -> None:
+    direct.session(rounds=1)
+    direct.finish("heart")
+    invite(direct, "east")
+    assert direct.view("heart", "east").response.status == "ended"
+    assert refusal(direct.join, "heart", "east").slug == "wrong-state"
+
+
+def test_a_failed_session_invites_nobody(direct: DirectApi) -> None:
+    direct.session(refuse_to_start=True)
+    assert refusal(invite, direct, "east").slug == "wrong-state"
+
+
+# --- deadlines ------------------------------------------------------------------------------------
+
+
+def move(direct: DirectApi, deadline: datetime) -> None:
+    sessions.patch_session(direct.co, ANALYST, "heart", SessionPatch(deadline=deadline))
+
+
+def test_a_moved_deadline_is_told_to_those_who_are_asked(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.session(policy={"quorum": 3})
+    before = direct.view("heart", "north")
+    later = clock.now() + timedelta(days=2)
+    move(direct, later)
+    after = direct.view("heart", "north")
+    assert after.response.deadline == later
+    assert after.digest != before.digest
+    assert after.version > before.version
+
+
+def test_a_deadline_in_the_past_closes_with_the_quorum(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.session(sites=("a", "b", "c", "d"), policy={"quorum": 3})
+    for name in ("a", "b", "c"):
+        direct.answer("heart", name)
+    move(direct, clock.now())
+    assert direct.drive() == 1
+    assert direct.info("heart").round == 2
+
+
+def test_no_deadline_moves_while_nothing_collects(direct: DirectApi, clock: ManualClock) -> None:
+    direct.define()
+    assert refusal(move, direct, clock.now()).slug == "wrong-state"

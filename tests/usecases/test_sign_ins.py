@@ -1,0 +1,278 @@
+"""Signing in: what a cookie is good for, and when it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from fedclust.wire.models import PrincipalCreate, PrincipalPatch, TokenCreate
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.sign_in import CookieText, parse_cookie
+from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.usecases import principals, sessions
+from fedclust_service.usecases import sign_ins as use
+from fedclust_service.usecases.events import EventBatch, read_events
+from fedclust_service.usecases.sweeper import remove_sign_ins
+from support.clock import ManualClock
+from support.timeouts import eventually
+from usecases.direct_api import LIMITS, OPERATOR, DirectApi, refusal
+
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+
+
+def issue(direct: DirectApi, name: str = "ada", days: int = 365) -> str:
+    body = PrincipalCreate(name=name, title="")
+    principals.create_principal(direct.co, OPERATOR, Role.ANALYST, body)
+    lifetime = TokenCreate(expires_in_days=days)
+    return principals.issue_token(direct.co, OPERATOR, Role.ANALYST, name, lifetime).token
+
+
+def refused(direct: DirectApi, cookie: str) -> str:
+    found = refusal(use.signed_in, direct.co, cookie)
+    assert found.slug == "unauthenticated"
+    again = lambda tx: use.signed_in_again(direct.co, tx, cookie)  # noqa: E731
+    assert refusal(direct.store.read, "test", again).detail == found.detail
+    assert not any(part and part in found.detail for part in cookie.split("."))
+    return found.detail
+
+
+def test_a_cookie_speaks_for_the_owner_of_the_token(direct: DirectApi) -> None:
+    token = issue(direct)
+    cookie, first = use.sign_in(direct.co, token)
+    signed = use.signed_in(direct.co, cookie)
+    assert signed == first
+    assert (
+        dataclasses.replace(
+            principals.authenticate(direct.co, token), via="page", expires_at=signed.ends_at
+        )
+        == signed.actor
+    )
+    assert (
+        direct.store.read("test", lambda tx: use.signed_in_again(direct.co, tx, cookie))
+        == signed.actor
+    )
+    assert (signed.idle_until - signed.created_at).total_seconds() == 30 * MINUTE
+    assert (signed.ends_at - signed.created_at).total_seconds() == 12 * HOUR
+    assert signed.sent_form(signed.csrf)
+    assert not signed.sent_form("ü" + signed.csrf)
+    assert direct.audit(action="sign_in.created") == [
+        ("analyst:ada", "sign_in.created", {"token_id": signed.actor.token_id})
+    ]
+
+
+def test_a_refused_token_does_not_sign_in(direct: DirectApi) -> None:
+    token = issue(direct)
+    with pytest.raises(Refusal, match="unauthenticated"):
+        use.sign_in(direct.co, token[:-1])
+    principals.revoke_token(direct.co, OPERATOR, Role.ANALYST, "ada", token[4:16])
+    assert "revoked" in refusal(use.sign_in, direct.co, token).detail
+    assert direct.audit(action="sign_in.created") == []
+
+
+def test_nothing_shows_the_secret(direct: DirectApi) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+    text = parse_cookie(cookie)
+    assert text is not None
+    found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
+    assert found is not None
+    for shown in (repr(text), repr(signed), repr(found[0])):
+        for secret in (text.secret, signed.csrf, found[0].secret_hmac):
+            assert secret not in shown
+    assert text.secret not in str(vars(found[0]))
+
+
+def test_idle_and_absolute_end(direct: DirectApi, clock: ManualClock) -> None:
+    token = issue(direct)
+    cookie, _ = use.sign_in(direct.co, token)
+    clock.advance(30 * MINUTE)
+    assert "nothing here for 30 minutes" in refused(direct, cookie)
+    cookie, signed = use.sign_in(direct.co, token)
+    for _ in range(12 * 3 - 1):
+        clock.advance(20 * MINUTE)
+        last = use.signed_in(direct.co, cookie)
+        eventually(lambda: not direct.co.touching)
+    assert last.idle_until == last.ends_at == signed.ends_at
+    clock.advance(20 * MINUTE)
+    assert "12 hours ago" in refused(direct, cookie)
+
+
+def test_what_a_page_loads_by_itself_keeps_no_sign_in_open(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+    for _ in range(2):
+        clock.advance(14 * MINUTE)
+        assert use.signed_in(direct.co, cookie, used=False).idle_until == signed.idle_until
+    clock.advance(3 * MINUTE)
+    refused(direct, cookie)
+
+
+def test_it_ends_with_its_token(direct: DirectApi, clock: ManualClock) -> None:
+    direct.co.limits = dataclasses.replace(LIMITS, sign_in_s=3 * DAY, sign_in_idle_s=3 * DAY)
+    token = issue(direct, days=1)
+    cookie, signed = use.sign_in(direct.co, token)
+    assert (signed.ends_at - signed.created_at).total_seconds() == DAY
+    assert signed.actor.expires_at == signed.idle_until == signed.ends_at
+    clock.advance(DAY)
+    assert "token has expired" in refused(direct, cookie)
+
+    token = issue(direct)
+    cookie, signed = use.sign_in(direct.co, token)
+    other, _ = use.sign_in(direct.co, issue(direct))
+    principals.revoke_token(direct.co, OPERATOR, Role.ANALYST, "ada", signed.actor.token_id)
+    assert "token has been revoked" in refused(direct, cookie)
+    patch = PrincipalPatch(disabled=True)
+    principals.patch_principal(direct.co, OPERATOR, Role.ANALYST, "ada", patch)
+    assert "disabled" in refused(direct, other)
+
+
+def test_signing_out(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    token = issue(direct)
+    cookie, _ = use.sign_in(direct.co, token)
+    other, _ = use.sign_in(direct.co, token)
+    for each in (cookie, cookie, "", "garbled", _with(cookie, secret="A" * 43)):
+        use.sign_out(direct.co, each)
+    assert "signed out" in refused(direct, cookie)
+    assert use.signed_in(direct.co, other).actor.name == "ada"
+    assert len(direct.audit(action="sign_in.ended")) == 1
+
+
+def test_signing_out_everywhere(direct_on_both: DirectApi, clock: ManualClock) -> None:
+    direct = direct_on_both
+    token, second = issue(direct), issue(direct)
+    idle, _ = use.sign_in(direct.co, token)
+    clock.advance(30 * MINUTE)
+    cookies = [use.sign_in(direct.co, each)[0] for each in (token, second, second)]
+    others, _ = use.sign_in(direct.co, issue(direct, "eve"))
+    signed = use.signed_in(direct.co, cookies[0])
+    listed = use.list_sign_ins(direct.co, signed.actor)
+    assert {each.id + "." for each in listed} == {each[:13] for each in cookies}
+    assert use.sign_out_everywhere(direct.co, signed) == 3
+    for each in (*cookies, idle):
+        assert "signed out" in refused(direct, each)
+    assert not use.list_sign_ins(direct.co, signed.actor)
+    assert use.signed_in(direct.co, others).actor.name == "eve"
+    assert direct.audit(action="sign_in.all_ended") == [
+        ("analyst:ada", "sign_in.all_ended", {"count": 3})
+    ]
+
+
+def test_the_oldest_end_when_there_are_too_many(direct: DirectApi, clock: ManualClock) -> None:
+    token, other = issue(direct), issue(direct, "bob")
+    cookies = []
+    for _ in range(use.MOST_OPEN + 2):
+        cookies.append(use.sign_in(direct.co, token)[0])
+        clock.advance(1)
+    bystander = use.sign_in(direct.co, other)[0]
+    assert "signed out" in refused(direct, cookies[0])
+    assert "signed out" in refused(direct, cookies[1])
+    signed = use.signed_in(direct.co, cookies[2])
+    assert len(use.list_sign_ins(direct.co, signed.actor)) == use.MOST_OPEN
+    use.signed_in(direct.co, bystander)
+
+
+def test_all_end_after_a_restore(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    use.end_every(direct.co)
+    cookies = [use.sign_in(direct.co, issue(direct, each))[0] for each in ("ada", "eve")]
+    use.end_every(direct.co)
+    for each in cookies:
+        assert "signed out" in refused(direct, each)
+    assert direct.audit(action="sign_in.all_ended") == [
+        ("coordinator", "sign_in.all_ended", {"count": 2})
+    ]
+
+
+def test_a_stream_of_events_ends_with_the_sign_in(direct: DirectApi) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+    direct.define()
+    sessions.cancel_session(direct.co, signed.actor, "heart")
+    direct.co.sealer.run_once()
+
+    def read() -> EventBatch:
+        return read_events(
+            direct.co, lambda tx: use.signed_in_again(direct.co, tx, cookie), "heart", 0
+        )
+
+    # The trail says how somebody acted; a session's readers do not learn it.
+    assert all("via" not in each.data for each in read().events)
+    trail = direct.store.read("test", lambda tx: tx.audit.list(1000))
+    assert {(row.action, row.details.get("via")) for row in trail} >= {
+        ("sign_in.created", "page"),
+        ("session.created", "api"),
+        ("session.cancelled", "page"),
+    }
+    use.sign_out(direct.co, cookie)
+    assert "signed out" in refusal(read).detail
+
+
+def test_uses_are_recorded_once_a_minute(direct: DirectApi, clock: ManualClock) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+
+    def writes() -> int:
+        found = direct.store.metrics().get("token.touch")
+        return found.calls if found else 0
+
+    eventually(lambda: not direct.co.touching)
+    before = writes()
+    clock.advance(59)
+    use.signed_in(direct.co, cookie)
+    assert (writes(), direct.co.touching) == (before, set())
+    clock.advance(1)
+    use.signed_in(direct.co, cookie)
+    eventually(lambda: not direct.co.touching)
+    use.signed_in(direct.co, cookie)
+    assert (writes(), direct.co.touching) == (before + 1, set())
+    clock.advance(60)
+    with ThreadPoolExecutor(4) as threads:
+        for each in [threads.submit(use.signed_in, direct.co, cookie) for _ in range(8)]:
+            assert each.result().idle_until == clock.now() + timedelta(minutes=30)
+    eventually(lambda: not direct.co.touching)
+    found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
+    assert found is not None
+    row, token, owner = found
+    assert row.last_used_at == token.last_used_at == owner.last_seen_at == clock.now()
+
+
+def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(
+    direct_on_both: DirectApi, clock: ManualClock
+) -> None:
+    direct = direct_on_both
+    cookie, _ = use.sign_in(direct.co, issue(direct))
+    clock.advance(12 * HOUR + DAY + 1)
+    remove_sign_ins(direct.co)  # the time is not trusted yet
+    assert "12 hours ago" in refused(direct, cookie)
+    for _ in range(3):
+        direct.co.clock.check()
+        clock.advance(HOUR)
+    kept, _ = use.sign_in(direct.co, issue(direct))
+    remove_sign_ins(direct.co)
+    assert "not signed in" in refused(direct, cookie)
+    assert use.signed_in(direct.co, kept).actor.name == "ada"
+
+
+def _with(cookie: str, **changes: str) -> str:
+    text = parse_cookie(cookie)
+    assert text is not None
+    return dataclasses.replace(text, **changes).reveal()
+
+
+def test_keys_rotate_and_a_stolen_row_does_not_sign_in(direct: DirectApi) -> None:
+    cookie, signed = use.sign_in(direct.co, issue(direct))
+    found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
+    assert found is not None
+    stolen = found[0].secret_hmac
+    for secret in (stolen[:43], stolen[-43:], signed.csrf[:43]):
+        assert "not signed in" in refused(direct, CookieText(signed.id, secret).reveal())
+    for each in ("", ".", cookie + "\n", cookie[:-1], _with(cookie, id="0" * 12)):
+        assert "not signed in" in refused(direct, each)
+
+    direct.co.keys = SecretKeys([b"n" * 32, b"k" * 32])
+    assert use.signed_in(direct.co, cookie) == signed
+    direct.co.keys = SecretKeys([b"n" * 32])
+    assert "not signed in" in refused(direct, cookie)

@@ -1,0 +1,81 @@
+"""What an orderly stop leaves to others: rounds without a lease, for whoever is there to take."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+
+from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.store import StoreUnavailable
+from support.databases import sqlite_first  # noqa: F401  # in place of database_url
+from support.timeouts import TIMEOUT_S, eventually
+from usecases import counting_method
+from usecases.direct_api import LIMITS, DirectApi
+
+
+def latest(direct: DirectApi) -> Round:
+    row = direct.row("heart")
+    found = direct.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
+    assert found is not None
+    return found
+
+
+def test_nobody_waits_for_the_lease_of_one_that_stopped(direct_on_both: DirectApi) -> None:
+    """An aggregation that goes on is given up: another worker does it, and it writes nothing."""
+    direct = direct_on_both
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    direct.session(rounds=2)
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        counting_method.HOOK.clear()
+        stuck.set()
+        go_on.wait(TIMEOUT_S)
+
+    counting_method.HOOK.append(hang)
+    direct.co.driver.start()
+    direct.answer_all("heart")
+    assert stuck.wait(TIMEOUT_S)
+    (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(0.05)
+    assert (latest(direct).state, latest(direct).lease) == (RoundState.AGGREGATING, None)
+    # The clock stands still: nothing has run out.
+    assert direct.another().driver.run_once()
+    assert latest(direct).number == 2
+    go_on.set()
+    left.join(TIMEOUT_S)
+    assert latest(direct).number == 2
+    assert len(direct.audit(action="round.closed")) == 1
+    direct.answer_all("heart")
+    direct.another().driver.run_once()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+
+
+def test_a_stop_writes_what_waits_and_ends_all_threads(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    before = set(threading.enumerate())
+    direct.co.start()
+    direct.session()
+    inside, go_on, written = threading.Event(), threading.Event(), []
+
+    def hold(_: object) -> None:
+        inside.set()
+        go_on.wait(TIMEOUT_S)
+
+    direct.co.submissions.commit("heart", hold)
+    assert inside.wait(TIMEOUT_S)
+    last = direct.co.submissions.commit("heart", lambda _: written.append("last"))
+    stopping = threading.Thread(target=direct.co.stop, args=(TIMEOUT_S,))
+    stopping.start()
+    go_on.set()
+    stopping.join(TIMEOUT_S)
+    assert last.done()
+    assert written == ["last"]
+    with pytest.raises(StoreUnavailable):
+        direct.co.submissions.commit("heart", hold)
+    eventually(
+        lambda: not [each for each in set(threading.enumerate()) - before if each.is_alive()]
+    )

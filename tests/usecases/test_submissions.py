@@ -1,0 +1,252 @@
+"""A submission is a PUT: the order of its checks, and exactly once."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from fedclust.wire.codec import sha256
+from fedclust.wire.submissions import BINARY, JSON, write_submission
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.usecases import participation, sessions
+from support.clock import ManualClock
+from usecases import counting_method
+from usecases.direct_api import ANALYST, DirectApi, refusal, site
+
+
+def refused(
+    direct: DirectApi, who: str, body: bytes, number: int = 1, media: str = BINARY
+) -> Refusal:
+    return refusal(direct.put, "heart", who, body, number, media)
+
+
+def stored(direct: DirectApi) -> int:
+    row = direct.row("heart")
+    return len(direct.store.read("t", lambda tx: tx.submissions.summaries(session_id=row.id)))
+
+
+def test_the_first_bytes_are_stored_and_receipted(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session()
+    body = direct.body("heart", "north")
+    done = direct.put("heart", "north", body)
+    assert done.created
+    receipt = done.receipt
+    assert (receipt.session, receipt.site, receipt.round) == ("heart", "north", 1)
+    assert (receipt.sha256, receipt.size) == (sha256(body), len(body))
+    assert receipt.received_at == clock.now()
+    assert direct.view("heart", "north").response.status == "answered"
+
+
+def test_the_same_bytes_get_the_first_receipt_in_any_state(
+    direct: DirectApi, clock: ManualClock
+) -> None:
+    direct.session(rounds=1)
+    bodies = {name: direct.body("heart", name) for name in ("north", "south", "west")}
+    receipts = {name: direct.put("heart", name, body).receipt for name, body in bodies.items()}
+    clock.advance(50)
+    for _ in range(2):  # aggregating, then completed
+        for name, body in bodies.items():
+            again = direct.put("heart", name, body, 1)
+            assert not again.created
+            assert again.receipt == receipts[name]
+        direct.drive()
+    assert direct.info("heart").state == "completed"
+    assert stored(direct) == 3
+    assert refused(direct, "north", bodies["north"] + b" ").slug == "submission-differs"
+
+
+def test_other_bytes_are_refused_whatever_they_are(direct: DirectApi) -> None:
+    direct.session()
+    direct.answer("heart", "north")
+    for body in (b"nonsense", direct.body("heart", "north", media=JSON)):
+        assert refused(direct, "north", body).slug == "submission-differs"
+    participation.leave(direct.co, site("north"), "heart")
+    assert refused(direct, "north", b"x").slug == "submission-differs"
+
+
+def test_a_stored_answer_comes_before_the_end_of_the_session(direct: DirectApi) -> None:
+    direct.session()
+    body = direct.body("heart", "north")
+    direct.put("heart", "north", body)
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    assert not direct.put("heart", "north", body, 1).created
+    assert refused(direct, "north", b"x").slug == "submission-differs"
+    # The session's state comes before round, addressee and contents.
+    for number in (1, 7):
+        assert refused(direct, "south", b"nonsense", number).slug == "wrong-state"
+
+
+def test_a_recruiting_session_takes_nothing(direct: DirectApi) -> None:
+    direct.define()
+    direct.join("heart", "north")
+    assert refused(direct, "north", b"nonsense").slug == "wrong-state"
+
+
+def test_a_round_that_is_not_collecting_is_gone(direct: DirectApi) -> None:
+    direct.session(rounds=3)
+    direct.answer("heart", "north")
+    direct.answer("heart", "south")
+    late = direct.body("heart", "west")
+    direct.answer("heart", "west")
+    participation.leave(direct.co, site("west"), "heart")
+    direct.drive()
+    # A site that is not there any more, a round that is over: the round comes first.
+    closed = refused(direct, "north", b"nonsense", 7)
+    assert (closed.slug, closed.extra) == ("round-closed", {"current_round": 2})
+    assert not direct.put("heart", "west", late, 1).created
+    assert refused(direct, "west", b"nonsense", 2).slug == "not-addressed"
+
+
+def test_who_is_not_asked_is_refused_before_the_body_is_read(direct: DirectApi) -> None:
+    direct.define(sites=("a", "b", "c", "d"), start="manual")
+    for name in ("a", "b", "c"):
+        direct.join("heart", name)
+    sessions.start_session(direct.co, ANALYST, "heart")
+    assert refused(direct, "d", b"nonsense").slug == "not-addressed"
+    direct.join("heart", "d")
+    assert refused(direct, "d", b"nonsense").slug == "not-addressed"
+
+
+def test_who_has_left_the_open_round_is_not_asked_any_more(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"))
+    body = direct.body("heart", "d")
+    participation.leave(direct.co, site("d"), "heart")
+    assert refused(direct, "d", body).slug == "not-addressed"
+
+
+def test_a_stranger_finds_nothing(direct: DirectApi) -> None:
+    direct.session()
+    direct.register("other")
+    hidden = refused(direct, "other", b"x")
+    absent = refusal(participation.leave, direct.co, site("other"), "nothing")
+    assert hidden.to_problem() == absent.to_problem()
+
+
+def test_contents_are_parsed_then_matched_then_judged(direct: DirectApi) -> None:
+    direct.session()
+    wrong_digest = {"digest": "0" * 64}
+    digest = direct.digest("heart", "north", 1)
+    short = counting_method.Vote(votes=np.zeros(2))
+    cases = [
+        (b"\xc1", "invalid", ""),
+        (b"", "invalid", ""),
+        (write_submission("nope", digest, None), "invalid", "/phase"),
+        (write_submission("rest", digest, None), "task-mismatch", ""),
+        (direct.body("heart", "north", **wrong_digest), "task-mismatch", ""),
+        (direct.body("heart", "north", empty=True, **wrong_digest), "task-mismatch", ""),
+        (direct.body("heart", "south"), "task-mismatch", ""),
+        (write_submission("count", digest, short), "invalid", "/payload/votes"),
+        (direct.body("heart", "north", weight=0.0), "disclosure-refused", "/payload/votes/0"),
+        # A body that cannot be parsed is told so before its digest is looked at.
+        (write_submission("count", "0" * 64, counting_method.Place(rank=3)), "invalid", "/payload"),
+    ]
+    for body, slug, pointer in cases:
+        found = refused(direct, "north", body)
+        assert found.slug == slug
+        if pointer:
+            assert found.errors[0].pointer.startswith(pointer)
+    assert stored(direct) == 0
+    refusals = direct.audit(action="submission.refused")
+    assert len(refusals) == len(cases)
+    assert all(details.keys() == {"round", "rule"} for _, _, details in refusals)
+    assert direct.answer("heart", "north").created
+
+
+def test_json_and_binary_are_stored_alike(direct: DirectApi) -> None:
+    payloads = []
+    for name, media in (("one", JSON), ("two", BINARY)):
+        direct.session(name)
+        direct.answer(name, "north", media=media)
+        row = direct.row(name)
+        found = direct.store.read("t", lambda tx, r=row: tx.rounds.latest(r.id))
+        assert found is not None
+        kept = direct.store.read("t", lambda tx, f=found: tx.submissions.get(f.id, "north"))
+        assert kept is not None
+        payloads.append(kept.payload)
+    assert payloads[0] == payloads[1] is not None
+
+
+def test_the_larger_smallest_count_holds_everywhere(direct: DirectApi) -> None:
+    direct.define(rounds=1, policy={"min_group_size": 5})
+    for name, own in (("north", 9), ("south", 3), ("west", None)):
+        direct.join("heart", name, min_group_size=own)
+    for name in ("north", "south", "west"):
+        direct.answer("heart", name)
+    assert counting_method.CHECKED == [(9, "50-199"), (5, "50-199"), (5, "50-199")]
+    direct.drive()
+    assert counting_method.CONTRIBUTED == [("north", 9), ("south", 5), ("west", 5)]
+
+
+def test_an_empty_answer_is_stored_as_empty(direct: DirectApi) -> None:
+    direct.session(sites=("a", "b", "c", "d"))
+    assert direct.answer("heart", "d", empty=True).created
+    direct.answer_all("heart")
+    direct.drive()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1, 0]
+
+
+def test_the_etag_of_the_receipt_is_that_of_the_task(direct: DirectApi) -> None:
+    direct.session(rounds=2)
+    for name in ("north", "south", "west"):
+        done = direct.answer("heart", name)
+        assert done.task_digest == direct.view("heart", name).digest
+    waiting = direct.view("heart", "north").digest
+    direct.drive()
+    assert direct.view("heart", "north").digest != waiting
+
+
+def test_a_repeated_answer_does_not_hide_what_came_after_it(direct: DirectApi) -> None:
+    """A site whose first receipt was lost must not wait with the ETag of a task unseen."""
+    direct.session(rounds=2)
+    body = direct.body("heart", "north")
+    first = direct.put("heart", "north", body, 1)
+    again = direct.put("heart", "north", body, 1)
+    assert first.task_digest == again.task_digest == direct.view("heart", "north").digest
+    direct.answer("heart", "south")
+    direct.answer("heart", "west")
+    direct.drive()
+    assert direct.view("heart", "north").response.status == "work"
+    late = direct.put("heart", "north", body, 1)
+    assert (late.receipt, late.task_digest) == (first.receipt, None)
+
+
+def test_an_answered_site_sleeps_until_the_next_round(direct: DirectApi) -> None:
+    """Neither others' answers nor the aggregation change what it waits with."""
+    direct.session(rounds=2)
+    etag = direct.answer("heart", "north").task_digest
+    version = direct.view("heart", "north").version
+    direct.answer("heart", "south")
+    direct.answer("heart", "west")
+    view = direct.view("heart", "north")
+    assert (view.digest, view.version) == (etag, version)
+    assert direct.drive() == 1
+    assert direct.view("heart", "north").version > version
+
+
+def test_progress_is_outside_the_etag(direct: DirectApi) -> None:
+    direct.session()
+    before = direct.view("heart", "north")
+    direct.answer("heart", "south")
+    after = direct.view("heart", "north")
+    assert before.response.progress != after.response.progress
+    assert after.digest == before.digest
+
+
+def test_nothing_that_was_sent_is_logged_or_audited(
+    direct: DirectApi, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    direct.session()
+    secret = "lifespan-of-patient-4711"
+    digest = direct.digest("heart", "north", 1)
+    for text in (
+        f'{{"phase":"{secret}","task_digest":"{digest}","payload":null}}',
+        f'{{"phase":"count","task_digest":"{digest}","payload":{{"{secret}":1}}}}',
+        f'{{"phase":"count","task_digest":"{secret}","payload":null}}',
+    ):
+        found = refused(direct, "north", text.encode(), media=JSON)
+        assert secret not in found.to_problem().model_dump_json()
+    printed = capsys.readouterr()
+    assert secret not in caplog.text + printed.out + printed.err + str(direct.audit())
