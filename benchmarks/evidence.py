@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
@@ -28,10 +27,17 @@ from fedclust.numeric.random import server_rng, site_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table, within_shares
+from fedclust.rounds import preparation
 from fedclust.rounds.record_cells import find_cells
 from fedclust.rounds.reference import compare_with_cloud
+from fedclust.rounds.site_points import complete_points, scaled_points
 from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution
 
 LEVEL = 0.05
 TRIED = (2, 3, 4, 5, 6)
@@ -66,19 +72,23 @@ def site_points(rows: FloatArray, p: int) -> Points:
 
 
 def scaled(found: Sequence[Points]) -> list[Points]:
-    """Return all sites' points imputed and standardised, as the preparation of a session does."""
-    X = np.concatenate([points.X for points in found])
-    known = ~np.isnan(X)
-    persons = np.concatenate([points.sizes for points in found])[:, None] * known
-    total = persons.sum(axis=0)
-    mean = (np.nan_to_num(X) * persons).sum(axis=0) / total
-    variance = (np.nan_to_num(X - mean) ** 2 * persons).sum(axis=0) / total
-    within = np.average([p.within for p in found], axis=0, weights=[p.n for p in found])
-    variance /= 1.0 - within
-    scale = np.where(variance > 0.0, np.sqrt(variance), 1.0)
-    return [
-        replace(p, X=np.nan_to_num((p.X - mean) / scale), observed=~np.isnan(p.X)) for p in found
-    ]
+    """Return all sites' points imputed and standardised: a session's own preparation."""
+    features = tuple(Feature(name=f"x{j}") for j in range(found[0].X.shape[1]))
+    roster = tuple(f"{place:03}" for place in range(len(found)))
+    config = RunConfig(
+        options=None,
+        features=features,
+        policy=Policy(missing="impute", scaling="standard"),
+        roster=roster,
+        p=5,
+        size_band=None,
+        space=Space.identity(len(features)),
+    )
+    complete = [complete_points(points, config) for points in found]
+    moments = [preparation.local_step(points, config) for points in complete]
+    sent = [Contribution(*pair, config.p) for pair in zip(roster, moments, strict=True)]
+    space, _ = preparation.merge(sent, config)
+    return [scaled_points(points, space, config) for points in complete]
 
 
 def compared(
