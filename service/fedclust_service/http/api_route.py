@@ -23,9 +23,16 @@ from fedclust_service.http.describe import problem_response
 class ApiRoute(APIRoute):
     """A route that refuses unknown parameters of the query.
 
+    Its operation has the name of its function unless it is given another one, and the function's
+    docstring is its description.
+
     A route with a body has the caller, :func:`dependencies.allowed`, as its first dependency. The
     body of anybody else is not read.
     """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
+        given["operation_id"] = given.get("operation_id") or endpoint.__name__
+        super().__init__(path, endpoint, **given)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request: checks, then FastAPI's handler."""

@@ -26,24 +26,22 @@ router = api_router(tags=["about"])
 
 @router.get(
     "/v1/whoami",
-    operation_id="whoami",
     summary="The account of a token",
-    description="Role, name and expiry of the token; versions of server and protocol.",
     response_description="The caller.",
 )
 def whoami(actor: ActorOf, co: CoordinatorOf) -> WhoAmI:
+    """Role, name and expiry of the token; versions of server and protocol."""
     return principals.whoami(co, actor)
 
 
 @router.get(
     "/v1/algorithms",
-    operation_id="list_algorithms",
     dependencies=[Authenticated],
     summary="Methods that this coordinator runs",
-    description="Options as JSON Schema, phases, and line by line what leaves a site in each.",
     response_description="A page of methods, by name.",
 )
 def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[AlgorithmInfo]:
+    """Options as JSON Schema, phases, and line by line what leaves a site in each."""
     rest = [name for name in sorted(METHODS) if cursor is None or name > cursor]
     items = tuple(_describe(METHODS[name]) for name in rest[:limit])
     return Page(items=items, next=rest[limit - 1] if len(rest) > limit else None)
@@ -51,15 +49,14 @@ def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[Algori
 
 @router.get(
     "/v1/algorithms/{algorithm}",
-    operation_id="get_algorithm",
     dependencies=[Authenticated],
     summary="One method: options, phases, disclosures, citation",
-    description="What leaves a site and when, for a data protection officer.",
     response_description="The method.",
 )
 def get_algorithm(
     algorithm: Annotated[str, Path(description="The method's name.")],
 ) -> AlgorithmInfo:
+    """What leaves a site and when, for a data protection officer."""
     method = METHODS.get(algorithm)
     if method is None:
         raise not_found()

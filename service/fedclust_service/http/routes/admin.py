@@ -48,31 +48,27 @@ UntilOf = Annotated[
 
 @router.get(
     "/overview",
-    operation_id="get_overview",
     summary="Overview of the coordinator",
-    description="Operators. Sessions and rounds by state; what needs attention (rounds past their "
-    "deadline, aggregations whose worker died, sessions that cannot start or failed within a week, "
-    "tokens that end within two weeks and have no successor, at most 50 of each; an old backup; "
-    "a disk that is nearly full); the last backup, the database's size, what is free on the "
-    "coordinator's disk, how far clocks differ, versions.",
     response_description="The overview.",
     openapi_extra=refusals("forbidden"),
 )
-def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.Overview:
+def get_overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.Overview:
+    """Operators. Sessions and rounds by state; what needs attention (rounds past their deadline,
+    aggregations whose worker died, sessions that cannot start or failed within a week, tokens that
+    end within two weeks and have no successor, at most 50 of each; an old backup; a disk that is
+    nearly full); the last backup, the database's size, what is free on the coordinator's disk, how
+    far clocks differ, versions.
+    """
     return admin.overview(co, actor, service_of(request).settings.data_dir)
 
 
 @router.get(
     "/sessions",
-    operation_id="list_admin_sessions",
     summary="Every session with its sites",
-    description="Operators, newest first. For each site: whether it has answered the latest round, "
-    "since when it is late, when it was last seen (in any session, to the minute), its SDK, its "
-    "refused answers, the bytes of its stored answers and of the tasks made for it, each once.",
     response_description="A page of sessions.",
     openapi_extra=refusals("forbidden"),
 )
-def sessions(
+def list_admin_sessions(
     actor: ActorOf,
     co: CoordinatorOf,
     limit: LimitOf = 50,
@@ -80,20 +76,21 @@ def sessions(
     state: StateOf = None,
     session: NameOf = None,
 ) -> Page[admin.AdminSession]:
+    """Operators, newest first. For each site: whether it has answered the latest round, since when
+    it is late, when it was last seen (in any session, to the minute), its SDK, its refused answers,
+    the bytes of its stored answers and of the tasks made for it, each once.
+    """
     return admin.list_all_sessions(co, actor, limit, cursor, state=state, name=session)
 
 
 # One parameter for each field of the query.
 @router.get(
     "/audit",
-    operation_id="list_audit",
     summary="The audit trail",
-    description="Operators, newest first. `number` and `hash` are null for the second or so until "
-    "an entry is sealed.",
     response_description="A page of entries.",
     openapi_extra=refusals("forbidden"),
 )
-def audit(
+def list_audit(
     actor: ActorOf,
     co: CoordinatorOf,
     limit: LimitOf = 50,
@@ -104,5 +101,8 @@ def audit(
     since: SinceOf = None,
     until: UntilOf = None,
 ) -> Page[admin.AdminAuditEntry]:
+    """Operators, newest first. `number` and `hash` are null for the second or so until an entry is
+    sealed.
+    """
     search = AuditSearch(subject=session, actor=by, action=action, since=since, until=until)
     return admin.list_audit(co, actor, limit, cursor, search)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from fastapi import Header, Path, Request
 from starlette.concurrency import run_in_threadpool
@@ -21,6 +21,7 @@ from fedclust_service.http.dependencies import (
     CoordinatorOf,
     SessionName,
     bearer_token,
+    service_of,
 )
 from fedclust_service.http.request_context import context_of
 from fedclust_service.usecases.audit import trail
@@ -32,8 +33,10 @@ router = api_router(tags=["events"])
 STREAM = "text/event-stream"
 #: Proxies and firewalls close connections that are silent for longer.
 KEEP_ALIVE_SECONDS = 15.0
-#: The first lines of a stream, and those that only keep its connection open.
-RETRY, NOTHING = b"retry: 2000\n\n", b": nothing new\n\n"
+#: The line that only keeps a stream's connection open.
+NOTHING = b": nothing new\n\n"
+#: What is read one after another; None when nothing happened for a while.
+Batches: TypeAlias = AsyncIterator[EventBatch | None]
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SCHEMA = {
@@ -43,7 +46,7 @@ _SCHEMA = {
 }
 
 
-class EventStream(StreamingResponse):
+class _EventStream(StreamingResponse):
     """A stream of server-sent events."""
 
     def __init__(self, content: AsyncIterator[bytes]) -> None:
@@ -57,12 +60,7 @@ class EventStream(StreamingResponse):
 
 @router.get(
     "/v1/sessions/{session}/events",
-    operation_id="watch_events",
     summary="Follow a session's events",
-    description="Its analyst, operators and its sites, as server-sent events: from the session's "
-    "start, or after `Last-Event-ID`. The stream ends with the session's end event; 204 tells a "
-    "reader who has that event that nothing follows. Sites learn that other sites answered, but no "
-    "counts.",
     response_description="Events, until the session has ended.",
     response_class=Response,
     responses={
@@ -70,7 +68,7 @@ class EventStream(StreamingResponse):
         204: {"description": "The session has ended and nothing follows."},
     },
 )
-async def events(
+async def watch_events(
     request: Request,
     _: ActorOf,
     co: CoordinatorOf,
@@ -80,12 +78,35 @@ async def events(
         Header(description="The last `id` that was read; the stream continues after it."),
     ] = None,
 ) -> Response:
-    after, token = read_number(last_event_id), bearer_token(request)
+    """Its analyst, operators and its sites, as server-sent events: from the session's start, or
+    after `Last-Event-ID`. The stream ends with the session's end event; 204 tells a reader who has
+    that event that nothing follows. Sites learn that other sites answered, but no counts.
+    """
+    token = bearer_token(request)
 
     def read(after: int) -> EventBatch:
         return read_events(co, lambda tx: authenticate_again(co, tx, token), session, after)
 
-    first = await run_in_threadpool(read, after)
+    async def lines(batches: Batches) -> AsyncIterator[bytes]:
+        async for each in batches:
+            yield NOTHING if each is None else b"".join(map(_block, each.events))
+
+    return await stream_events(request, session, read, last_event_id, lines)
+
+
+async def stream_events(
+    request: Request,
+    session: str,
+    read: Callable[[int], EventBatch],
+    last_event_id: str | None,
+    lines: Callable[[Batches], AsyncIterator[bytes]],
+) -> Response:
+    """Return a session's events after the last that was read as a stream of ``lines``.
+
+    204 if none will follow. The caller gets the refusals of ``read``.
+    """
+    co = service_of(request).coordinator
+    first = await run_in_threadpool(read, _read_number(last_event_id))
     if first.ended and not first.events:
         return Response(status_code=204)
     if co.sealer.streams.closed:
@@ -94,20 +115,18 @@ async def events(
         head = Response(None, 200, _HEADERS, STREAM)
         del head.headers["Content-Length"]
         return head
-    return EventStream(_event_lines(co, session, read, first))
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"retry: 2000\n\n"
+        async for each in lines(_batches(co, session, read, first)):
+            yield each
+
+    return _EventStream(content())
 
 
-async def _event_lines(
+async def _batches(
     co: Coordinator, session: str, read: Callable[[int], EventBatch], batch: EventBatch
-) -> AsyncIterator[bytes]:
-    yield RETRY
-    async for each in batches(co, session, read, batch):
-        yield NOTHING if each is None else b"".join(map(_block, each.events))
-
-
-async def batches(
-    co: Coordinator, session: str, read: Callable[[int], EventBatch], batch: EventBatch
-) -> AsyncIterator[EventBatch | None]:
+) -> Batches:
     """Yield a batch and those that follow, and None when nothing happened for a while.
 
     It ends with the session, with the coordinator, and when ``read`` refuses: the reader's token
@@ -135,7 +154,7 @@ def _block(event: Event) -> bytes:
     return f"id: {event.number}\nevent: {event.action}\ndata: {data}\n\n".encode()
 
 
-def read_number(last_event_id: str | None) -> int:
+def _read_number(last_event_id: str | None) -> int:
     """Return the number after which a stream continues: 0 for none."""
     if not last_event_id:
         return 0
@@ -147,18 +166,18 @@ def read_number(last_event_id: str | None) -> int:
 
 @router.get(
     "/v1/audit/heads/{number}",
-    operation_id="get_audit_head",
     summary="The hash of a sealed audit entry",
-    description="Any token. Sites note number and hash of the last sealed entry with each "
-    "submission (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail "
-    "was rewritten or cut. The answer contains only the hash.",
     response_description="Number and hash.",
 )
-def head(
+def get_audit_head(
     actor: ActorOf,
     co: CoordinatorOf,
     number: Annotated[
         int, Path(ge=1, le=2**53 - 1, description="The entry's number in the chain, from 1.")
     ],
 ) -> AuditHead:
+    """Any token. Sites note number and hash of the last sealed entry with each submission
+    (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail was rewritten
+    or cut. The answer contains only the hash.
+    """
     return trail.head_at(co, actor, number)

@@ -48,19 +48,17 @@ class Readiness(Model):
 
 @router.get(
     "/healthz",
-    operation_id="healthz",
     summary="Liveness",
-    description="Answers while the process runs; does not use the database.",
     response_description="It runs.",
     openapi_extra={"security": []},
 )
 async def healthz() -> Liveness:
+    """Answers while the process runs; does not use the database."""
     return Liveness(status="ok")
 
 
 @router.get(
     "/readyz",
-    operation_id="readyz",
     summary="Readiness",
     description="The database answers and has this program's schema; driver and sweeper run; "
     "clocks agree. A worker whose listening connection is broken can serve. Otherwise `reasons` of "
@@ -82,16 +80,16 @@ async def readyz(request: Request) -> Readiness:
 
 @router.get(
     "/metrics",
-    operation_id="metrics",
     summary="Metrics",
-    description="Prometheus' text form. Operators; without a token only from the coordinator's "
-    "machine, and only without a proxy.",
     response_class=PlainTextResponse,
     response_description="Counts of this process and of the database.",
     # The coordinator's machine needs no token.
     openapi_extra={"security": [{}], **refusals("forbidden")},
 )
 async def metrics(request: Request, _: Annotated[object, Depends(bearer)]) -> Response:
+    """Prometheus' text form. Operators; without a token only from the coordinator's machine, and
+    only without a proxy.
+    """
     if not _from_this_machine(request):
         await run_in_threadpool(_require_operator, request)
     text = await run_in_threadpool(service_of(request).metrics.text)

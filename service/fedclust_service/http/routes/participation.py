@@ -24,11 +24,7 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
 
 @router.put(
     "",
-    operation_id="join_session",
     summary="Join a session",
-    description="Sites. Names the SHA-256 of the definition that is consented to, further "
-    "consents, the features that the site has, its own least group size, its size band, the heads "
-    "of its protected table and what its SDK speaks. Repeating it changes nothing.",
     status_code=201,
     response_description="Joined.",
     responses={
@@ -51,13 +47,17 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
         "stored-data-damaged",
     ),
 )
-def join(
+def join_session(
     actor: Annotated[Actor, allowed("session.join")],
     co: CoordinatorOf,
     session: SessionName,
     body: Participation,
     response: Response,
 ) -> ParticipationInfo:
+    """Sites. Names the SHA-256 of the definition that is consented to, further consents, the
+    features that the site has, its own least group size, its size band, the heads of its protected
+    table and what its SDK speaks. Repeating it changes nothing.
+    """
     info, created = participation.join(co, actor, session, body)
     response.status_code = 201 if created else 200
     return info
@@ -65,27 +65,25 @@ def join(
 
 @router.delete(
     "",
-    operation_id="leave_session",
     summary="Leave a session, or decline the invitation",
-    description="Sites. What was stored still counts; nothing more is asked. Idempotent.",
     status_code=204,
     response_class=Response,
     response_description="Left.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
+def leave_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
+    """Sites. What was stored still counts; nothing more is asked. Idempotent."""
     participation.leave(co, actor, session)
 
 
 @router.delete(
     "/{site}",
-    operation_id="exclude_site",
     summary="Exclude a site",
-    description="Its analyst and operators. What was stored still counts. Idempotent.",
     status_code=204,
     response_class=Response,
     response_description="Excluded.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def exclude(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> None:
+def exclude_site(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> None:
+    """Its analyst and operators. What was stored still counts. Idempotent."""
     participation.exclude(co, actor, session, site)

@@ -23,13 +23,7 @@ _TEXT = {"schema": {"type": "string"}}
 
 @router.get(
     "/v1/sessions/{session}/result",
-    operation_id="get_result",
     summary="Read the result",
-    description="Its analyst, operators and its sites, each cut to what it may see: centroids in "
-    "scaled and own units, sizes, quality, history, provenance. The CSV has one line for each "
-    "cluster with its size and its centroid in own units. For a sweep, the result has one number "
-    "of clusters (`choice` says why, `tied` what is about as good) and `sweep` holds all; `k` "
-    "selects one. Excluded sites cannot read it.",
     response_description="The result.",
     response_model=ResultDocument,
     responses={
@@ -59,6 +53,12 @@ def get_result(
     ] = None,
     _known: IfNoneMatch = None,
 ) -> Response:
+    """Its analyst, operators and its sites, each cut to what it may see: centroids in scaled and
+    own units, sizes, quality, history, provenance. The CSV has one line for each cluster with its
+    size and its centroid in own units. For a sweep, the result has one number of clusters (`choice`
+    says why, `tied` what is about as good) and `sweep` holds all; `k` selects one. Excluded sites
+    cannot read it.
+    """
     media = negotiate(request, [JSON, BINARY, CSV])
     document = results.get_result(co, actor, session, k)
     if media != CSV:

@@ -20,43 +20,44 @@ router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
 
 @router.get(
     "",
-    operation_id="list_rounds",
     summary="List a session's rounds",
-    description="Its analyst, operators and its sites. Of other sites, a site reads only the names "
-    "and whether they answered.",
     response_description="A page of rounds, by number.",
 )
-def index(
+def list_rounds(
     actor: ActorOf,
     co: CoordinatorOf,
     session: SessionName,
     limit: LimitOf = 50,
     cursor: CursorOf = None,
 ) -> Page[RoundInfo]:
+    """Its analyst, operators and its sites. Of other sites, a site reads only the names and whether
+    they answered.
+    """
     return rounds.list_rounds(co, actor, session, limit, cursor)
 
 
 @router.get(
     "/{number}",
-    operation_id="get_round",
     summary="Read a round",
-    description="State, phase, deadline, who answered, metrics and timings.",
     response_description="The round.",
 )
-def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> RoundInfo:
+def get_round(
+    actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
+) -> RoundInfo:
+    """State, phase, deadline, who answered, metrics and timings."""
     return rounds.get_round(co, actor, session, number)
 
 
 @router.post(
     "/{number}/close",
-    operation_id="close_round",
     summary="Close a round before its deadline",
-    description="Its analyst and operators; the quorum must have answered, and a phase that "
-    "needs all its sites refuses. Idempotent.",
     response_description="The round has stopped collecting.",
     openapi_extra=refusals("forbidden", "wrong-state", "quorum-missing", "needs-all-sites"),
 )
-def close(
+def close_round(
     actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
 ) -> RoundInfo:
+    """Its analyst and operators; the quorum must have answered, and a phase that needs all its
+    sites refuses. Idempotent.
+    """
     return rounds.close_round(co, actor, session, number)

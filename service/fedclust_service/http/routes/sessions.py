@@ -30,23 +30,23 @@ router = api_router(prefix="/v1/sessions", tags=["sessions"])
 
 @router.post(
     "",
-    operation_id="create_session",
     summary="Define a session",
-    description="Analysts and operators. The definition is frozen; sites consent to the SHA-256 "
-    "of its canonical form. The same body by the same creator again gives the existing session. "
-    "A session of a study may leave out what the study gives: its fields are taken over at "
-    "creation, and `config` and `policy` field by field.",
     status_code=201,
     response_description="Created.",
     responses=same_before(SessionInfo),
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged", "version-unsupported"),
 )
-def create(
+def create_session(
     actor: Annotated[Actor, allowed("session.create")],
     co: CoordinatorOf,
     body: SessionRequest,
     response: Response,
 ) -> SessionInfo:
+    """Analysts and operators. The definition is frozen; sites consent to the SHA-256 of its
+    canonical form. The same body by the same creator again gives the existing session. A session of
+    a study may leave out what the study gives: its fields are taken over at creation, and `config`
+    and `policy` field by field.
+    """
     info, created = sessions.create_session(co, actor, body.root)
     locate(response, f"/v1/sessions/{info.name}", created=created)
     return info
@@ -54,13 +54,10 @@ def create(
 
 @router.get(
     "",
-    operation_id="list_sessions",
     summary="List sessions",
-    description="Operators see all sessions, analysts those they created, sites those they take "
-    "part in. Newest first. A session's `definition` is null if it is damaged.",
     response_description="A page of sessions.",
 )
-def index(
+def list_sessions(
     actor: ActorOf,
     co: CoordinatorOf,
     limit: LimitOf = 50,
@@ -68,36 +65,35 @@ def index(
     state: StateOf = None,
     study: StudyOf = None,
 ) -> Page[SessionEntry]:
+    """Operators see all sessions, analysts those they created, sites those they take part in.
+    Newest first. A session's `definition` is null if it is damaged.
+    """
     return sessions.list_sessions(co, actor, limit, cursor, state=state, study=study)
 
 
 @router.get(
     "/{session}",
-    operation_id="get_session",
     summary="Read a session",
-    description="State, definition and its SHA-256, and the sites' names and states.",
     response_description="The session.",
     responses=TAGGED,
     openapi_extra=refusals("stored-data-damaged", "version-unsupported"),
     response_model=SessionInfo,
 )
-def read(
+def get_session(
     request: Request,
     actor: ActorOf,
     co: CoordinatorOf,
     session: SessionName,
     _known: IfNoneMatch = None,
 ) -> Response:
+    """State, definition and its SHA-256, and the sites' names and states."""
     document = sessions.get_session(co, actor, session)
     return tagged_document(request, document)
 
 
 @router.patch(
     "/{session}",
-    operation_id="change_session",
     summary="Move the open round's deadline, invite more sites, or name the clusters",
-    description="Its analyst and operators. After completion sites are invited as readers of "
-    "the result. As many `cluster_names` as a clustering of the result has clusters name these.",
     response_description="Changed.",
     openapi_extra=refusals(
         "forbidden",
@@ -108,7 +104,7 @@ def read(
         "version-unsupported",
     ),
 )
-def change(
+def change_session(
     request: Request,
     actor: Annotated[Actor, allowed("session.manage")],
     co: CoordinatorOf,
@@ -116,32 +112,32 @@ def change(
     body: SessionPatch,
     _expected: IfMatch = None,
 ) -> SessionInfo:
+    """Its analyst and operators. After completion sites are invited as readers of the result. As
+    many `cluster_names` as a clustering of the result has clusters name these.
+    """
     return sessions.patch_session(co, actor, session, body, unchanged(request))
 
 
 @router.delete(
     "/{session}",
-    operation_id="delete_session",
     summary="Delete a session that nobody joined",
-    description="Its analyst and operators. Afterwards its name can be used again. A session that "
-    "a site ever joined stays (409 `wrong-state`): cancel it instead. The same person may "
-    "repeat the request.",
     status_code=204,
     response_class=Response,
     response_description="Deleted.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def delete(
+def delete_session(
     actor: Annotated[Actor, allowed("session.manage")], co: CoordinatorOf, session: SessionName
 ) -> None:
+    """Its analyst and operators. Afterwards its name can be used again. A session that a site ever
+    joined stays (409 `wrong-state`): cancel it instead. The same person may repeat the request.
+    """
     sessions.delete_session(co, actor, session)
 
 
 @router.post(
     "/{session}/start",
-    operation_id="start_session",
     summary="Start with the sites that have joined",
-    description="Its analyst and operators, once the quorum has joined. Idempotent.",
     response_description="Started, or running already.",
     openapi_extra=refusals(
         "forbidden",
@@ -152,36 +148,34 @@ def delete(
         "version-unsupported",
     ),
 )
-def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
+def start_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
+    """Its analyst and operators, once the quorum has joined. Idempotent."""
     return sessions.start_session(co, actor, session)
 
 
 @router.post(
     "/{session}/retry",
-    operation_id="retry_session",
     summary="Have a held session try again",
-    description="Operators. A session is held when the process that aggregates one of its rounds "
-    "has died too often. The round is aggregated again, from the answers that are stored. "
-    "Idempotent.",
     response_description="It runs.",
     openapi_extra=refusals(
         "forbidden", "wrong-state", "stored-data-damaged", "version-unsupported"
     ),
 )
-def retry(
+def retry_session(
     actor: Annotated[Actor, allowed("session.retry")], co: CoordinatorOf, session: SessionName
 ) -> SessionInfo:
+    """Operators. A session is held when the process that aggregates one of its rounds has died too
+    often. The round is aggregated again, from the answers that are stored. Idempotent.
+    """
     return sessions.retry_session(co, actor, session)
 
 
 @router.post(
     "/{session}/cancel",
-    operation_id="cancel_session",
     summary="Cancel a session",
-    description="Its analyst and operators. What was stored stays until its retention ends. "
-    "Idempotent.",
     response_description="Cancelled.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def cancel(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionEntry:
+def cancel_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionEntry:
+    """Its analyst and operators. What was stored stays until its retention ends. Idempotent."""
     return sessions.cancel_session(co, actor, session)

@@ -25,38 +25,38 @@ router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
 
 @router.get(
     "",
-    operation_id="list_site_tables",
     summary="List a site's protected tables",
-    description="Operators, and the site itself: a site whose state was restored sees whether it "
-    "lacks a change. Number and head of the change that was accepted last, by the tables' ids.",
     response_description="A page of tables.",
     openapi_extra=refusals("forbidden"),
 )
-def index(
+def list_site_tables(
     actor: ActorOf,
     co: CoordinatorOf,
     site: SiteName,
     limit: LimitOf = 50,
     cursor: CursorOf = None,
 ) -> Page[SiteTableInfo]:
+    """Operators, and the site itself: a site whose state was restored sees whether it lacks a
+    change. Number and head of the change that was accepted last, by the tables' ids.
+    """
     return site_tables.list_tables(co, actor, site, limit, cursor)
 
 
 @router.put(
     "/{table_id}",
-    operation_id="accept_site_table",
     summary="Accept a chain of a site's protected table",
-    description="Operators. For a site that asks for it, because its store was restored from a "
-    "backup and no newer one is left. The next join must have this head at this number. A second "
-    "time changes nothing.",
     response_description="Accepted.",
     openapi_extra=refusals("forbidden"),
 )
-def accept(
+def accept_site_table(
     actor: Annotated[Actor, allowed("table.accept")],
     co: CoordinatorOf,
     site: SiteName,
     table_id: Annotated[str, Path(pattern=TABLE_ID, description="The table's id.")],
     body: TableAcceptance,
 ) -> SiteTableInfo:
+    """Operators. For a site that asks for it, because its store was restored from a backup and no
+    newer one is left. The next join must have this head at this number. A second time changes
+    nothing.
+    """
     return site_tables.accept_table(co, actor, site, table_id, body)

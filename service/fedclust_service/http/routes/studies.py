@@ -26,21 +26,21 @@ router = api_router(prefix="/v1/studies", tags=["studies"])
 
 @router.post(
     "",
-    operation_id="create_study",
     summary="Define a study",
-    description="Analysts and operators. What several sessions of the same sites have in common. "
-    "It never changes. The same body by the same creator again gives the existing study.",
     status_code=201,
     response_description="Created.",
     responses=same_before(StudyInfo),
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged"),
 )
-def create(
+def create_study(
     actor: Annotated[Actor, allowed("study.create")],
     co: CoordinatorOf,
     body: StudyCreate,
     response: Response,
 ) -> StudyInfo:
+    """Analysts and operators. What several sessions of the same sites have in common. It never
+    changes. The same body by the same creator again gives the existing study.
+    """
     info, created = studies.create_study(co, actor, body)
     locate(response, f"/v1/studies/{info.name}", created=created)
     return info
@@ -48,43 +48,43 @@ def create(
 
 @router.get(
     "",
-    operation_id="list_studies",
     summary="List studies",
-    description="Operators see all studies, analysts those they created, sites those that name "
-    "them. Newest first. Damaged ones are left out.",
     response_description="A page of studies.",
 )
-def index(
+def list_studies(
     actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
 ) -> Page[StudyInfo]:
+    """Operators see all studies, analysts those they created, sites those that name them. Newest
+    first. Damaged ones are left out.
+    """
     return studies.list_studies(co, actor, limit, cursor)
 
 
 @router.get(
     "/{study}",
-    operation_id="get_study",
     summary="Read a study",
-    description="What its sessions have in common, and the names of those that the token may see. "
-    "For a site `approval`, `expires`, `sites`, `features` and `defaults` are null.",
     response_description="The study.",
     openapi_extra=refusals("stored-data-damaged"),
 )
-def read(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
+def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
+    """What its sessions have in common, and the names of those that the token may see. For a site
+    `approval`, `expires`, `sites`, `features` and `defaults` are null.
+    """
     return studies.get_study(co, actor, study)
 
 
 @router.delete(
     "/{study}",
-    operation_id="delete_study",
     summary="Delete a study without sessions",
-    description="Its analyst and operators. Afterwards its name can be used again. While it has "
-    "sessions it stays (409 `wrong-state`). The same person may repeat the request.",
     status_code=204,
     response_class=Response,
     response_description="Deleted.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def delete(
+def delete_study(
     actor: Annotated[Actor, allowed("study.manage")], co: CoordinatorOf, study: StudyName
 ) -> None:
+    """Its analyst and operators. Afterwards its name can be used again. While it has sessions it
+    stays (409 `wrong-state`). The same person may repeat the request.
+    """
     studies.delete_study(co, actor, study)

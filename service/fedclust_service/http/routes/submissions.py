@@ -47,11 +47,7 @@ router = api_router(tags=["submissions"])
 
 @router.put(
     "/v1/sessions/{session}/rounds/{number}/submission",
-    operation_id="put_submission",
     summary="Answer a round",
-    description="Sites. Exactly once: the same bytes again give the first receipt at any time; "
-    "other bytes are refused. A 2xx answer means that the submission is stored durably. `payload` "
-    "null is an empty answer.",
     status_code=201,
     response_description="Stored.",
     response_model=Receipt,
@@ -82,6 +78,10 @@ async def put_submission(
     session: SessionName,
     number: RoundNumber,
 ) -> Response:
+    """Sites. Exactly once: the same bytes again give the first receipt at any time; other bytes are
+    refused. A 2xx answer means that the submission is stored durably. `payload` null is an empty
+    answer.
+    """
     co, token = service_of(request).coordinator, bearer_token(request)
     asking = (co, token, session, number, context_of(request).identify)
     actor, seen = await for_site(request, lambda: submissions.admit(*asking))
@@ -104,11 +104,7 @@ async def put_submission(
 
 @router.put(
     "/v1/sessions/{session}/rounds/{number}/refusal",
-    operation_id="refuse_task",
     summary="Refuse a round's task",
-    description="Sites. The task breaks a rule of the protocol or asks for something that the "
-    "definition does not provide for. The site leaves the session with it; what was stored still "
-    "counts. Repeating it changes nothing.",
     response_description="Refused.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
@@ -119,4 +115,8 @@ def refuse_task(
     number: RoundNumber,
     body: TaskRefusal,
 ) -> ParticipationInfo:
+    """Sites. The task breaks a rule of the protocol or asks for something that the definition does
+    not provide for. The site leaves the session with it; what was stored still counts. Repeating it
+    changes nothing.
+    """
     return participation.refuse(co, actor, session, number, body)

@@ -41,11 +41,7 @@ WaitOf = Annotated[
 
 @router.get(
     "/v1/sessions/{session}/task",
-    operation_id="get_task",
     summary="What this site should do now",
-    description="Sites. Without an If-None-Match that matches it answers at once; with one it "
-    "waits at most `wait` seconds for a change and gives 304. The ETag belongs to one "
-    "representation, JSON or binary, and covers all but `progress`.",
     response_description="The site's view of its session.",
     response_class=Response,
     responses={
@@ -64,6 +60,10 @@ async def get_task(
     wait: WaitOf = 0.0,
     _known: IfNoneMatch = None,
 ) -> Response:
+    """Sites. Without an If-None-Match that matches it answers at once; with one it waits at most
+    `wait` seconds for a change and gives 304. The ETag belongs to one representation, JSON or
+    binary, and covers all but `progress`.
+    """
     service = service_of(request)
     co = service.coordinator
     token, media = bearer_token(request), negotiate(request, [JSON, BINARY])
