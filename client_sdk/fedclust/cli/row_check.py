@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +24,7 @@ from fedclust.methods.common.description import counted
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
 from fedclust.schema.feature import clustered, outcomes_of
+from fedclust.schema.identifiers import identifies
 from fedclust.schema.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
@@ -32,11 +32,6 @@ from fedclust.site.prepare import RowOptions
 from fedclust.site.settings import read_settings
 from fedclust.site.state import state_directory
 from fedclust.wire.models import SessionCreate
-
-#: Names of columns of identifiers, such as ``patient_id``, ``MRN``, ``caseId`` and ``Patient``.
-_IDENTIFIES = re.compile(
-    r"(?:^|[^A-Za-z])(?i:id|mrn|pid)$|[a-z]I[dD]$|^(?i:patient|person|subject)$"
-)
 
 
 @dataclass(frozen=True)
@@ -333,7 +328,7 @@ def _repeated_ids(data: Dataset, found: SourceProfile) -> dict[str, tuple[int, i
     counted = {
         name: count_repeated(filter(None, read_text_column(data, name)))
         for name in found.ignored
-        if _IDENTIFIES.search(name)
+        if identifies(name) == "identifiers"
     }
     return {name: (ids, rows) for name, (ids, rows) in counted.items() if ids}
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic_core import PydanticCustomError
 
 
-def read_time(text: str) -> datetime | None:
-    """Return a time with its offset, in UTC; None for any other text."""
+def read_time(text: str, default: tzinfo | None = None) -> datetime | None:
+    """Return a time in UTC; None for any other text.
+
+    A time without its offset is one of the zone ``default``, or is refused without it.
+    """
     try:
         time = datetime.fromisoformat(text)
-        return time.astimezone(UTC) if time.tzinfo is not None else None
+        zone = time.tzinfo or default
+        return None if zone is None else time.replace(tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError):  # not a time, or out of range in UTC
         return None
 

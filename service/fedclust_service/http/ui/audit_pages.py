@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC
 
 from starlette.responses import Response
 
+from fedclust.schema.times import read_time
 from fedclust_service.domain.access import AuditSearch, require
 from fedclust_service.domain.audit_chain import Head
 from fedclust_service.http.ui.address import account_path, address
-from fedclust_service.http.ui.filled_form import FilledForm, read_time
+from fedclust_service.http.ui.filled_form import FilledForm
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.usecases.admin import AdminAuditEntry, list_audit
 from fedclust_service.usecases.audit.trail import (
@@ -116,7 +118,7 @@ def _asked(page: PageRequest) -> FilledForm:
         if texts[name] and not _KNOWN.fullmatch(texts[name].lower())
     }
     times = {name: texts[name] for name in _TIMES if texts[name]}
-    wrong |= {name: _NOT_A_TIME for name, text in times.items() if read_time(text) is None}
+    wrong |= {name: _NOT_A_TIME for name, text in times.items() if read_time(text, UTC) is None}
     return FilledForm(texts, wrong)
 
 
@@ -127,8 +129,8 @@ def _search(form: FilledForm) -> AuditSearch:
         actor=said["actor"],
         action=said["action"],
         part=said["text"],
-        since=read_time(form.text("since")),
-        until=read_time(form.text("until")),
+        since=read_time(form.text("since"), UTC),
+        until=read_time(form.text("until"), UTC),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -48,15 +47,6 @@ class FilledForm:
                 rest.append(str(error))
         general = "; ".join(rest) or (None if errors else refusal.detail)
         return replace(self, errors=errors, general=general)
-
-
-def read_time(text: str) -> datetime | None:
-    """Read a time; one without a zone, as browsers' inputs write it, is in UTC. None for others."""
-    try:
-        found = datetime.fromisoformat(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 def checked(model: type[M], body: Mapping[str, object]) -> M:

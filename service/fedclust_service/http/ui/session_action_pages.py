@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -12,11 +12,11 @@ from starlette.routing import Route
 
 from fedclust.methods.registry import METHODS
 from fedclust.result.first_screen import in_words
-from fedclust.schema.times import write_time
+from fedclust.schema.times import read_time, write_time
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import absent, require
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.ui.filled_form import checked, read_time
+from fedclust_service.http.ui.filled_form import checked
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
 from fedclust_service.http.ui.session_form_pages import enabled_sites
@@ -170,7 +170,7 @@ def _show_deadline(_: PageRequest, view: SessionView) -> _Shown:
 def _move_deadline(page: PageRequest) -> None:
     if load_view(page).collecting is None:
         raise Refusal("wrong-state", sessions.NOT_COLLECTING)
-    chosen = read_time(page.form.get("at") or page.form.get("deadline", ""))
+    chosen = read_time(page.form.get("at") or page.form.get("deadline", ""), UTC)
     if chosen is None:
         raise Refusal("invalid", "Give a date and a time, such as 2026-03-01 12:00.")
     if chosen <= page.co.clock.now():
