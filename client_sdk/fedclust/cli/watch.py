@@ -6,6 +6,7 @@ events arrive live, arrive late after a lost connection, or are held back by a p
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,30 +17,9 @@ from fedclust.client import Client
 from fedclust.schema.states import ENDED
 from fedclust.wire.models import RoundInfo, SessionInfo
 
-_LONGEST_LINE = 2**20
-
-
-class EventNumbers:
-    """Read the numbers of server-sent events from a stream that arrives in pieces."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._number: int | None = None
-
-    def feed(self, part: bytes) -> list[int]:
-        """Return the numbers of the events that ``part`` completes."""
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            raise errors.ProtocolError("the answer is not a stream of events")
-        found = []
-        for line in (each.rstrip(b"\r") for each in lines):
-            name, _, value = line.partition(b":")
-            if name == b"id" and value.strip().isdigit():
-                self._number = int(value)
-            elif not line and self._number is not None:
-                found.append(self._number)
-                self._number = None
-        return found
+#: The numbers of events in a part of their stream. A number may be cut: then the stream begins
+#: again at an earlier event, which changes nothing.
+_NUMBERS = re.compile(rb"^id: *([0-9]{1,18})", re.MULTILINE)
 
 
 class _Over(Exception):
@@ -86,15 +66,13 @@ class Watcher:
         return info
 
     def _listen(self) -> None:
-        """Look whenever events come, until their stream ends."""
-        numbers = EventNumbers()
+        """Look whenever a part of the stream of events comes, until the stream ends."""
 
         def take(part: bytes) -> None:
-            newest = max(numbers.feed(part), default=0)
-            if newest > (self._last_event or 0):
-                self._last_event = newest
-                if self._look().state in ENDED:
-                    raise _Over
+            numbers = [int(number) for number in _NUMBERS.findall(part)]
+            self._last_event = max(numbers, default=self._last_event)
+            if self._look().state in ENDED:
+                raise _Over
 
         try:
             self._client.events(self._session, take, self._last_event)
