@@ -130,28 +130,16 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         done = f"are mailed to {new}" if new else "are no longer mailed"
         conclude(f"{name}: notifications {done}", known, as_json)
 
-    @o.command(
-        app,
-        "disable",
-        f"fedclust {one} disable {example}",
-        text=f"Make all tokens of the {one} stop working, until `enable`.",
-    )
-    def disable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
-        with connection.client() as client:
-            known = client.change(kind, name, disabled=True)
-        conclude(f"{name} is disabled; fedclust {one} enable {name} undoes it", known, as_json)
+    def switch(name: str, text: str, done: str, *, disabled: bool) -> None:
+        @o.command(app, name, f"fedclust {one} {name} {example}", text=text)
+        def change(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
+            with connection.client() as client:
+                known = client.change(kind, name, disabled=disabled)
+            conclude(f"{name} is {done}", known, as_json)
 
-    @o.command(
-        app,
-        "enable",
-        f"fedclust {one} enable {example}",
-        text=f"Make the tokens of the {one} work again.",
-    )
-    def enable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
-        with connection.client() as client:
-            known = client.change(kind, name, disabled=False)
-        conclude(f"{name} is enabled", known, as_json)
-
+    stop, back = f"Make all tokens of the {one} stop working, until `enable`.", f"{one} enable"
+    switch("disable", stop, f"disabled; fedclust {back} undoes it", disabled=True)
+    switch("enable", f"Make the tokens of the {one} work again.", "enabled", disabled=False)
     return app
 
 
