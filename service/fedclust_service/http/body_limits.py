@@ -6,14 +6,10 @@ Without these limits, a body of 32 MiB took 8 GB and blocked all other requests 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import jiter
 
-from fedclust.schema.field_names import pointer
 from fedclust_service.domain.refusal import Refusal, wrong_field
 
 #: Limits for JSON: values where arrays are expected, values elsewhere, and texts, lists and objects
@@ -59,40 +55,8 @@ def check_repeated_keys(body: bytes) -> None:
             return
         # Without the key, which the sender chose: only the line and column after it.
         place = " ".join(text.rsplit(" ", 4)[1:])
-        # Finding the pointer takes another parse, which is too slow for a large body.
-        at = pointer(_first_repeated(body)) if len(body) <= _SMALL else ""
-        why = f"one object has this key twice ({place}): keep one of them"
-        raise wrong_field(at, "repeated-key", why, "Send each key of an object once.") from None
-
-
-@dataclass(frozen=True)
-class _Repeated:
-    key: str
-
-
-def _first_repeated(body: bytes) -> tuple[str | int, ...]:
-    """Return the path to a repeated key; empty if the JSON is not valid."""
-
-    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Repeated:
-        seen: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in seen:
-                return _Repeated(key)
-            seen[key] = value
-        return seen
-
-    def paths(tree: Any, at: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-        if isinstance(tree, _Repeated):
-            yield (*at, tree.key)
-        elif isinstance(tree, dict | list):
-            for place, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-                if isinstance(value, _Repeated | dict | list):
-                    yield from paths(value, (*at, place))
-
-    try:
-        return next(paths(json.loads(body, object_pairs_hook=keep), ()), ())
-    except (ValueError, RecursionError):
-        return ()
+        why = f"one object has a key twice ({place}): keep one of them"
+        raise wrong_field("", "repeated-key", why, "Send each key of an object once.") from None
 
 
 def check_msgpack_size(body: bytes) -> None:
