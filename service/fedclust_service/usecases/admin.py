@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import threading
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,8 @@ from fedclust_service.usecases.paging import page_of, page_size, read_cursor, ro
 from fedclust_service.usecases.provenance import server_version
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
+
+_COPYING = threading.Lock()
 
 
 class AdminSite(Model):
@@ -179,13 +182,18 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
 def back_up(co: Coordinator, actor: Actor, url: str, folder: Path) -> Path:
     """Copy the SQLite database to a new file of ``folder``, and record it (operators).
 
-    The file's name has the time. Refusal ``unavailable`` if the database cannot be copied.
+    The file's name has the time, and a number if the folder has a copy of this second. Refusal
+    ``unavailable`` if the database cannot be copied.
     """
     require(actor, "database.back_up")
-    target = folder / f"fedclust-{co.clock.now():%Y-%m-%dT%H%M%SZ}.db"
+    name = f"fedclust-{co.clock.now():%Y-%m-%dT%H%M%SZ}"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        made = copies.backup(url, target)
+        # One after another, so that each gets a name of its own.
+        with _COPYING:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            there = len([*folder.glob(f"{name}*.db")])
+            target = folder / (f"{name}-{there + 1}.db" if there else f"{name}.db")
+            made = copies.backup(url, target)
     except (OSError, StoreError) as error:
         raise Refusal("unavailable", f"No backup was made: {error}.") from error
 
