@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import shlex
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from sqlalchemy import URL
 
 from fedclust.durable_files import reason, sync_directory
 from fedclust_service.store import engine as engines
@@ -56,8 +53,12 @@ def backup(url: str, target: Path) -> Copy:
     parsed = engines.parse_url(url)
     file = engines.sqlite_file(parsed)
     if file is None:
-        command = ["pg_dump", "--format=custom", f"--file={target}"]
-        command.append(f"--dbname={_connection_string(parsed)}")
+        from psycopg.conninfo import make_conninfo  # in the extra [postgres]
+
+        # It includes the address's query, such as a socket's folder or certificates.
+        _, given = parsed.get_dialect()().create_connect_args(parsed)
+        address = make_conninfo(**{n: value for n, value in given.items() if n not in _PASSWORDS})
+        command = ["pg_dump", "--format=custom", f"--file={target}", f"--dbname={address}"]
         raise UrlRefused(
             "PostgreSQL is copied by its own tools; the password is asked for or read from "
             f"~/.pgpass: {shlex.join(command)}"
@@ -65,23 +66,6 @@ def backup(url: str, target: Path) -> Copy:
     if not file.is_file():
         raise Unwritable(f"there is no database {file}")
     return _copy(file, target)
-
-
-def _connection_string(url: URL) -> str:
-    """Return a PostgreSQL address in the form that its tools take, without passwords.
-
-    It includes the address's query, such as a socket's folder or certificates.
-    """
-    _, given = url.get_dialect()().create_connect_args(url)
-    shown = {name: str(value) for name, value in given.items() if name not in _PASSWORDS}
-    return " ".join(f"{name}={_quoted(value)}" for name, value in shown.items())
-
-
-def _quoted(value: str) -> str:
-    if re.fullmatch(r"[^\s'\\]+", value):
-        return value
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def restore(source: Path, url: str, check: Callable[[], None] | None = None) -> Copy:
