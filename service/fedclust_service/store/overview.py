@@ -38,6 +38,7 @@ from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, unindexed
+from fedclust_service.store.principals import Tokens
 
 REFUSED = "submission.refused"
 _P = tables.participations.c
@@ -158,6 +159,7 @@ class OverviewQueries(Repository):
         self, *, now: datetime, failed_since: datetime, expiring_by: datetime, limit: int
     ) -> Sequence[Attention]:
         """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
+        tokens = Tokens(self._connection)
         s, r = tables.sessions, tables.rounds
         opened = select(s.c.name, r.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
         opened = opened.join(s, s.c.id == r.c.session_id).where(s.c.state == SessionState.RUNNING)
@@ -210,8 +212,8 @@ class OverviewQueries(Repository):
             *items("session-held", held.order_by(s.c.held_at).limit(limit)),
             *items("session-failed", failed.limit(limit)),
             *(
-                Attention.to("token-expiring", f"{row.role}:{row.name}", row.ends)
-                for row in run(_last_tokens(now, expiring_by).limit(limit))
+                Attention.to("token-expiring", owner.key, token.expires_at)
+                for token, owner in tokens.expiring(now, expiring_by)[:limit]
             ),
             *items("notifications-waiting", _failing_channels(now - FAILING_FOR)),
             *items("notification-failed", _failed_notifications(failed_since).limit(limit)),
@@ -326,20 +328,6 @@ def _table_refusal(row: Any) -> str:
         "other": "it joined with another table",
     }
     return f"session {row.subject}: {words[reason]}"
-
-
-def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:
-    """Select the principals whose last valid token ends soon."""
-    u, t = tables.principals, tables.tokens
-    ends = func.max(t.c.expires_at)
-    return (
-        select(u.c.role, u.c.name, ends.label("ends"))
-        .join(t, t.c.principal_id == u.c.id)
-        .where(u.c.disabled.is_(False), t.c.revoked_at.is_(None))
-        .group_by(u.c.role, u.c.name)
-        .having(ends > now, ends <= by)
-        .order_by(ends, u.c.role, u.c.name)
-    )
 
 
 def _failing_channels(before: datetime) -> Select[str, datetime, str]:

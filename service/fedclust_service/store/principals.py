@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, exists, select, update
+from sqlalchemy import Connection, bindparam, exists, select, tuple_, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.store import tables
@@ -139,7 +139,7 @@ class Tokens(Repository):
         replaced = exists().where(
             later.c.principal_id == _T.principal_id,
             later.c.revoked_at.is_(None),
-            later.c.expires_at > _T.expires_at,
+            tuple_(later.c.expires_at, later.c.id) > tuple_(_T.expires_at, _T.id),
         )
         query = (
             _OWNED.where(_T.expires_at > now, _T.expires_at <= by, _T.revoked_at.is_(None))
