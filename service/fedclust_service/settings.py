@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import (
     Field,
+    IPvAnyNetwork,
     SecretStr,
     ValidationError,
     field_validator,
@@ -45,7 +45,6 @@ _DATABASES = ("sqlite:///", "postgresql+psycopg://")
 #: Settings of notifications. An empty line of one in ``.env`` counts as not set.
 OF_NOTIFICATIONS = ("smtp_", "webhook_", "notify_", "operator_emails", "public_url")
 
-Network = IPv4Network | IPv6Network
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -86,7 +85,7 @@ class Settings(BaseSettings):
     tls_client_ca: Path | None = Field(
         None, description="PEM file: only clients with a certificate of these CAs may connect."
     )
-    behind_proxy: Annotated[tuple[Network, ...], NoDecode] = Field(
+    behind_proxy: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
         (),
         description="Networks (CIDR, separated by commas) of the reverse proxy that terminates "
         "TLS; X-Forwarded-* headers are accepted only from there.",
@@ -248,7 +247,8 @@ class Settings(BaseSettings):
         return value
 
     @field_validator(
-        *("secret_key", "notify_kinds", "operator_emails", "webhook_hosts"), mode="before"
+        *("behind_proxy", "secret_key", "notify_kinds", "operator_emails", "webhook_hosts"),
+        mode="before",
     )
     @classmethod
     def _split_texts(cls, value: Any) -> Any:
@@ -267,11 +267,6 @@ class Settings(BaseSettings):
         if value is not None and (host_of(value) is None or "?" in value):
             raise ValueError("use https://HOST[:PORT], without user, query and fragment")
         return None if value is None else value.rstrip("/")
-
-    @field_validator("behind_proxy", mode="before")
-    @classmethod
-    def _split_networks(cls, value: Any) -> Any:
-        return tuple(map(ip_network, _split_list(value))) if isinstance(value, str) else value
 
     @field_validator("secret_key")
     @classmethod
@@ -465,8 +460,7 @@ def _setting_faults(error: ValidationError) -> list[str]:
         # A message about several settings names them itself.
         name = f"{item['loc'][0]}: " if item["loc"] else ""
         message = item["msg"].removeprefix("Value error, ")
-        if name == "behind_proxy: " and item["type"] == "value_error":
-            # The standard library's message contains the value; those of our validators do not.
+        if name == "behind_proxy: ":
             message = "use networks such as 10.0.0.0/24"
         elif name in ("operator_emails: ", "smtp_from: "):
             which = f"address {int(item['loc'][1]) + 1}" if len(item["loc"]) > 1 else "this"
