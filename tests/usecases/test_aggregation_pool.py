@@ -269,7 +269,7 @@ def test_the_shortest_is_taken_first_and_none_waits_for_ever(
     ids = {}
 
     def order() -> list[str]:
-        return [ids[each.session_id] for each in waiting.in_order(clock.now())]
+        return [ids[each.session_id] for each, _ in waiting.in_order(clock.now())]
 
     def collected(name: str, width: int) -> None:
         direct.session(name, rounds=2, width=width)

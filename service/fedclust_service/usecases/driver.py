@@ -31,7 +31,7 @@ from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Lease, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.domain.transition import next_state
-from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
+from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx, WaitingRound
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
     Failure,
@@ -60,7 +60,7 @@ from fedclust_service.usecases.round_lifecycle import (
 )
 from fedclust_service.usecases.stored_round import StoredRound, load_round
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit
-from fedclust_service.usecases.waiting_rounds import Candidate, WaitingRounds
+from fedclust_service.usecases.waiting_rounds import WaitingRounds
 
 log = structlog.get_logger(__name__)
 #: A round that takes longer in a thread than expected keeps other short ones waiting for so long.
@@ -166,11 +166,11 @@ class Driver(BackgroundThread):
         thread.start()
         return True
 
-    def _has_place(self, candidate: Candidate) -> bool:
+    def _has_place(self, pooled: bool) -> bool:
         taken = self._taken()
-        if candidate.pooled:
-            pooled = sum(each.pooled is not None for each in taken)
-            return pooled < self._co.limits.aggregation_processes
+        if pooled:
+            count = sum(each.pooled is not None for each in taken)
+            return count < self._co.limits.aggregation_processes
         now = time.perf_counter()
         return not any(each.pooled is None and now - each.began < _SHORT_S for each in taken)
 
@@ -221,15 +221,15 @@ class Driver(BackgroundThread):
             with self._lock:
                 self._taken_rounds.pop(work.round.id, None)
 
-    def _take(self, has_place: Callable[[Candidate], bool]) -> _Work | None:
+    def _take(self, has_place: Callable[[bool], bool]) -> _Work | None:
         if self._co.clock.fault is ClockFault.DATABASE:
             # Other drivers would compare the lease with another time.
             return None
         if StoreFault.DAMAGED in self._co.store.faults:
             # The result could not be written.
             return None
-        for each in self._waiting.in_order(self._co.clock.now()):
-            if not has_place(each):
+        for each, pooled in self._waiting.in_order(self._co.clock.now()):
+            if not has_place(pooled):
                 continue
             with self._lock:
                 if each.id in self._taken_rounds:
@@ -238,7 +238,9 @@ class Driver(BackgroundThread):
             work: _Work | None = None
             try:
                 with set_apart("driver", each.id):
-                    work = commit(self._co, "driver.take", functools.partial(self._lease, each))
+                    work = commit(
+                        self._co, "driver.take", functools.partial(self._lease, each, pooled)
+                    )
             finally:
                 with self._lock:
                     if work is None:
@@ -249,7 +251,7 @@ class Driver(BackgroundThread):
                 return work
         return None
 
-    def _lease(self, seen: Candidate, uow: UnitOfWork) -> _Work | None:
+    def _lease(self, seen: WaitingRound, pooled: bool, uow: UnitOfWork) -> _Work | None:
         tx, limits = uow.tx, self._co.limits
         session = tx.sessions.lock_by_id(seen.session_id)
         current = tx.rounds.get_by_id(seen.id)
@@ -274,8 +276,8 @@ class Driver(BackgroundThread):
                 round=current.number,
                 attempt=current.attempts + 1,
             )
-        pooled = PooledAggregation(self._pool) if seen.pooled else None
-        return _Work(session, current, lease, uow.now, pooled)
+        process = PooledAggregation(self._pool) if pooled else None
+        return _Work(session, current, lease, uow.now, process)
 
     def _aggregate(self, work: _Work) -> _Outcome:
         """Compute; whatever goes wrong is an outcome, except StoreError and ProcessLost."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -19,15 +18,6 @@ log = structlog.get_logger(__name__)
 _BYTES_PER_S = 50_000_000
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A waiting round, and whether it is aggregated in a process of the pool."""
-
-    id: int
-    session_id: int
-    pooled: bool
-
-
 class WaitingRounds:
     """Estimates each waiting round once. For one thread at a time."""
 
@@ -36,10 +26,11 @@ class WaitingRounds:
         #: The rounds that waited at the last look: since when, and how long each takes.
         self._known: dict[int, tuple[datetime, float]] = {}
 
-    def in_order(self, now: datetime) -> list[Candidate]:
-        """Return the waiting rounds, the shortest first.
+    def in_order(self, now: datetime) -> list[tuple[WaitingRound, bool]]:
+        """Return the waiting rounds, each with whether a process of the pool aggregates it.
 
-        What a round has waited counts as if it took that much less, so none waits for ever.
+        The shortest comes first. What a round has waited counts as if it took that much less,
+        so none waits for ever.
         """
         waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.waiting(now))
         known = {}
@@ -51,13 +42,8 @@ class WaitingRounds:
             (each for each in waiting if each.id in known),
             key=lambda each: known[each.id][1] - (now - known[each.id][0]).total_seconds(),
         )
-        return [self._candidate(each, known[each.id][1]) for each in ordered]
-
-    def _candidate(self, each: WaitingRound, seconds: float) -> Candidate:
-        long = seconds > self._co.limits.pooled_above_s
-        return Candidate(
-            each.id, each.session_id, long or each.attempts >= self._co.limits.pooled_after
-        )
+        above_s, after = self._co.limits.pooled_above_s, self._co.limits.pooled_after
+        return [(each, known[each.id][1] > above_s or each.attempts >= after) for each in ordered]
 
     def _seconds(self, each: WaitingRound) -> float:
         try:
