@@ -381,21 +381,22 @@ def audit_verify(
     if head is not None and noted is None:
         raise typer.BadParameter("give 64 hexadecimal digits, or NUMBER:HASH", param_hint="--head")
     with explain_store_errors(settings), contextlib.closing(_open_store(settings)) as store:
-        verdict, waiting = verify_trail(store, noted)
-        found = {"entries": verdict.head.number, "faults": len(verdict.faults)}
+        step = verify_trail(store, noted)
+        found = {"entries": step.entries, "faults": len(step.faults)}
         try:
             record_command(store, VERIFIED, **found)
         except StoreError as error:
             not_recorded = f"fedclust-service: the verification is not recorded: {error}"
             print(not_recorded, file=sys.stderr)
+    last = step.head.rpartition(":")[2]
     if as_json:
-        known = {"entries": verdict.head.number, "head": verdict.head.hash}
-        _say(json.dumps({**known, "unsealed": waiting, "faults": verdict.faults}))
+        known = {"entries": step.entries, "head": last}
+        _say(json.dumps({**known, "unsealed": step.unsealed, "faults": step.faults}))
     else:
-        for fault in verdict.faults:
+        for fault in step.faults:
             _say(f"fault: {fault}")
-        _say(f"{verdict.head.number} entries sealed, {waiting} not yet; head {verdict.head.hash}")
-    if verdict.faults:
+        _say(f"{step.entries} entries sealed, {step.unsealed} not yet; head {last}")
+    if step.faults:
         raise typer.Exit(Exit.FAILED)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST = "0" * 64
@@ -71,14 +70,6 @@ class Sealed:
     text: EntryText
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of a verification: the last entry, and at most :data:`MAX_FAULTS` faults."""
-
-    head: Head
-    faults: tuple[str, ...]
-
-
 class Verification:
     """Recomputes a chain of entries that come by number, from ``head`` on."""
 
@@ -120,22 +111,6 @@ class Verification:
                 faults.append(f"the recorded head {recorded.number} is not the last entry's")
         if not holds_noted:
             faults.append("no entry has the noted hash: the trail was cut or rewritten")
-
-
-def verify(
-    entries: Iterable[Sealed], recorded: Head | None, noted: str | Head | None = None
-) -> Verdict:
-    """Recompute a whole chain.
-
-    ``recorded`` is the head that the database stores, ``noted`` a hash or a head that was noted
-    elsewhere: some entry must match it.
-    """
-    run, found = Verification(Head()), is_start(noted)
-    for entry in entries:
-        run.follow(entry)
-        found = found or noted in (run.head, run.head.hash)
-    run.end(recorded, holds_noted=found)
-    return Verdict(run.head, run.faults)
 
 
 def is_start(noted: str | Head | None) -> bool:

@@ -18,8 +18,8 @@ def around(page: Page) -> Iterator[None]:
 
     store = page.coordinator.coordinator.store
     # The command would record that it verified.
-    eventually(lambda: verify_trail(store)[1] == 0)
-    head = verify_trail(store)[0].head
-    page.replace("1284", str(head.number))
-    page.replace("5d41…", head.hash)
+    eventually(lambda: verify_trail(store).unsealed == 0)
+    number, _, digest = verify_trail(store).head.partition(":")
+    page.replace("1284", number)
+    page.replace("5d41…", digest)
     yield

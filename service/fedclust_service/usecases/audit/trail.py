@@ -5,13 +5,7 @@ from __future__ import annotations
 from fedclust.schema.model import Model
 from fedclust.wire.models import AuditHead
 from fedclust_service.domain.access import Actor, AuditEntry, absent
-from fedclust_service.domain.audit_chain import (
-    Head,
-    Verdict,
-    Verification,
-    is_start,
-    verify,
-)
+from fedclust_service.domain.audit_chain import Head, Verification, is_start
 from fedclust_service.store import Store, Tx
 from fedclust_service.usecases.attention import VERIFIED, last_about_database
 from fedclust_service.usecases.core import CoordinatorCore
@@ -35,18 +29,6 @@ def head_at(tx: Tx, _: Actor, number: int) -> AuditHead:
     if found is None:
         raise absent("sealed audit entry")
     return AuditHead(number=number, hash=found)
-
-
-def verify_trail(store: Store, noted: str | Head | None = None) -> tuple[Verdict, int]:
-    """Recompute the chain on one snapshot; return the verdict and the number of unsealed entries.
-
-    ``noted`` is a head that somebody noted elsewhere and that the chain must hold.
-    """
-
-    def work(tx: Tx) -> tuple[Verdict, int]:
-        return verify(tx.chain.sealed(), tx.chain.recorded(), noted), tx.chain.waiting()
-
-    return store.read("audit.verify", work)
 
 
 class VerificationStep(Model):
@@ -79,11 +61,20 @@ def verify_audit(
     The steps together find what :func:`verify_trail` finds, up to the first step with a fault.
     ``noted`` is a head that somebody noted elsewhere and that the chain must hold.
     """
-    run, came, held = Verification(after or Head()), 0, None
+    return _verify(tx, after or Head(), noted, most)
+
+
+def verify_trail(store: Store, noted: str | Head | None = None) -> VerificationStep:
+    """Verify the whole trail in one step, as :func:`verify_audit` does."""
+    return store.read("audit.verify", lambda tx: _verify(tx, Head(), noted, None))
+
+
+def _verify(tx: Tx, after: Head, noted: str | Head | None, most: int | None) -> VerificationStep:
+    run, came, held = Verification(after), 0, None
     for entry in tx.chain.sealed(run.head.number, most):
         run.follow(entry)
         came += 1
-    recorded, ended = tx.chain.recorded(), came < most
+    recorded, ended = tx.chain.recorded(), most is None or came < most
     if ended:
         held = None if noted is None else is_start(noted) or tx.chain.holds(noted)
         run.end(recorded, holds_noted=held is not False)
