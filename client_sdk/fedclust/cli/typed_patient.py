@@ -11,8 +11,8 @@ import numpy as np
 
 from fedclust.errors import UsageError
 from fedclust.result.drawing import short
-from fedclust.result.facts import Cluster, ClusterColumn
-from fedclust.result.figures.profile import mean_of
+from fedclust.result.facts import Cluster
+from fedclust.result.first_screen import in_words
 from fedclust.result.predictions import CLOSE, DETAILS, Predictions
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.encoding import encode_features, undone
@@ -99,7 +99,7 @@ class TypedPatient:
         persons = "" if cluster.size is None else f" ({cluster.size} persons over all sites)"
         return {
             "cluster": f"{cluster.number} of 0 to {len(self.model.clusters) - 1}{persons}",
-            "its persons": _profile_text(cluster),
+            "its persons": in_words(cluster),
             "margin": self._margin_text(),
             "outside": self._outside_text(cluster),
             "missing": self._missing_text(),
@@ -196,21 +196,3 @@ def _value(feature: Feature, typed: str) -> float:
         unit = f" in {feature.unit}" if feature.unit else ""
         raise UsageError(f"{feature.name} is a number{unit}, with a decimal point")
     return number
-
-
-def _profile_text(cluster: Cluster) -> str:
-    """Return what sets a cluster apart, in words."""
-    if not cluster.compared:
-        return "not known: the session measured no profile"
-    said = ", ".join(map(_entry_text, cluster.sets_apart))
-    return said or "close to the average of all persons"
-
-
-def _entry_text(entry: ClusterColumn) -> str:
-    column, difference = entry.column, entry.difference or 0.0
-    side = "high" if difference > 0 else "low"
-    if column.kind == "binary":
-        often = "often" if difference > 0 else "rarely"
-        return f"{often} {column.name} ({mean_of(entry)})"
-    unit = f" {column.unit}" if column.unit else ""
-    return f"{side} {column.name} ({entry.measure} {mean_of(entry)}{unit})"
