@@ -37,7 +37,6 @@ from fedclust.rounds.record_cells import (
     pool_cells,
     principal_axes,
 )
-from fedclust.rounds.reference import compare_with_cloud
 from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
 from fedclust.rounds.sweep import has_enough, split_parts
 from fedclust.schema.errors import RuleViolation
@@ -514,6 +513,9 @@ def _with_cloud(closing: Round, result: Result) -> Result:
         sentence = f"{reason[0].upper()}{reason[1:]}."
         found = [CloudComparison(n_draws=0, not_judged=sentence)] * len(own)
     else:
+        # Imported here: a site does not load what only a coordinator computes.
+        from fedclust.rounds.reference import compare_with_cloud
+
         by_k = {each.n_clusters or len(each.centroids): each.centroids for each in own}
         compared = compare_with_cloud(
             [*cells_of(contributions).values()],

@@ -26,7 +26,6 @@ from fedclust.rounds.evidence import (
     with_history,
 )
 from fedclust.rounds.model_selection import sole_choice
-from fedclust.rounds.outcome_statistics import summarise
 from fedclust.rounds.plan import Plan, is_exact
 from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
 from fedclust.rounds.sweep import split_parts
@@ -210,6 +209,9 @@ class OutcomesStage(Stage):
                 raise RuleViolation("count-range", message, f"/cells/{i}")
 
     def aggregate(self, closing: Round) -> Closed:
+        # Imported here: a site does not load what only a coordinator computes.
+        from fedclust.rounds.outcome_statistics import summarise
+
         plan, result, metrics = closing.plan, closing.state.found, closing.metrics
         place = _outcomes_place(plan, result)
         if place is None:

@@ -25,7 +25,6 @@ from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
-from fedclust.rounds.column_differences import FEWEST_OTHERS, differing_columns
 from fedclust.rounds.record_cells import PooledCells
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns
@@ -99,6 +98,9 @@ def summarise(
     config : RunConfig
     seed : int
     """
+    # Imported here: a site does not load what only a coordinator computes.
+    from fedclust.rounds.column_differences import FEWEST_OTHERS, differing_columns
+
     differing: dict[str, tuple[int, ...]] = {}
     compared = len(counts) > max(config.policy.min_sites, FEWEST_OTHERS)
     if compared:
