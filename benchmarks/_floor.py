@@ -130,7 +130,7 @@ def take_part(folder: Path, name: str) -> None:
     """Answer every round of the bare coordinator."""
     plan, _, p = plan_in(folder)
     rows = np.load(folder / f"{name}.npy")
-    points, _ = site_data(plan, rows, load(rows, plan.features), p)
+    points, *_ = site_data(plan, rows, load(rows, plan.features), p)
     memory: dict[str, object] = {}
     number = 1
     with httpx.Client(base_url=(folder / "ready").read_text("ascii"), timeout=2 * POLL_S) as http:

@@ -269,7 +269,7 @@ def test_no_outcome_shapes_a_group() -> None:
     others = given.assign(died=given["died"][::-1].to_numpy(), stay=NAN, t=1.0, ward="a")
 
     def points(asked: Plan, source: Any) -> bytes:
-        found, _ = site_data(asked, source, session_rows(asked, source), 5)
+        found, *_ = site_data(asked, source, session_rows(asked, source), 5)
         return found.X.tobytes() + found.sizes.tobytes() + found.within.tobytes()
 
     without = points(plan(), given)

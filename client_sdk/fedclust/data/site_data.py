@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.advice import too_few_text
-from fedclust.data.outcome_rows import OutcomeBlock, taking_part
+from fedclust.data.outcome_rows import OutcomeBlock, outcomes_of_rows, taking_part
 from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.row_source import RowSource
@@ -48,11 +48,9 @@ def site_data(
     source: Any,
     rows: Table | LabelRows,
     p: int,
-    *,
     person: Any = None,
-    id_column: str | None = None,
-) -> tuple[Points, tuple[str, ...]]:
-    """Return the points that a site computes from, and the features that it has.
+) -> tuple[Points, tuple[str, ...], tuple[OutcomeBlock, ...]]:
+    """Return the points of a site, the features that it has, and the persons whose outcomes count.
 
     Parameters
     ----------
@@ -61,7 +59,7 @@ def site_data(
     rows : Table or LabelRows
         See :func:`session_rows`.
     p : int
-    person, id_column
+    person
         As in :func:`fedclust.data.persons.read_persons`.
 
     Raises
@@ -70,18 +68,16 @@ def site_data(
     """
     if plan.policy.protection == "none":
         assert isinstance(rows, Table)  # noqa: S101  (session_rows)
-        return row_points(np.clip(rows.X, *own_bounds(plan.columns))), rows.features
+        counted: tuple[OutcomeBlock, ...] = ()
+        if rows.cells is not None:
+            counted = (outcomes_of_rows(rows.X, rows.cells),)
+        return row_points(np.clip(rows.X, *own_bounds(plan.columns))), rows.features, counted
     lacking = plan.policy.missing == "mask"
     persons = read_persons(
-        source,
-        plan.features,
-        person=person,
-        id_column=id_column,
-        lacking=lacking,
-        outcomes=plan.outcomes,
+        source, plan.features, person=person, lacking=lacking, outcomes=plan.outcomes
     )
-    points, _ = form_counted(plan, persons, p)
-    return points, declared(plan, source, held_features(plan, persons, points))
+    points, counted = form_counted(plan, persons, p)
+    return points, declared(plan, source, held_features(plan, persons, points)), counted
 
 
 def declared(plan: Plan, source: Any, held: tuple[str, ...]) -> tuple[str, ...]:

@@ -21,19 +21,8 @@ from pydantic import ValidationError
 from fedclust import rounds
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file, is_table, numeric_features
-from fedclust.data.outcome_rows import (
-    OutcomeBlock,
-    label_persons,
-    outcomes_of_rows,
-)
-from fedclust.data.persons import read_persons
-from fedclust.data.site_data import (
-    declared,
-    form_counted,
-    held_features,
-    no_points,
-    site_data,
-)
+from fedclust.data.outcome_rows import OutcomeBlock, label_persons
+from fedclust.data.site_data import no_points, site_data
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.errors import DataError
@@ -298,33 +287,15 @@ def _read_site(
 ) -> _Site:
     """Read a site's rows, and form what it computes from."""
     table = _read_table(source, definition, persons, name)
-    try:
-        points, held, counted = _site_points(plan, table, source, persons)
-    except DataError as error:
-        raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
+    points, held, counted = no_points(plan), table.features, tuple[OutcomeBlock, ...]()
+    if len(table.X):
+        try:
+            points, held, counted = site_data(
+                plan, source, table, plan.policy.min_group_size, persons
+            )
+        except DataError as error:
+            raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
     return _Site(name, table, points, rounds.has_features(plan, held), held, counted)
-
-
-def _site_points(
-    plan: Plan, table: Table, source: Source, persons: Any
-) -> tuple[Points, tuple[str, ...], tuple[OutcomeBlock, ...]]:
-    """Return what a site computes from, what it holds, and the persons whose outcomes count."""
-    p = plan.policy.min_group_size
-    if not len(table.X):
-        return no_points(plan), table.features, ()
-    if table.cells is None or plan.policy.protection == "none":
-        points, held = site_data(plan, source, table, p, person=persons)
-        rows = () if table.cells is None else (outcomes_of_rows(table.X, table.cells),)
-        return points, held, rows
-    read = read_persons(
-        source,
-        plan.features,
-        person=persons,
-        lacking=plan.policy.missing == "mask",
-        outcomes=plan.outcomes,
-    )
-    points, counted = form_counted(plan, read, p)
-    return points, declared(plan, source, held_features(plan, read, points)), counted
 
 
 def _define(

@@ -23,7 +23,6 @@ from fedclust.data.outcome_rows import (
     OutcomeBlock,
     measure_staying,
     outcome_columns,
-    outcomes_of_rows,
     taking_part,
     with_outcomes,
 )
@@ -226,8 +225,8 @@ def prepare(
     StateError
     """
     if plan.policy.protection == "none":
-        data, features = site_data(plan, given.source, rows, p)
-        return Prepared(data, features, p, n_rows=len(data.X), counted=partial(_row_outcomes, rows))
+        data, features, counted = site_data(plan, given.source, rows, p)
+        return Prepared(data, features, p, n_rows=len(data.X), counted=lambda: iter(counted))
     lacking = plan.policy.missing == "mask"
     try:
         persons, draft = draft_table(
@@ -261,11 +260,6 @@ def prepare(
         {name: columns[name] for name in held if name in columns},
         tuple(name for name in held if released.intersection(columns.get(name, ()))),
     )
-
-
-def _row_outcomes(rows: Table | LabelRows) -> Iterator[OutcomeBlock]:
-    if isinstance(rows, Table) and rows.cells is not None:
-        yield outcomes_of_rows(rows.X, rows.cells)
 
 
 def _person_outcomes(
