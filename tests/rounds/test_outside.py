@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedclust import simulate
-from fedclust.rounds.outside import find_outside, outside_limits
+from fedclust.rounds.outside import find_outside
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import ClusterProfile
@@ -40,11 +40,9 @@ def profile(**more: Any) -> ClusterProfile:
 def found(
     rows: list[list[float]], labels: list[int], of: ClusterProfile | None
 ) -> list[tuple[int, list[str]]]:
-    outside = find_outside(
-        COLUMNS, of, outside_limits(COLUMNS), np.array(rows), np.array(labels, dtype=np.int64)
-    )
-    names = [[COLUMNS[j].name for j in places] for places in outside.why]
-    return list(zip(outside.found.tolist(), names, strict=True))
+    outside, why = find_outside(COLUMNS, of, np.array(rows), np.array(labels, dtype=np.int64))
+    names = [[COLUMNS[j].name for j in places] for places in why]
+    return list(zip(outside.tolist(), names, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -91,12 +89,10 @@ def test_several_moderate_distances_count_together() -> None:
         overall_deviations=np.ones(6),
     )
     rows = np.array([[2.0] * 6, [3.0] * 6, [3.0] * 3 + [0.0] * 3, [3.0, 3.0] + [NAN] * 4])
-    outside = find_outside(
-        columns, alike, outside_limits(columns), rows, np.zeros(4, dtype=np.int64)
-    )
+    outside, why = find_outside(columns, alike, rows, np.zeros(4, dtype=np.int64))
     # It takes three numbers.
-    assert outside.found.tolist() == [0, 1, 0, 0]
-    assert len(outside.why[1]) == 6
+    assert outside.tolist() == [0, 1, 0, 0]
+    assert len(why[1]) == 6
 
 
 def test_rows_of_the_session_are_inside_and_rows_moved_far_away_are_not() -> None:

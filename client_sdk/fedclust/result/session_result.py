@@ -431,15 +431,8 @@ class SessionResult(Facts):
         with SlowWork("labelling rows") as work:
             given = self.new_rows(watch_reading(rows, work.read))
             memory, name, mask = self._reader(given.features, site)
-            blocks = (X for X, _ in given.blocks())
-            if self.rule != "method":
-                found = [rounds.label_by_distance(self.result, X, mask) for X in blocks]
-            else:
-                found = [
-                    rounds.label(self._plan, self.result, X, memory, name, mask, new=True)
-                    for X in blocks
-                ]
-            return np.concatenate(found)
+            blocks = given.blocks()
+            return np.concatenate([self._label_new(X, memory, name, mask) for X, _ in blocks])
 
     def predict_details(
         self, rows: Source, id_column: str | None = None, site: str | None = None
@@ -568,10 +561,24 @@ class SessionResult(Facts):
         Placement
         """
         memory, name, mask = self._reader(held, site)
+        labels, by_distance = self._label_new(X, memory, name, mask), self.rule != "method"
+        soft = None if by_distance else rounds.probabilities(self._plan, self.result, X, memory)
+        return rounds.place(
+            self.result,
+            self.columns,
+            X,
+            labels,
+            mask,
+            by_distance=by_distance,
+            probabilities=soft,
+        )
+
+    def _label_new(
+        self, X: FloatArray, memory: Memory | None, site: str | None, mask: NDArray[np.bool_]
+    ) -> IntArray:
         if self.rule != "method":
-            limits = rounds.outside_limits(self.columns)
-            return rounds.place_by_distance(self.result, self.columns, limits, X, mask)
-        return rounds.place(self._plan, self.result, X, memory, name, mask)
+            return rounds.label_by_distance(self.result, X, mask)
+        return rounds.label(self._plan, self.result, X, memory, site, mask, new=True)
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:

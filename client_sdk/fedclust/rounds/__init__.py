@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from fedclust.rounds.checks import MAX_COUNT, check
 from fedclust.rounds.coordinator import advance, check_roster, start
-from fedclust.rounds.outside import OutsideLimits, outside_limits
 from fedclust.rounds.placement import (
     Placement,
     goes_by_distance,
     label_by_distance,
     place,
-    place_by_distance,
 )
 from fedclust.rounds.plan import VERSION, Plan, check_evidence, has_features, max_rounds
 from fedclust.rounds.site import label, local_step, probabilities
@@ -24,7 +22,6 @@ __all__ = [
     "MAX_COUNT",
     "VERSION",
     "EngineState",
-    "OutsideLimits",
     "Placement",
     "Plan",
     "TaskCommon",
@@ -43,10 +40,8 @@ __all__ = [
     "local_step",
     "max_rounds",
     "most_rounds",
-    "outside_limits",
     "phase",
     "place",
-    "place_by_distance",
     "possible_phases",
     "probabilities",
     "read_task",

@@ -4,13 +4,13 @@ No extreme value leaves a site, so the result knows means, standard deviations a
 range. A person is compared with this profile:
 
 - **Bounds.** A value outside the declared bounds.
-- **A number** further from the mean of the person's cluster than ``column_sd`` standard
+- **A number** further from the mean of the person's cluster than a limit in standard
   deviations. Laboratory values have longer tails than a normal distribution, so the limit is that
   of exponential tails (Laplace), with 1 % shared between the d numbers: ``ln(d / .01) / sqrt(2)``.
 - **Several numbers** that each are moderately far: the mean square of the distances in standard
-  deviations, each counted as at most ``capped_sd``, is above ``mean_square``. It needs
+  deviations, each counted as at most :data:`_CAPPED`, is above :data:`_MEAN_SQUARE`. It needs
   :data:`_SEVERAL` numbers.
-- **A yes/no value or a level** that a smaller share of all persons has than ``share``: 0.5 % shared
+- **A yes/no value or a level** that a smaller share of all persons has than 0.5 %, shared
   between all these columns. Not of the cluster's: its share counts groups, and some of their
   persons are nearer to another cluster.
 
@@ -22,14 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.schema.encoding import Column
-from fedclust.schema.model import Model
 from fedclust.schema.result import ClusterProfile
 from fedclust.schema.scaling import binary_columns, own_bounds
 
@@ -47,96 +45,50 @@ _ROWS = 1024
 _ROUNDING = 1e-9
 
 
-class OutsideLimits(Model):
-    """How far from a cluster's profile a person may be; see :mod:`fedclust.rounds.outside`.
-
-    Attributes
-    ----------
-    column_sd : float
-        The furthest that one number may be from the cluster's mean, in standard deviations.
-    capped_sd, mean_square : float
-        The largest mean square of these distances, each counted as at most ``capped_sd``.
-    share : float
-        The least share of all persons that has a yes/no value or a level.
-    least_spread : float
-        Standard deviations of a cluster count as at least this many of those of all persons.
-    """
-
-    column_sd: float
-    capped_sd: float
-    mean_square: float
-    share: float
-    least_spread: float
-
-
-def outside_limits(columns: Sequence[Column]) -> OutsideLimits:
-    """Return the limits for a session's columns."""
-    binary = int(binary_columns(columns).sum())
-    return OutsideLimits(
-        column_sd=math.log(max(len(columns) - binary, 1) / _NUMBERS) / math.sqrt(2.0),
-        capped_sd=_CAPPED,
-        mean_square=_MEAN_SQUARE,
-        share=_SHARES / max(binary, 1),
-        least_spread=_LEAST_SPREAD,
-    )
-
-
-@dataclass(frozen=True)
-class Outside:
-    """Which rows lie outside.
-
-    Attributes
-    ----------
-    found : (n,) int8
-        1: outside; 0: not; -1: not known, without a label or a profile of the cluster.
-    why : tuple of tuple of int
-        Of each row the columns, by number, that lie outside, the furthest first; all that count
-        where only several together do.
-    """
-
-    found: NDArray[np.int8]
-    why: tuple[tuple[int, ...], ...]
-
-
 def find_outside(
     columns: Sequence[Column],
     profile: ClusterProfile | None,
-    limits: OutsideLimits,
     rows: FloatArray,
     labels: IntArray,
-) -> Outside:
+) -> tuple[NDArray[np.int8], tuple[tuple[int, ...], ...]]:
     """Find the rows outside the profile of their cluster.
 
     Parameters
     ----------
     columns : sequence of Column, length d
     profile : ClusterProfile or None
-    limits : OutsideLimits
     rows : (n, d) float64
         In the columns' own units; NaN where missing: these values do not count.
     labels : (n,) int64
         -1 for none.
+
+    Returns
+    -------
+    found : (n,) int8
+        1: outside; 0: not; -1: not known, without a label or a profile of the cluster.
+    why : tuple of tuple of int
+        Of each row the columns, by number, that lie outside, the furthest first; all that count
+        where only several together do.
     """
     found = np.full(len(rows), -1, dtype=np.int8)
     why: list[tuple[int, ...]] = [()] * len(rows)
     if profile is None:
-        return Outside(found, tuple(why))
+        return found, tuple(why)
     described: BoolArray = np.asarray(profile.known.any(axis=1))
     placed = np.flatnonzero((labels >= 0) & described[labels])
     for begin in range(0, len(placed), _ROWS):
         block = placed[begin : begin + _ROWS]
-        excess = _excess(columns, profile, limits, rows[block], labels[block])
+        excess = _excess(columns, profile, rows[block], labels[block])
         found[block] = (excess > 1.0).any(axis=1)
         for at in np.flatnonzero(found[block] > 0):
             far = np.flatnonzero(excess[at] > 1.0)
             why[block[at]] = tuple(far[np.argsort(-excess[at, far], kind="stable")].tolist())
-    return Outside(found, tuple(why))
+    return found, tuple(why)
 
 
 def _excess(
     columns: Sequence[Column],
     profile: ClusterProfile,
-    limits: OutsideLimits,
     rows: FloatArray,
     labels: IntArray,
 ) -> FloatArray:
@@ -144,24 +96,25 @@ def _excess(
     known = profile.known[labels] & ~np.isnan(rows)
     means, wide = profile.means[labels], profile.overall_deviations
     binary = binary_columns(columns)
-    spread = np.maximum(profile.deviations, limits.least_spread * wide)[labels]
+    spread = np.maximum(profile.deviations, _LEAST_SPREAD * wide)[labels]
     spread = np.maximum(spread, _ROUNDING * np.maximum(np.abs(means), 1.0))
     numbers = known & ~binary
     apart = np.where(numbers, np.abs(rows - means) / spread, 0.0)
-    excess = apart / limits.column_sd
+    most = math.log(max(int((~binary).sum()), 1) / _NUMBERS) / math.sqrt(2.0)
+    excess = apart / most
     counts = numbers.sum(axis=1)
-    capped = np.minimum(apart, limits.capped_sd)
+    capped = np.minimum(apart, _CAPPED)
     square = (capped**2).sum(axis=1) / np.maximum(counts, 1)
     # The columns that are furthest explain it, if no single one is outside.
-    several = (counts >= _SEVERAL) & (square > limits.mean_square) & (excess <= 1.0).all(axis=1)
+    several = (counts >= _SEVERAL) & (square > _MEAN_SQUARE) & (excess <= 1.0).all(axis=1)
     excess[several] = np.where(
-        capped[several] ** 2 > limits.mean_square, 1.0 + capped[several], excess[several]
+        capped[several] ** 2 > _MEAN_SQUARE, 1.0 + capped[several], excess[several]
     )
     # Of a level only that which a row has counts.
     levels = np.array([column.block is not None for column in columns], dtype=np.bool_)
     every = profile.overall_means
     shares = np.where(rows == 1.0, every, np.where(levels, 1.0, 1.0 - every))
-    rare = known & binary & (shares < limits.share)
+    rare = known & binary & (shares < _SHARES / max(int(binary.sum()), 1))
     excess[rare] = 1.0 + (1.0 - shares[rare])
     lower, upper = own_bounds(columns)
     beyond = np.where(np.isnan(rows), 0.0, np.maximum(lower - rows, rows - upper))

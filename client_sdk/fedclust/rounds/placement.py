@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from fedclust.methods.common.assign import distances_to_clusters, label_by_centroid
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.threads import one_thread
-from fedclust.rounds.outside import OutsideLimits, find_outside, outside_limits
-from fedclust.rounds.plan import Plan
-from fedclust.rounds.site import keep_columns, label, probabilities
+from fedclust.rounds.outside import find_outside
+from fedclust.rounds.site import keep_columns
 from fedclust.schema.encoding import Column
 from fedclust.schema.method import AnyMethod
-from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
 
 
@@ -59,71 +57,41 @@ def goes_by_distance(method: AnyMethod, result: Result) -> bool:
     return method.probabilities is None and not needs_memory
 
 
-def place(
-    plan: Plan,
-    result: Result,
-    X: FloatArray,
-    memory: Memory | None = None,
-    site: str | None = None,
-    mask: BoolArray | None = None,
-) -> Placement:
-    """Label new rows as :func:`~fedclust.rounds.label` does, and say where they lie.
-
-    Parameters
-    ----------
-    plan : Plan
-    result : Result
-    X : (n, d) float64
-        In own units.
-    memory : dict, optional
-        That of the site which labels.
-    site : str, optional
-    mask : (d,) bool, optional
-        The columns that these rows have.
-    """
-    rows = np.asarray(X, dtype=np.float64)
-    labels = label(plan, result, rows, memory, site, mask, new=True)
-    limits = outside_limits(plan.columns)
-    by_distance = goes_by_distance(plan.method, result)
-    found = _placement(result, plan.columns, limits, rows, labels, mask, by_distance=by_distance)
-    return replace(found, probabilities=probabilities(plan, result, rows, memory))
-
-
-def place_by_distance(
-    result: Result,
-    columns: Sequence[Column],
-    limits: OutsideLimits,
-    X: FloatArray,
-    mask: BoolArray | None = None,
-) -> Placement:
-    """Do what :func:`place` does for a result of which only the nearest cluster counts."""
-    rows = np.asarray(X, dtype=np.float64)
-    labels = label_by_distance(result, rows, mask)
-    return _placement(result, columns, limits, rows, labels, mask, by_distance=True)
-
-
 def label_by_distance(result: Result, X: FloatArray, mask: BoolArray | None = None) -> IntArray:
-    """Label new rows by the nearest cluster; the labels of :func:`place_by_distance`."""
+    """Label new rows by the nearest cluster; see :func:`place`."""
     rows = np.asarray(X, dtype=np.float64)
     with one_thread():
         return label_by_centroid(result, rows if mask is None else keep_columns(result, rows, mask))
 
 
-def _placement(
+def place(
     result: Result,
     columns: Sequence[Column],
-    limits: OutsideLimits,
     rows: FloatArray,
     labels: IntArray,
-    mask: BoolArray | None,
+    mask: BoolArray | None = None,
     *,
     by_distance: bool,
+    probabilities: FloatArray | None = None,
 ) -> Placement:
+    """Say where labelled rows lie.
+
+    Parameters
+    ----------
+    result : Result
+    columns : sequence of Column, length d
+    rows : (n, d) float64
+        In own units.
+    labels : (n,) int64
+    mask : (d,) bool, optional
+        The columns that these rows have.
+    by_distance : bool
+        Whether these are the labels of the nearest clusters.
+    probabilities : (n, K) float64, optional
+    """
     observed = rows if mask is None else np.where(mask, rows, np.nan)
-    outside = find_outside(columns, result.profile, limits, observed, labels)
-    names = tuple(
-        tuple(dict.fromkeys(columns[j].feature for j in places)) for places in outside.why
-    )
+    outside, why = find_outside(columns, result.profile, observed, labels)
+    names = tuple(tuple(dict.fromkeys(columns[j].feature for j in places)) for places in why)
     second = np.full(len(rows), -1, dtype=np.int64)
     distance, margin = np.full((2, len(rows)), np.nan)
     placed = np.flatnonzero(labels >= 0)
@@ -139,7 +107,7 @@ def _placement(
         is_there = np.isfinite(next_one)
         second[placed[is_there]] = nearest[is_there]
         margin[placed[is_there]] = _margin(distance[placed][is_there], next_one[is_there])
-    return Placement(labels, second, distance, margin, outside.found, names)
+    return Placement(labels, second, distance, margin, outside, names, probabilities)
 
 
 def _margin(own: FloatArray, other: FloatArray) -> FloatArray:
