@@ -17,26 +17,19 @@ from fedclust.client.http import ConnectionOptions, Http
 from fedclust.client.token_file import choose_token
 from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
-from fedclust.data.site_data import session_rows
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.display import Listing
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.charges import Charges
-from fedclust.site.cohorts import CohortStore, Overtaken
-from fedclust.site.compute import accepted_plan
+from fedclust.site.cohorts import Overtaken
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, has_joined
 from fedclust.site.prepare import (
     RowOptions,
     SiteRows,
-    consent_request,
-    declare,
-    prepare,
-    with_points,
 )
 from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
 from fedclust.site.session_run import SessionRun
-from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.problems import problem
@@ -360,35 +353,8 @@ class Site:
 
     def _open(self, session: str, given: SiteRows) -> SessionRun:
         self._look_after()
-        site, info = self.name, self._client.session(session)
-        plan, journal = accepted_plan(session, info), self._journal(info)
-        joined = None if journal.record is None else journal.record.participation
-        invited = all(each.state == "invited" for each in info.sites if each.name == site)
-        settings = read_settings(self.state.directory)
-        given = given.with_group_size(settings, None if invited else joined)
-        used = given
-        if joined is not None and joined.table_id is not None:
-            # Groups that were formed for this session, also separate ones, are used again. Once it
-            # has answers, other rows are refused below.
-            recognised = bool(journal.answers) or joined.other_persons
-            used = replace(
-                given, cohort=joined.table_id, separate_groups=None, recognised=recognised
-            )
-        rows = session_rows(plan, given.source, person=given.person, id_column=given.id_column)
-        p = max(plan.policy.min_group_size, given.min_group_size or 0)
-        try:
-            prepared = prepare(CohortStore(self.state), plan, used, rows, p, self._now())
-        except errors.PersonsRefused:
-            # If the session has begun, its data have changed, which is a clearer message.
-            journal.refuse_other_data("")
-            raise
-        request = consent_request(
-            self._http.url, site, info, plan, prepared, given, joined, settings
-        )
-        request = with_points(request, Charges(self.state), prepared, None if invited else joined)
-        participation = declare(request, prepared, given)
-        run = SessionRun(self._client, info, request, participation, journal, prepared, rows)
-        run.now, run.media = self._now, self._media
+        run = SessionRun(self._client, self.state, self.name, session, given, self._now)
+        run.media = self._media
         return run
 
     def _journal(self, info: SessionEntry) -> Journal:

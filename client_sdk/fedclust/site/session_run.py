@@ -4,26 +4,32 @@ What makes a round safe is the order in which it is answered: the task's digest 
 answer computed and checked, its bytes and the memory stored (``journal``), then sent, then its
 receipt or refusal stored with its line in the ledger. After a crash, the next run sends the stored
 bytes. Counts of outcomes are stored as soon as their noise is drawn, before anybody sees them.
+
+:class:`SessionAnswers` is what a site does however its tasks arrive, :class:`SessionRun` takes part
+over HTTPS.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeAlias
 
 from fedclust import errors
 from fedclust.client import Client
-from fedclust.data import LabelRows, Table
+from fedclust.data.site_data import session_rows
 from fedclust.result.session_result import KnownSite, SessionResult, read_result
 from fedclust.rounds import outcomes
 from fedclust.schema.states import ENDED
+from fedclust.site.allowance import Place
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import (
+    accepted_plan,
     compute_answer,
     count_nobody,
     count_persons,
@@ -33,12 +39,16 @@ from fedclust.site.compute import (
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
 from fedclust.site.ledger import Ledger, TableEvents
-from fedclust.site.prepare import Prepared
+from fedclust.site.prepare import SiteRows, consent_request, declare, prepare, with_points
 from fedclust.site.progress import Preview, Progress, as_preview, waiting, without_counts
+from fedclust.site.settings import read_settings
+from fedclust.site.state import SiteState
 from fedclust.site.terminal import decide_consent
+from fedclust.wire import models
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
 from fedclust.wire.submissions import BINARY
 
+Clock: TypeAlias = Callable[[], datetime]
 #: A coordinator restored from a backup asks for what it has lost: it gets the same bytes, this
 #: often.
 _RESENDS = 3
@@ -53,64 +63,116 @@ _REFUSED = (
 )
 
 
-class SessionRun:
-    """One session at one site, during one call of :meth:`fedclust.Site.participate`.
+class SessionAnswers:
+    """A site's consent and answers in one session, prepared from its rows; nothing is stored yet.
 
     Parameters
     ----------
-    client : Client
+    state : SiteState
+    place : Place
+    session : str
     info : SessionInfo
+        As the coordinator describes it.
+    given : SiteRows
+    now : callable
+        The clock.
+
+    Attributes
+    ----------
     request : ConsentRequest
     participation : Participation
         What the site declares when it joins.
-    journal : Journal
     prepared : Prepared
         What the site computes from.
     rows : Table or LabelRows
         The rows to label.
-
-    Attributes
-    ----------
-    now, media
-        The clock, and the form in which answers are sent.
+    media : str
+        The form in which answers are sent.
     agreed
         The codes of terms to which a person has consented during this call.
     ask, report
         As ``ask`` and ``on_progress`` of :meth:`fedclust.Site.participate`.
     asking
         Entered while a person is asked.
+
+    Raises
+    ------
+    DataError, DisclosureError, ProtocolError, StateError
     """
 
     def __init__(
         self,
-        client: Client,
+        state: SiteState,
+        place: Place,
+        session: str,
         info: SessionInfo,
-        request: ConsentRequest,
-        participation: Participation,
-        journal: Journal,
-        prepared: Prepared,
-        rows: Table | LabelRows,
+        given: SiteRows,
+        now: Clock,
     ) -> None:
-        self.client, self.info, self.request = client, info, request
-        self.session, self.plan = request.session, request.plan
-        self.participation, self.journal, self.state = participation, journal, journal.state
-        self.ledger, self.approvals = Ledger(self.state), Approvals(self.state)
-        self.store, self.charges = CohortStore(self.state), Charges(self.state)
-        if journal.record is not None:
-            prepared = prepared.with_within(journal.record.within)
-        self.prepared, self.rows, self.data_digest = prepared, rows, prepared.digest(rows)
-        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.state, self.session, self.info, self.now = state, session, info, now
+        self.ledger, self.approvals = Ledger(state), Approvals(state)
+        self.store, self.charges = CohortStore(state), Charges(state)
         self.media = BINARY
         self.agreed: set[str] = set()
         self.ask: Callable[[Preview], bool] | None = None
         self.asking: Callable[[], AbstractContextManager[None]] = nullcontext
         self.report: Callable[[Progress], None] = lambda _progress: None
-        self.n_sent: Counter[int] = Counter()
+        self.plan = accepted_plan(session, info)
+        self.journal = Journal(state, *place, session, info.definition_sha256)
+        record = self.journal.record
+        joined = None if record is None else record.participation
+        invited = all(each.state == "invited" for each in info.sites if each.name == place[1])
+        settings = read_settings(state.directory)
+        given = given.with_group_size(settings, None if invited else joined)
+        used = given
+        if joined is not None and joined.table_id is not None:
+            # Groups that were formed for this session, also separate ones, are used again. Once it
+            # has answers, other rows are refused below.
+            recognised = bool(self.journal.answers) or joined.other_persons
+            used = replace(
+                given, cohort=joined.table_id, separate_groups=None, recognised=recognised
+            )
+        self.rows = session_rows(
+            self.plan, given.source, person=given.person, id_column=given.id_column
+        )
+        p = max(self.plan.policy.min_group_size, given.min_group_size or 0)
+        try:
+            prepared = prepare(self.store, self.plan, used, self.rows, p, now())
+        except errors.PersonsRefused:
+            # If the session has begun, its data have changed, which is a clearer message.
+            self.journal.refuse_other_data("")
+            raise
+        request = consent_request(*place, info, self.plan, prepared, given, joined, settings)
+        self.request = with_points(request, self.charges, prepared, None if invited else joined)
+        self.participation = declare(self.request, prepared, given)
+        if record is not None:
+            prepared = prepared.with_within(record.within)
+        self.prepared, self.data_digest = prepared, prepared.digest(self.rows)
 
-    # --- from joining to labels -------------------------------------------------------------------
+    def check(self) -> None:
+        """Raise StateError where the state is damaged, or the session began with other rows."""
+        self.state.check()
+        self.ledger.check()
+        self.journal.refuse_other_data(self.data_digest, self.participation)
 
-    def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SessionResult:
-        """Take part until the session ends; see :meth:`fedclust.Site.participate`.
+    def enter(
+        self, consent: Callable[[ConsentRequest], bool] | bool | None, *, invited: bool
+    ) -> tuple[Participation, bool]:
+        """Consent, and store the groups, the charge and the record, unless an earlier run has.
+
+        Parameters
+        ----------
+        consent : callable, bool or None
+            As in :meth:`fedclust.Site.participate`.
+        invited : bool
+            Whether this site has not joined yet.
+
+        Returns
+        -------
+        participation : Participation
+            What was recorded.
+        fresh : bool
+            Whether it was recorded now.
 
         Raises
         ------
@@ -118,50 +180,8 @@ class SessionRun:
             Another process has changed the groups that this site was about to use; nothing of
             them has left.
         """
-        self.state.check()
-        self.ledger.check()
-        self.journal.refuse_other_data(self.data_digest, self.participation)
-        if self.journal.answers:
-            again = ", ".join(str(each.round) for each in self.journal.unsettled())
-            note = f"the same bytes are sent again for round {again}" if again else ""
-            note = note or "nothing is sent again"
-            self.report(Progress("resumed", self.info.round, note=note))
-        for answer in self.journal.unsettled():
-            self.approvals.require(self.request)
-            if answer.phase == outcomes.NAME:
-                self.confirm(answer)
-            self.send(answer, again=True)
-        if self.info.state not in ENDED:
-            self.join(consent)
-        task, etag = self.client.task(self.session)
-        while True:
-            if task is not None and task.status in ("ended", "left"):
-                self.charges.give_back(self.request.charge_key, self.now(), ended=True)
-            if task is not None and task.status == "ended":
-                return self.result(task)
-            if task is not None and task.status == "left":
-                raise self.left()
-            if task is not None and task.status == "work":
-                etag = self.answer(task)
-            else:
-                # A withdrawal ends a wait too, after at most one long poll.
-                self.approvals.require(self.request)
-                if task is not None:
-                    self.report(waiting(task))
-            task, known = self.client.task(self.session, etag)
-            # If nothing changed, the next request is answered at once, with the progress.
-            etag = None if task is None else known
-
-    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
-        """Consent, record it and join, except for steps that an earlier run has done."""
         record, wanted = self.journal.record, self.participation
-        state = next((s.state for s in self.info.sites if s.name == self.request.site), "invited")
-        if state in ("left", "excluded", "refused"):
-            raise self.left()
         approval = self.approvals.require(self.request)
-        invited = state == "invited"
-        if not invited:
-            self.refuse_gaps()
         if record is not None:
             joined = record.participation
             kept = ["heads", "sdk_version", "methods", "engine"]
@@ -198,112 +218,49 @@ class SessionRun:
                 self.charges.charge(*self.request.charged, self.now())
             if fresh:
                 self.journal.write_record(record)
-        # Also where this site has joined before: its store may have been restored since.
-        try:
-            self.send_join(record.participation)
-        except errors.CoordinatorError as refused:
-            if invited or isinstance(refused, errors.TableChanged):
-                table_id, key = self.prepared.table_id, self.request.charge_key
-                self.charges.note_refusal(table_id, key, refused, self.now())
-            raise
-        if invited or fresh:
-            self.report(Progress("joined"))
-
-    def send_join(self, declared: Participation) -> None:
-        """Join with the table's heads; again with all of them if the coordinator needs them.
-
-        Another process of this site may store a change and join with it at the same time: then the
-        heads that were sent are behind, and those of the state are sent.
-        """
-        table_id, every = self.prepared.table_id, False
-        # After the charge, if there is one.
-        heads = None if table_id is None else self.store.heads(table_id)
-        request = self.request
-        events = TableEvents(self.ledger, request.coordinator, request.site, table_id)
-        while True:
-            try:
-                self.client.join(self.session, declared.model_copy(update={"heads": heads}))
-            except (errors.TableHeadsNeeded, errors.TableChanged) as refused:
-                every = every or isinstance(refused, errors.TableHeadsNeeded)
-                stored = table_id and self.store.heads(table_id, every=every)
-                if not stored or stored == heads:
-                    if isinstance(refused, errors.TableChanged):
-                        events.refused(self.session, heads, self.now())
-                    raise
-                heads = stored
-            else:
-                events.accepted(self.session, heads, self.now())
-                return
-
-    def refuse_gaps(self) -> None:
-        """Refuse to go on with a journal that lacks a round which this site has answered."""
-        for past in self.client.rounds(self.session):
-            answered = any(s.answered and s.name == self.request.site for s in past.sites)
-            if answered and past.number not in self.journal.answers:
-                raise errors.StateDamaged(
-                    f"this site answered round {past.number}, and {self.state.path} does not hold "
-                    "it: use the state directory it was answered from (FEDCLUST_STATE_DIR), or "
-                    "leave the session (fedclust leave)"
-                )
-
-    def left(self) -> errors.SiteLeft:
-        info = self.client.session(self.session)
-        own = next((s for s in info.sites if s.name == self.request.site), None)
-        state = "left" if own is None else own.state
-        message = "an analyst or operator excluded this site" if state == "excluded" else "left"
-        if own is not None and own.refused_task is not None:
-            message = f"this site refused a task ({own.refused_task})"
-        return errors.SiteLeft(self.session, message, state)
-
-    def result(self, task: TaskResponse) -> SessionResult:
-        if task.session_state != "completed":
-            info = self.client.session(self.session)
-            if task.session_state == "cancelled":
-                raise errors.SessionCancelled(self.session, "cancelled", info.stopped_because)
-            why = f"{task.session_state}: {info.failure or info.stopped_because}"
-            raise errors.SessionFailed(self.session, why, info.failure)
-        document = self.client.result_document(self.session)
-        if document.provenance.definition_sha256 != self.request.definition_sha256:
-            raise errors.ProtocolError("the result is of another definition")
-        request = self.request
-        result = read_result(document, request.definition, request.site)
-        self.report(Progress("done"))
-        own = KnownSite(self.rows, request.features, self.journal.memory or None)
-        return result.with_rows({request.site: own})
+        return record.participation, fresh
 
     # --- one round --------------------------------------------------------------------------------
 
-    def answer(self, task: TaskResponse) -> str | None:
-        """Answer a task, or refuse it; return the ETag to wait with."""
-        if task.round is None:
-            raise errors.ProtocolError("the coordinator asks for work without a round")
-        self.approvals.require(self.request)
-        try:
-            return self.answer_round(task.round, task.task)
-        except errors.TaskRefused as refused:
-            # Otherwise the round would wait for this site. A session that ended does not.
-            with suppress(errors.CoordinatorError):
-                self.client.refuse(self.session, task.round, refused.rule)
-            raise
+    def answer_to(
+        self, number: int, document: TaskDocument, answered: Callable[[], Iterable[int]]
+    ) -> WrittenAnswer:
+        """Return the stored answer to a task, computed now or before.
 
-    def answer_round(self, number: int, document: TaskDocument | None) -> str | None:
-        """Answer the task of a round; TaskRefused where it breaks a rule."""
-        if document is None:
-            raise errors.TaskRefused(self.session, "task", f"round {number} has none")
+        Parameters
+        ----------
+        number : int
+        document : TaskDocument
+        answered : callable
+            Returns the numbers of the rounds that this site has answered, as the coordinator knows.
+
+        Raises
+        ------
+        TaskRefused
+            The task breaks a rule, or asks something else than what this site answered.
+        """
         refuse_foreign(self.plan, self.session, number, document)
         answer = self.journal.answers.get(number)
         if answer is None:
             if number - 1 > max(self.journal.answers, default=0):
                 # Rounds in between were closed without this site, or answered from elsewhere.
-                self.refuse_gaps()
+                self.refuse_gaps(answered())
             self.report(Progress("computing", number, document.phase))
-            answer = self.write(number, document)
-        elif answer.task_digest != document.digest:
+            return self.write(number, document)
+        if answer.task_digest != document.digest:
             message = f"round {number} asks something else than what this site answered"
             raise errors.TaskRefused(self.session, "task-answered", message)
-        elif self.n_sent[number] > _RESENDS:
-            raise errors.TaskRefused(self.session, "task-answered", f"round {number} asks again")
-        return self.send(answer, again=number in self.journal.outcomes)
+        return answer
+
+    def refuse_gaps(self, answered: Iterable[int]) -> None:
+        """Refuse to go on with a journal that lacks a round which this site has answered."""
+        for number in answered:
+            if number not in self.journal.answers:
+                raise errors.StateDamaged(
+                    f"this site answered round {number}, and {self.state.path} does not hold "
+                    "it: use the state directory it was answered from (FEDCLUST_STATE_DIR), or "
+                    "leave the session (fedclust leave)"
+                )
 
     def write(self, number: int, document: TaskDocument) -> WrittenAnswer:
         """Compute an answer, ask about it, and store it; ConsentDeclined if it may not be sent."""
@@ -376,6 +333,177 @@ class SessionRun:
             **vars(computed),
         )
 
+    def settle(
+        self, answer: WrittenAnswer, outcome: SubmissionOutcome, audit_head: str | None = None
+    ) -> None:
+        """Store the outcome of an answer with its line in the ledger; once, if it is the same."""
+        if self.journal.outcomes.get(answer.round) != outcome:
+            with self.state.write():
+                self.ledger.append(answer.entry(outcome) | {"audit_head": audit_head})
+                self.journal.settle(answer.round, outcome)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def labelled(self, document: models.ResultDocument) -> SessionResult:
+        """Return a result with the labels of this site's rows; ProtocolError for another's."""
+        if document.provenance.definition_sha256 != self.request.definition_sha256:
+            raise errors.ProtocolError("the result is of another definition")
+        request = self.request
+        result = read_result(document, request.definition, request.site)
+        own = KnownSite(self.rows, request.features, self.journal.memory or None)
+        return result.with_rows({request.site: own})
+
+
+class SessionRun(SessionAnswers):
+    """One session at one site, during one call of :meth:`fedclust.Site.participate`."""
+
+    def __init__(
+        self, client: Client, state: SiteState, site: str, session: str, given: SiteRows, now: Clock
+    ) -> None:
+        place, info = (client.url, site), client.session(session)
+        super().__init__(state, place, session, info, given, now)
+        self.client = client
+        self.n_sent: Counter[int] = Counter()
+
+    # --- from joining to labels -------------------------------------------------------------------
+
+    def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SessionResult:
+        """Take part until the session ends; see :meth:`fedclust.Site.participate`.
+
+        Raises
+        ------
+        Overtaken
+            Another process has changed the groups that this site was about to use; nothing of
+            them has left.
+        """
+        self.check()
+        if self.journal.answers:
+            again = ", ".join(str(each.round) for each in self.journal.unsettled())
+            note = f"the same bytes are sent again for round {again}" if again else ""
+            note = note or "nothing is sent again"
+            self.report(Progress("resumed", self.info.round, note=note))
+        for answer in self.journal.unsettled():
+            self.approvals.require(self.request)
+            if answer.phase == outcomes.NAME:
+                self.confirm(answer)
+            self.send(answer, again=True)
+        if self.info.state not in ENDED:
+            self.join(consent)
+        task, etag = self.client.task(self.session)
+        while True:
+            if task is not None and task.status in ("ended", "left"):
+                self.charges.give_back(self.request.charge_key, self.now(), ended=True)
+            if task is not None and task.status == "ended":
+                return self.result(task)
+            if task is not None and task.status == "left":
+                raise self.left()
+            if task is not None and task.status == "work":
+                etag = self.answer(task)
+            else:
+                # A withdrawal ends a wait too, after at most one long poll.
+                self.approvals.require(self.request)
+                if task is not None:
+                    self.report(waiting(task))
+            task, known = self.client.task(self.session, etag)
+            # If nothing changed, the next request is answered at once, with the progress.
+            etag = None if task is None else known
+
+    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
+        """Consent, record it and join, except for steps that an earlier run has done."""
+        state = next((s.state for s in self.info.sites if s.name == self.request.site), "invited")
+        if state in ("left", "excluded", "refused"):
+            raise self.left()
+        invited = state == "invited"
+        if not invited:
+            self.refuse_gaps(self.answered())
+        declared, fresh = self.enter(consent, invited=invited)
+        # Also where this site has joined before: its store may have been restored since.
+        try:
+            self.send_join(declared)
+        except errors.CoordinatorError as refused:
+            if invited or isinstance(refused, errors.TableChanged):
+                table_id, key = self.prepared.table_id, self.request.charge_key
+                self.charges.note_refusal(table_id, key, refused, self.now())
+            raise
+        if invited or fresh:
+            self.report(Progress("joined"))
+
+    def send_join(self, declared: Participation) -> None:
+        """Join with the table's heads; again with all of them if the coordinator needs them.
+
+        Another process of this site may store a change and join with it at the same time: then the
+        heads that were sent are behind, and those of the state are sent.
+        """
+        table_id, every = self.prepared.table_id, False
+        # After the charge, if there is one.
+        heads = None if table_id is None else self.store.heads(table_id)
+        request = self.request
+        events = TableEvents(self.ledger, request.coordinator, request.site, table_id)
+        while True:
+            try:
+                self.client.join(self.session, declared.model_copy(update={"heads": heads}))
+            except (errors.TableHeadsNeeded, errors.TableChanged) as refused:
+                every = every or isinstance(refused, errors.TableHeadsNeeded)
+                stored = table_id and self.store.heads(table_id, every=every)
+                if not stored or stored == heads:
+                    if isinstance(refused, errors.TableChanged):
+                        events.refused(self.session, heads, self.now())
+                    raise
+                heads = stored
+            else:
+                events.accepted(self.session, heads, self.now())
+                return
+
+    def answered(self) -> Iterator[int]:
+        """Yield the numbers of the rounds that this site has answered, as the coordinator knows."""
+        for past in self.client.rounds(self.session):
+            if any(each.answered and each.name == self.request.site for each in past.sites):
+                yield past.number
+
+    def left(self) -> errors.SiteLeft:
+        info = self.client.session(self.session)
+        own = next((s for s in info.sites if s.name == self.request.site), None)
+        state = "left" if own is None else own.state
+        message = "an analyst or operator excluded this site" if state == "excluded" else "left"
+        if own is not None and own.refused_task is not None:
+            message = f"this site refused a task ({own.refused_task})"
+        return errors.SiteLeft(self.session, message, state)
+
+    def result(self, task: TaskResponse) -> SessionResult:
+        if task.session_state != "completed":
+            info = self.client.session(self.session)
+            if task.session_state == "cancelled":
+                raise errors.SessionCancelled(self.session, "cancelled", info.stopped_because)
+            why = f"{task.session_state}: {info.failure or info.stopped_because}"
+            raise errors.SessionFailed(self.session, why, info.failure)
+        result = self.labelled(self.client.result_document(self.session))
+        self.report(Progress("done"))
+        return result
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def answer(self, task: TaskResponse) -> str | None:
+        """Answer a task, or refuse it; return the ETag to wait with."""
+        if task.round is None:
+            raise errors.ProtocolError("the coordinator asks for work without a round")
+        self.approvals.require(self.request)
+        try:
+            return self.answer_round(task.round, task.task)
+        except errors.TaskRefused as refused:
+            # Otherwise the round would wait for this site. A session that ended does not.
+            with suppress(errors.CoordinatorError):
+                self.client.refuse(self.session, task.round, refused.rule)
+            raise
+
+    def answer_round(self, number: int, document: TaskDocument | None) -> str | None:
+        """Answer the task of a round; TaskRefused where it breaks a rule."""
+        if document is None:
+            raise errors.TaskRefused(self.session, "task", f"round {number} has none")
+        answer = self.answer_to(number, document, self.answered)
+        if self.n_sent[number] > _RESENDS:
+            raise errors.TaskRefused(self.session, "task-answered", f"round {number} asks again")
+        return self.send(answer, again=number in self.journal.outcomes)
+
     def send(self, answer: WrittenAnswer, *, again: bool) -> str | None:
         """Send a written answer, and store the outcome with its line in the ledger."""
         self.n_sent[answer.round] += 1
@@ -389,11 +517,7 @@ class SessionRun:
         except (*_MOVED_ON, *_REFUSED) as error:
             refusal = error
         outcome = SubmissionOutcome(receipt=receipt, refused=refusal.slug if refusal else None)
-        # A coordinator that asks again for what it has acknowledged gets no second line.
-        if self.journal.outcomes.get(answer.round) != outcome:
-            with self.state.write():
-                self.ledger.append(answer.entry(outcome) | {"audit_head": self.client.audit_head})
-                self.journal.settle(answer.round, outcome)
+        self.settle(answer, outcome, self.client.audit_head)
         if isinstance(refusal, _REFUSED):
             raise refusal
         event: Any = "refused" if refusal else "sent again" if again else "sent"
