@@ -16,13 +16,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from fedclust.result.provenance import server_version
 from fedclust_service.connections import Connections
 from fedclust_service.domain.notification import DeliveryState
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.store import StoreError, Tx
 from fedclust_service.usecases.core import AggregationEnd, Observer
-from fedclust_service.usecases.provenance import server_version
 
 if TYPE_CHECKING:
     from fedclust_service.usecases.coordinator import Coordinator

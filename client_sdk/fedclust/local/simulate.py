@@ -48,7 +48,7 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next
+from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
@@ -162,7 +162,7 @@ def simulate(
         parts = {}
         for number, name in enumerate(sorted(sources)):
             work.say(f"simulate {method}: reading site {name}", number, len(sources))
-            parts[name] = _read_site(plan, definition, name, sources[name], owners.get(name))
+            parts[name] = read_site(plan, definition, name, sources[name], owners.get(name))
         masks = {name: part.mask for name, part in parts.items()}
         rounds.check_roster(plan, list(parts), masks)
         result, trace = _run_rounds(plan, parts, arrival, work)
@@ -172,8 +172,8 @@ def simulate(
 
 
 @dataclass
-class _Site:
-    """A simulated site: its rows, what it computes from, its features and its memory.
+class SimulatedSite:
+    """A site: its rows, what it computes from, its features and its memory.
 
     ``held`` names its features and outcomes; ``counted`` are the persons whose outcomes count.
     """
@@ -201,7 +201,7 @@ def _unknown_argument(method: str, name: str) -> str:
 
 def _run_rounds(
     plan: Plan,
-    sites: Mapping[str, _Site],
+    sites: Mapping[str, SimulatedSite],
     arrival: Callable[[int, list[str]], Sequence[str]] | None,
     work: SlowWork,
 ) -> tuple[Result, tuple[TraceEntry, ...]]:
@@ -231,12 +231,18 @@ def _run_rounds(
     return codec.decode_model(Result, codec.encode_model(step.result)), tuple(trace)
 
 
-def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntry:
+def _answer(plan: Plan, step: Next, round_number: int, site: SimulatedSite) -> TraceEntry:
     """Let a site answer a task; task and answer pass through the bytes that would travel."""
     common, part = rounds.write_task(plan, _SESSION, round_number, step.task, site.name)
     sent = codec.decode(codec.encode({"common": common, "site": part}))
     task = rounds.read_task(plan, sent["common"], sent["site"])
-    payload: Model | None
+    body = payload_bytes(answer_task(plan, task, round_number, site))
+    payload = payload_from_bytes(rounds.phase(plan, task.phase), body)
+    return TraceEntry(round_number, task.phase, site.name, task, payload, len(body or b""))
+
+
+def answer_task(plan: Plan, task: SiteTask, round_number: int, site: SimulatedSite) -> Model | None:
+    """Return a site's answer to a task, None for an empty one, and remember what it remembers."""
     payload, site.memory = rounds.local_step(
         plan,
         task,
@@ -249,12 +255,10 @@ def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntr
         mask=site.mask,
         count=_count_persons(plan, site),
     )
-    body = payload_bytes(payload)
-    payload = payload_from_bytes(rounds.phase(plan, task.phase), body)
-    return TraceEntry(round_number, task.phase, site.name, task, payload, len(body or b""))
+    return payload
 
 
-def _count_persons(plan: Plan, site: _Site) -> Count:
+def _count_persons(plan: Plan, site: SimulatedSite) -> Count:
     """Return what counts the outcomes of a site, with noise from the session's seed."""
     exact = plan.policy.protection == "none"
 
@@ -282,9 +286,9 @@ def _below(rng: np.random.Generator, n: int) -> int:
     return int(rng.integers(n))
 
 
-def _read_site(
+def read_site(
     plan: Plan, definition: Definition, name: str, source: Source, persons: Any
-) -> _Site:
+) -> SimulatedSite:
     """Read a site's rows, and form what it computes from."""
     table = _read_table(source, definition, persons, name)
     points, held, counted = no_points(plan), table.features, tuple[OutcomeBlock, ...]()
@@ -295,7 +299,7 @@ def _read_site(
             )
         except DataError as error:
             raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
-    return _Site(name, table, points, rounds.has_features(plan, held), held, counted)
+    return SimulatedSite(name, table, points, rounds.has_features(plan, held), held, counted)
 
 
 def _define(

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from fedclust.result.provenance import server_version
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
@@ -31,7 +32,6 @@ from fedclust_service.usecases.attention import (
 )
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.paging import page_of, page_size, read_cursor, row_number
-from fedclust_service.usecases.provenance import server_version
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
 

@@ -25,6 +25,7 @@ import structlog
 
 from fedclust.definition import DefinitionError
 from fedclust.methods.registry import METHODS
+from fedclust.result.provenance import platform_of
 from fedclust.rounds import Plan
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
@@ -49,7 +50,6 @@ from fedclust_service.usecases.aggregation_pool import (
 )
 from fedclust_service.usecases.core import AggregationEnd, CoordinatorCore, set_apart, survived
 from fedclust_service.usecases.definitions import plan_for
-from fedclust_service.usecases.provenance import platform_of
 from fedclust_service.usecases.round_lifecycle import (
     FAILURE_MESSAGES,
     end_session,

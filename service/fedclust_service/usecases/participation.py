@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from fedclust.methods.registry import METHODS
+from fedclust.result.provenance import server_version
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
@@ -32,7 +33,6 @@ from fedclust_service.usecases.access_queries import (
 )
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
-from fedclust_service.usecases.provenance import server_version
 from fedclust_service.usecases.round_lifecycle import update_round
 from fedclust_service.usecases.session_start import Start, start_if_complete, with_start
 from fedclust_service.usecases.shown import show

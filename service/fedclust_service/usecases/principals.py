@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from fedclust.result.provenance import server_version
 from fedclust.wire.models import (
     PROTOCOL_VERSION,
     Page,
@@ -33,7 +34,6 @@ from fedclust_service.store import SiteView, Store, Tx
 from fedclust_service.usecases.access_queries import is_part_of_slug, is_slug
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.paging import name_in_list, page_of, page_size, read_cursor
-from fedclust_service.usecases.provenance import server_version
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit, writes
 
