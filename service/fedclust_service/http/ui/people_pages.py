@@ -21,6 +21,7 @@ from fedclust.wire.models import (
 )
 from fedclust_service.domain.access import SLUG, Role, absent, require, sees_account_details
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.filled_form import FilledForm, checked
 from fedclust_service.http.ui.page_request import PageRequest, get, post
@@ -201,37 +202,30 @@ def _change(role: Role, page: PageRequest) -> Response:
     return page.redirect(f"{_path(role)}/{info.name}", "changed")
 
 
-def _confirm(
-    page: PageRequest, person: Person, what: str, *, status: int = 200, **more: object
-) -> Response:
-    values = {"person": person, "what": what, "token": None, "refused": None, **more}
-    return page.render("person_confirm.html", status=status, **values)
+def _switch(role: Role, *, disabled: bool) -> Action:
+    what = "disable" if disabled else "enable"
 
+    def show(page: PageRequest) -> dict[str, object]:
+        return {"person": _find(role, page), "what": what, "token": None}
 
-def _confirm_switch(role: Role, page: PageRequest, *, disabled: bool) -> Response:
-    require(page.actor, "principal.change")
-    return _confirm(page, _find(role, page), "disable" if disabled else "enable")
-
-
-def _switch(role: Role, page: PageRequest, *, disabled: bool) -> Response:
-    require(page.actor, "principal.change")
-    name, what = page.param("name"), "disable" if disabled else "enable"
-    try:
+    def act(page: PageRequest) -> None:
         body = PrincipalPatch(disabled=disabled)
-        principals.patch_principal(page.co, page.actor, role, name, body)
-    except Refusal as refusal:
-        return _not_the_last(role, page, refusal, what)
-    return page.redirect(f"{_path(role)}/{name}", f"{what}d")
+        principals.patch_principal(page.co, page.actor, role, page.param("name"), body)
+
+    return _confirmed(role, what, "principal.change", show, act, f"{what}d")
 
 
-def _not_the_last(
-    role: Role, page: PageRequest, refusal: Refusal, what: str, **more: object
-) -> Response:
-    """Return the confirmation again, with the words of why the last operator has to stay."""
-    if refusal.slug != "last-operator-token":
-        raise refusal
-    person = _find(role, page)
-    return _confirm(page, person, what, refused=refusal.detail, status=refusal.status, **more)
+def _confirmed(
+    role: Role,
+    path: str,
+    right: str,
+    show: Callable[[PageRequest], dict[str, object]],
+    act: Callable[[PageRequest], None],
+    notice: str,
+) -> Action:
+    person = f"{_path(role)}/{{name}}"
+    below = f"{person.removeprefix('/ui')}/{path}"
+    return Action(below, "person_confirm.html", right, show, act, notice, person)
 
 
 # --- tokens ---------------------------------------------------------------------------------------
@@ -268,21 +262,17 @@ def _token(person: Person, token_id: str) -> KnownToken:
     raise absent("token")
 
 
-def _confirm_revoke(role: Role, page: PageRequest) -> Response:
-    require(page.actor, "token.revoke")
-    person = _find(role, page)
-    return _confirm(page, person, "revoke", token=_token(person, page.param("token")))
+def _revoke(role: Role) -> Action:
+    def show(page: PageRequest) -> dict[str, object]:
+        person = _find(role, page)
+        return {"person": person, "what": "revoke", "token": _token(person, page.param("token"))}
 
-
-def _revoke(role: Role, page: PageRequest) -> Response:
-    require(page.actor, "token.revoke")
-    name, token_id = page.param("name"), page.param("token")
-    try:
+    def act(page: PageRequest) -> None:
+        name, token_id = page.param("name"), page.param("token")
         principals.revoke_token(page.co, page.actor, role, name, token_id)
-    except Refusal as refusal:
-        token = _token(_find(role, page), token_id)
-        return _not_the_last(role, page, refusal, "revoke", token=token)
-    return page.redirect(f"{_path(role)}/{name}", "token-revoked")
+
+    path = "tokens/{token}/revoke"
+    return _confirmed(role, path, "token.revoke", show, act, "token-revoked")
 
 
 # --- a site's protected tables --------------------------------------------------------------------
@@ -307,23 +297,17 @@ def _accept_table(page: PageRequest) -> Response:
 def _routes(role: Role) -> tuple[Route, ...]:
     many, one = f"/{role.value}s", f"/{role.value}s/{{name}}"
 
-    def of(act: Callable[..., Response], **how: bool) -> Callable[[PageRequest], Response]:
-        return partial(act, role, **how)
-
     return (
-        get(many, of(_list)),
+        get(many, partial(_list, role)),
         # A name may be any word: below `/sites`, this address could be a site's.
-        get(f"/register{many}", of(_register_form)),
-        post(f"/register{many}", of(_register)),
-        get(one, of(_show)),
-        post(one, of(_change)),
-        get(f"{one}/disable", of(_confirm_switch, disabled=True)),
-        post(f"{one}/disable", of(_switch, disabled=True)),
-        get(f"{one}/enable", of(_confirm_switch, disabled=False)),
-        post(f"{one}/enable", of(_switch, disabled=False)),
-        post(f"{one}/tokens", of(_issue)),
-        get(f"{one}/tokens/{{token}}/revoke", of(_confirm_revoke)),
-        post(f"{one}/tokens/{{token}}/revoke", of(_revoke)),
+        get(f"/register{many}", partial(_register_form, role)),
+        post(f"/register{many}", partial(_register, role)),
+        get(one, partial(_show, role)),
+        post(one, partial(_change, role)),
+        *_switch(role, disabled=True).routes,
+        *_switch(role, disabled=False).routes,
+        post(f"{one}/tokens", partial(_issue, role)),
+        *_revoke(role).routes,
     )
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import NamedTuple
-
-from starlette.responses import Response
-from starlette.routing import Route
 
 from fedclust.methods.registry import METHODS
 from fedclust.result.first_screen import in_words
 from fedclust.schema.times import read_time, write_time
 from fedclust.wire.models import SessionPatch
-from fedclust_service.domain.access import absent, require
+from fedclust_service.domain.access import absent
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.filled_form import checked
-from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
 from fedclust_service.http.ui.session_form_pages import enabled_sites
 from fedclust_service.http.ui.session_view import SessionView, listed, load_view
@@ -34,52 +32,25 @@ class _Shown(NamedTuple):
     values: Mapping[str, object] = {}
 
 
-@dataclass(frozen=True)
-class _Action:
-    """An action on a session, with the page ``session_NAME.html`` at ``path`` below the session.
+def _action(
+    name: str,
+    notice: str,
+    show: Callable[[PageRequest, SessionView], _Shown],
+    act: Callable[[PageRequest], object],
+    path: str = "",
+    *,
+    right: str = "session.manage",
+    leads_to: str = "/ui/sessions/{session}",
+) -> Action:
+    """Return an action with the page ``session_NAME.html`` at ``path`` below the session."""
 
-    ``show`` says what the page shows. ``act`` does it. ``notice`` is shown afterwards, on the page
-    of the session unless ``leads_to`` names another one.
-    """
-
-    name: str
-    notice: str
-    show: Callable[[PageRequest, SessionView], _Shown]
-    act: Callable[[PageRequest], object]
-    path: str = ""
-    right: str = "session.manage"
-    leads_to: str | None = None
-
-    @property
-    def routes(self) -> tuple[Route, Route]:
-        """The page and its form."""
-        path = f"/sessions/{{session}}/{self.path or self.name}"
-        return get(path, self._page), post(path, self._post)
-
-    def _page(self, page: PageRequest, refused: Refusal | None = None) -> Response:
-        require(page.actor, self.right)
+    def values(page: PageRequest) -> dict[str, object]:
         view = load_view(page)
-        shown = self.show(page, view)
-        refusal = refused or shown.against
-        return page.render(
-            f"session_{self.name}.html",
-            status=200 if refused is None else refused.status,
-            view=view,
-            refusal=refusal,
-            listed=listed,
-            **shown.values,
-        )
+        shown = show(page, view)
+        return {"view": view, "listed": listed, "refusal": shown.against, **shown.values}
 
-    def _post(self, page: PageRequest) -> Response:
-        """Do it and lead back to the session; show a refusal on the page of the action."""
-        require(page.actor, self.right)
-        try:
-            self.act(page)
-        except Refusal as refusal:
-            if refusal.status not in (409, 422):
-                raise
-            return self._page(page, refusal)
-        return page.redirect(self.leads_to or f"/ui/sessions/{page.param('session')}", self.notice)
+    below, template = f"/sessions/{{session}}/{path or name}", f"session_{name}.html"
+    return Action(below, template, right, values, act, notice, leads_to)
 
 
 def _against(applies: bool, words: str) -> Refusal | None:
@@ -244,14 +215,14 @@ def _name(page: PageRequest) -> None:
 
 
 _ACTIONS = (
-    _Action("start", "session-started", _show_start, _start),
-    _Action("retry", "session-retried", _show_retry, _retry, right="session.retry"),
-    _Action("cancel", "session-cancelled", _show_cancel, _cancel),
-    _Action("delete", "session-deleted", _show_delete, _delete, leads_to="/ui/sessions"),
-    _Action("close", "round-closed", _show_close, _close, "rounds/{number}/close"),
-    _Action("deadline", "deadline-moved", _show_deadline, _move_deadline),
-    _Action("exclude", "site-excluded", _show_exclude, _exclude, "sites/{site}/exclude"),
-    _Action("invite", "sites-invited", _show_invite, _invite),
-    _Action("names", "clusters-named", _show_names, _name),
+    _action("start", "session-started", _show_start, _start),
+    _action("retry", "session-retried", _show_retry, _retry, right="session.retry"),
+    _action("cancel", "session-cancelled", _show_cancel, _cancel),
+    _action("delete", "session-deleted", _show_delete, _delete, leads_to="/ui/sessions"),
+    _action("close", "round-closed", _show_close, _close, "rounds/{number}/close"),
+    _action("deadline", "deadline-moved", _show_deadline, _move_deadline),
+    _action("exclude", "site-excluded", _show_exclude, _exclude, "sites/{site}/exclude"),
+    _action("invite", "sites-invited", _show_invite, _invite),
+    _action("names", "clusters-named", _show_names, _name),
 )
 ROUTES = tuple(route for action in _ACTIONS for route in action.routes)

@@ -11,10 +11,10 @@ from fedclust.result.wording import named_values
 from fedclust.result.worth_asking import CHOOSE_FIRST, points_asked
 from fedclust.schema.feature import Feature, Outcome, outcomes_of
 from fedclust.study import StudyInfo
-from fedclust_service.domain.access import Role, require
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Role
+from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.address import address
-from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.usecases import sessions, studies
 
 _PATH = "/studies"
@@ -71,29 +71,21 @@ def _agreed(study: StudyInfo) -> list[tuple[str, str]]:
     ]
 
 
-def _confirm(page: PageRequest) -> Response:
-    require(page.actor, "study.manage")
-    study = studies.get_study(page.co, page.actor, page.param("study"))
-    return page.render("study_delete.html", study=study, refused=None)
+def _doomed(page: PageRequest) -> dict[str, object]:
+    return {"study": studies.get_study(page.co, page.actor, page.param("study"))}
 
 
-def _delete(page: PageRequest) -> Response:
-    require(page.actor, "study.manage")
-    name = page.param("study")
-    try:
-        studies.delete_study(page.co, page.actor, name)
-    except Refusal as refusal:
-        if refusal.status != 409:
-            raise
-        study = studies.get_study(page.co, page.actor, name)
-        values = {"study": study, "refused": refusal.detail}
-        return page.render("study_delete.html", status=409, **values)
-    return page.redirect(f"/ui{_PATH}", "study-deleted")
+def _delete(page: PageRequest) -> None:
+    studies.delete_study(page.co, page.actor, page.param("study"))
 
 
-ROUTES = (
-    get(_PATH, _list),
-    get(f"{_PATH}/{{study}}", _read),
-    get(f"{_PATH}/{{study}}/delete", _confirm),
-    post(f"{_PATH}/{{study}}/delete", _delete),
+_DELETION = Action(
+    f"{_PATH}/{{study}}/delete",
+    "study_delete.html",
+    "study.manage",
+    _doomed,
+    _delete,
+    "study-deleted",
+    f"/ui{_PATH}",
 )
+ROUTES = (get(_PATH, _list), get(f"{_PATH}/{{study}}", _read), *_DELETION.routes)
