@@ -27,7 +27,6 @@ router = api_router(tags=["about"])
 @router.get(
     "/v1/whoami",
     summary="The account of a token",
-    response_description="The caller.",
 )
 def whoami(actor: ActorOf, co: CoordinatorOf) -> WhoAmI:
     """Role, name and expiry of the token; versions of server and protocol."""
@@ -38,7 +37,6 @@ def whoami(actor: ActorOf, co: CoordinatorOf) -> WhoAmI:
     "/v1/algorithms",
     dependencies=[Authenticated],
     summary="Methods that this coordinator runs",
-    response_description="A page of methods, by name.",
 )
 def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[AlgorithmInfo]:
     """Options as JSON Schema, phases, and line by line what leaves a site in each."""
@@ -51,7 +49,6 @@ def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[Algori
     "/v1/algorithms/{algorithm}",
     dependencies=[Authenticated],
     summary="One method: options, phases, disclosures, citation",
-    response_description="The method.",
 )
 def get_algorithm(
     algorithm: Annotated[str, Path(description="The method's name.")],

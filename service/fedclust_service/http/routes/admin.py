@@ -49,7 +49,6 @@ UntilOf = Annotated[
 @router.get(
     "/overview",
     summary="Overview of the coordinator",
-    response_description="The overview.",
     openapi_extra=refusals("forbidden"),
 )
 def get_overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.Overview:
@@ -65,7 +64,6 @@ def get_overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.O
 @router.get(
     "/sessions",
     summary="Every session with its sites",
-    response_description="A page of sessions.",
     openapi_extra=refusals("forbidden"),
 )
 def list_admin_sessions(
@@ -87,7 +85,6 @@ def list_admin_sessions(
 @router.get(
     "/audit",
     summary="The audit trail",
-    response_description="A page of entries.",
     openapi_extra=refusals("forbidden"),
 )
 def list_audit(

@@ -167,7 +167,6 @@ def _read_number(last_event_id: str | None) -> int:
 @router.get(
     "/v1/audit/heads/{number}",
     summary="The hash of a sealed audit entry",
-    response_description="Number and hash.",
 )
 def get_audit_head(
     actor: ActorOf,

@@ -49,7 +49,6 @@ class Readiness(Model):
 @router.get(
     "/healthz",
     summary="Liveness",
-    response_description="It runs.",
     openapi_extra={"security": []},
 )
 async def healthz() -> Liveness:
@@ -63,7 +62,6 @@ async def healthz() -> Liveness:
     description="The database answers and has this program's schema; driver and sweeper run; "
     "clocks agree. A worker whose listening connection is broken can serve. Otherwise `reasons` of "
     "the problem names what is wrong: " + ", ".join(f"`{reason}`" for reason in REASONS) + ".",
-    response_description="It can serve.",
     openapi_extra={"security": []},
 )
 async def readyz(request: Request) -> Readiness:
@@ -82,7 +80,6 @@ async def readyz(request: Request) -> Readiness:
     "/metrics",
     summary="Metrics",
     response_class=PlainTextResponse,
-    response_description="Counts of this process and of the database.",
     # The coordinator's machine needs no token.
     openapi_extra={"security": [{}], **refusals("forbidden")},
 )

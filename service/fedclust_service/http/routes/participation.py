@@ -68,7 +68,6 @@ def join_session(
     summary="Leave a session, or decline the invitation",
     status_code=204,
     response_class=Response,
-    response_description="Left.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def leave_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
@@ -81,7 +80,6 @@ def leave_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> No
     summary="Exclude a site",
     status_code=204,
     response_class=Response,
-    response_description="Excluded.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def exclude_site(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> None:

@@ -51,7 +51,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         description="Operators. The same body again gives the existing one; names are never "
         "reused.",
         status_code=201,
-        response_description="Registered.",
         responses=same_before(PrincipalInfo),
         openapi_extra=refusals("forbidden", "name-taken"),
     )
@@ -70,7 +69,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"list_{many}",
         summary=f"List {many}",
         description=f"{readers}. By name.",
-        response_description=f"A page of {many}.",
         openapi_extra=refusals("forbidden"),
     )
     def index(
@@ -83,7 +81,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"get_{one}",
         summary=f"Read one {one}",
         description=f"{readers}. Tokens' ids and dates are shown to operators only.",
-        response_description=f"The {one}.",
         responses=TAGGED,
         openapi_extra=refusals("forbidden"),
         response_model=PrincipalInfo,
@@ -103,7 +100,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"change_{one}",
         summary=f"Change {article} {one}'s title, disable or enable it",
         description=f"Operators. The tokens of a disabled one stop working at once.{kept}",
-        response_description="Changed.",
         openapi_extra=refusals("forbidden", "precondition-failed", *last),
     )
     def change(
@@ -123,7 +119,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         description="Operators. The answer is the only place where the token is ever shown. "
         "Earlier tokens stay valid until they expire or are revoked.",
         status_code=201,
-        response_description="Issued.",
         openapi_extra=refusals("forbidden"),
     )
     def issue(
@@ -141,7 +136,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
         status_code=204,
         response_class=Response,
-        response_description="Revoked.",
         openapi_extra=refusals("forbidden", *last),
     )
     def revoke(actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId) -> None:

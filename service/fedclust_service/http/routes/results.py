@@ -24,7 +24,6 @@ _TEXT = {"schema": {"type": "string"}}
 @router.get(
     "/v1/sessions/{session}/result",
     summary="Read the result",
-    response_description="The result.",
     response_model=ResultDocument,
     responses={
         **TAGGED,

@@ -21,7 +21,6 @@ router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
 @router.get(
     "",
     summary="List a session's rounds",
-    response_description="A page of rounds, by number.",
 )
 def list_rounds(
     actor: ActorOf,
@@ -39,7 +38,6 @@ def list_rounds(
 @router.get(
     "/{number}",
     summary="Read a round",
-    response_description="The round.",
 )
 def get_round(
     actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
@@ -51,7 +49,6 @@ def get_round(
 @router.post(
     "/{number}/close",
     summary="Close a round before its deadline",
-    response_description="The round has stopped collecting.",
     openapi_extra=refusals("forbidden", "wrong-state", "quorum-missing", "needs-all-sites"),
 )
 def close_round(

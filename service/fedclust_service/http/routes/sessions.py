@@ -32,7 +32,6 @@ router = api_router(prefix="/v1/sessions", tags=["sessions"])
     "",
     summary="Define a session",
     status_code=201,
-    response_description="Created.",
     responses=same_before(SessionInfo),
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged", "version-unsupported"),
 )
@@ -55,7 +54,6 @@ def create_session(
 @router.get(
     "",
     summary="List sessions",
-    response_description="A page of sessions.",
 )
 def list_sessions(
     actor: ActorOf,
@@ -74,7 +72,6 @@ def list_sessions(
 @router.get(
     "/{session}",
     summary="Read a session",
-    response_description="The session.",
     responses=TAGGED,
     openapi_extra=refusals("stored-data-damaged", "version-unsupported"),
     response_model=SessionInfo,
@@ -94,7 +91,6 @@ def get_session(
 @router.patch(
     "/{session}",
     summary="Move the open round's deadline, invite more sites, or name the clusters",
-    response_description="Changed.",
     openapi_extra=refusals(
         "forbidden",
         "wrong-state",
@@ -123,7 +119,6 @@ def change_session(
     summary="Delete a session that nobody joined",
     status_code=204,
     response_class=Response,
-    response_description="Deleted.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete_session(
@@ -138,7 +133,6 @@ def delete_session(
 @router.post(
     "/{session}/start",
     summary="Start with the sites that have joined",
-    response_description="Started, or running already.",
     openapi_extra=refusals(
         "forbidden",
         "wrong-state",
@@ -156,7 +150,6 @@ def start_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Se
 @router.post(
     "/{session}/retry",
     summary="Have a held session try again",
-    response_description="It runs.",
     openapi_extra=refusals(
         "forbidden", "wrong-state", "stored-data-damaged", "version-unsupported"
     ),
@@ -173,7 +166,6 @@ def retry_session(
 @router.post(
     "/{session}/cancel",
     summary="Cancel a session",
-    response_description="Cancelled.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def cancel_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionEntry:

@@ -26,7 +26,6 @@ router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
 @router.get(
     "",
     summary="List a site's protected tables",
-    response_description="A page of tables.",
     openapi_extra=refusals("forbidden"),
 )
 def list_site_tables(
@@ -45,7 +44,6 @@ def list_site_tables(
 @router.put(
     "/{table_id}",
     summary="Accept a chain of a site's protected table",
-    response_description="Accepted.",
     openapi_extra=refusals("forbidden"),
 )
 def accept_site_table(

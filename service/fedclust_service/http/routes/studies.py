@@ -28,7 +28,6 @@ router = api_router(prefix="/v1/studies", tags=["studies"])
     "",
     summary="Define a study",
     status_code=201,
-    response_description="Created.",
     responses=same_before(StudyInfo),
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged"),
 )
@@ -49,7 +48,6 @@ def create_study(
 @router.get(
     "",
     summary="List studies",
-    response_description="A page of studies.",
 )
 def list_studies(
     actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
@@ -63,7 +61,6 @@ def list_studies(
 @router.get(
     "/{study}",
     summary="Read a study",
-    response_description="The study.",
     openapi_extra=refusals("stored-data-damaged"),
 )
 def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
@@ -78,7 +75,6 @@ def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
     summary="Delete a study without sessions",
     status_code=204,
     response_class=Response,
-    response_description="Deleted.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete_study(

@@ -105,7 +105,6 @@ async def put_submission(
 @router.put(
     "/v1/sessions/{session}/rounds/{number}/refusal",
     summary="Refuse a round's task",
-    response_description="Refused.",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def refuse_task(

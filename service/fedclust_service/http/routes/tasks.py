@@ -42,7 +42,6 @@ WaitOf = Annotated[
 @router.get(
     "/v1/sessions/{session}/task",
     summary="What this site should do now",
-    response_description="The site's view of its session.",
     response_class=Response,
     responses={
         200: {
