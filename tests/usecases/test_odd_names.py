@@ -19,7 +19,7 @@ from fedclust_service.usecases.submissions import Body
 from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
 
 NAMES = ["", "\x00", "heart\x00", "Heart", "é" * 40, "x" * 64, "\ud800", "heart\n", "'; --"]
-NUMBERS = [0, -1, 2, 2**31, 2**63, 10**30]
+NUMBERS = [0, 2, 2**31 - 1]
 
 
 def slug(call: Callable[..., Any], *given: Any) -> str:

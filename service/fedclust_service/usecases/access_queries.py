@@ -14,7 +14,6 @@ from fedclust_service.domain.access import (
     absent,
     sees_session,
 )
-from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Participation, ParticipationState, Session
 from fedclust_service.domain.study import Study
 from fedclust_service.store import Tx
@@ -31,11 +30,6 @@ def is_slug(name: str) -> bool:
 def is_part_of_slug(part: str) -> bool:
     """Whether a name can contain this string."""
     return re.fullmatch(r"[a-z0-9-]{1,63}", part) is not None
-
-
-def is_row_number(number: int) -> bool:
-    """Whether a number can be a row's number."""
-    return 1 <= number <= MAX_ROW_NUMBER
 
 
 def session_for(
@@ -97,11 +91,6 @@ def deleted_before(tx: Tx, actor: Actor, action: str, subject: str) -> bool:
     """Whether the last one of a name was deleted by this actor, who may ask for it again."""
     last = tx.audit.list(1, search=AuditSearch(subject=subject, action=action))
     return bool(last) and last[0].actor == actor.key
-
-
-def round_numbered(tx: Tx, session: Session, number: int) -> Round | None:
-    """Return a round by its number; None for a number that no round can have."""
-    return tx.rounds.get(session.id, number) if is_row_number(number) else None
 
 
 def joined(participations: Iterable[Participation]) -> tuple[Participation, ...]:

@@ -31,7 +31,7 @@ from fedclust_service.usecases.attention import (
     last_about_database,
 )
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.paging import page_of, page_size, read_cursor, row_number
+from fedclust_service.usecases.paging import page_of, read_cursor, row_number
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
 
@@ -230,14 +230,14 @@ def list_all_sessions(
     name: str | None = None,
 ) -> Page[AdminSession]:
     """List all sessions with their sites, newest first (operators)."""
-    size, after = page_size(limit), read_cursor(cursor, row_number)
+    after = read_cursor(cursor, row_number)
     rows = tx.sessions.list(
-        limit=size + 1, definitions=False, after_id=after, state=state, name=name
+        limit=limit + 1, definitions=False, after_id=after, state=state, name=name
     )
-    names = {each.id: each.name for each in rows[:size]}
+    names = {each.id: each.name for each in rows[:limit]}
     known, standing = tx.overview.attendance([*names]), tx.overview.standing(names)
     return page_of(
-        rows, size, "id", lambda each: _admin_session(each, known[each.id], standing, tx.now)
+        rows, limit, "id", lambda each: _admin_session(each, known[each.id], standing, tx.now)
     )
 
 
@@ -250,9 +250,9 @@ def list_audit(
     search: AuditSearch | None = None,
 ) -> Page[AdminAuditEntry]:
     """List the audit trail, newest first (operators)."""
-    size, after = page_size(limit), read_cursor(cursor, row_number)
-    rows = tx.audit.list(size + 1, after, search)
-    return page_of(rows, size, "id", lambda each: show(AdminAuditEntry, each))
+    after = read_cursor(cursor, row_number)
+    rows = tx.audit.list(limit + 1, after, search)
+    return page_of(rows, limit, "id", lambda each: show(AdminAuditEntry, each))
 
 
 def _admin_session(

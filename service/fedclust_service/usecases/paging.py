@@ -11,12 +11,8 @@ from fedclust_service.usecases.access_queries import MAX_ROW_NUMBER, is_slug
 
 R = TypeVar("R")
 T = TypeVar("T")
+#: The most items that a caller gets on a page.
 MAX_PAGE = 200
-
-
-def page_size(limit: int) -> int:
-    """Return the number of items on a page: ``limit``, kept within 1 and :data:`MAX_PAGE`."""
-    return max(1, min(limit, MAX_PAGE))
 
 
 def read_cursor(cursor: str | None, read: Callable[[str], T]) -> T | None:
@@ -30,13 +26,13 @@ def read_cursor(cursor: str | None, read: Callable[[str], T]) -> T | None:
         raise wrong_field("/cursor", "cursor", why, detail) from None
 
 
-def page_of(rows: Sequence[R], size: int, key: str, show: Callable[[R], T]) -> Page[Any]:
-    """Return a page that shows the first ``size`` rows, of which the list asked for one more.
+def page_of(rows: Sequence[R], limit: int, key: str, show: Callable[[R], T]) -> Page[Any]:
+    """Return a page that shows the first ``limit`` rows, of which the list asked for one more.
 
     ``key`` is the attribute that continues the list as a cursor.
     """
-    further = str(getattr(rows[size - 1], key)) if len(rows) > size else None
-    return Page(items=tuple(map(show, rows[:size])), next=further)
+    further = str(getattr(rows[limit - 1], key)) if len(rows) > limit else None
+    return Page(items=tuple(map(show, rows[:limit])), next=further)
 
 
 def row_number(cursor: str) -> int:

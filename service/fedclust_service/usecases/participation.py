@@ -28,7 +28,6 @@ from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases.access_queries import (
     is_slug,
     own_session,
-    round_numbered,
     session_for,
 )
 from fedclust_service.usecases.coordinator import Coordinator
@@ -292,7 +291,7 @@ def refuse(
     site that refuses a task answers no other one.
     """
     found, own = own_session(uow.tx, actor, session, lock=True)
-    if round_numbered(uow.tx, found, number) is None:
+    if uow.tx.rounds.get(found.id, number) is None:
         raise absent("round")
     if own.state is ParticipationState.REFUSED:
         return _participation_info(found, own)

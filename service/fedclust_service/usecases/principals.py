@@ -33,7 +33,7 @@ from fedclust_service.domain.tokens import TokenError, TokenText, new_token, par
 from fedclust_service.store import SiteView, Store, Tx
 from fedclust_service.usecases.access_queries import is_part_of_slug, is_slug
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.paging import name_in_list, page_of, page_size, read_cursor
+from fedclust_service.usecases.paging import name_in_list, page_of, read_cursor
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit, writes
 
@@ -301,14 +301,13 @@ def list_principals(
     ``part`` limits the list to names that contain it.
     """
     require(actor, f"{role.value}.read")
-    size = page_size(limit)
     after = read_cursor(cursor, name_in_list)
     if part is not None and not is_part_of_slug(part):
         return Page(items=(), next=None)
 
     def work(tx: Tx) -> Page[PrincipalInfo]:
-        rows = tx.principals.list(role, size + 1, after, part)
-        return page_of(rows, size, "name", lambda each: _principal_info(tx, actor, each))
+        rows = tx.principals.list(role, limit + 1, after, part)
+        return page_of(rows, limit, "name", lambda each: _principal_info(tx, actor, each))
 
     return co.store.read("principal.list", work)
 

@@ -8,7 +8,7 @@ from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor
 from fedclust_service.store import StoredReceipt, Tx
 from fedclust_service.usecases.access_queries import own_session
-from fedclust_service.usecases.paging import page_of, page_size, read_cursor, row_number
+from fedclust_service.usecases.paging import page_of, read_cursor, row_number
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import reads
 
@@ -30,10 +30,10 @@ def list_receipts(
     tx: Tx, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
 ) -> Page[ReceiptEntry]:
     """List the site's submissions in a session by round, without payloads (sites)."""
-    size, after = page_size(limit), read_cursor(cursor, row_number)
+    after = read_cursor(cursor, row_number)
     found, _ = own_session(tx, actor, session)
-    rows = tx.submissions.receipts(found.id, actor.name, size + 1, after)
-    return page_of(rows, size, "round", _entry)
+    rows = tx.submissions.receipts(found.id, actor.name, limit + 1, after)
+    return page_of(rows, limit, "round", _entry)
 
 
 def _entry(stored: StoredReceipt) -> ReceiptEntry:

@@ -11,8 +11,8 @@ from fedclust_service.domain.round import Addressee, Round, RoundState, Wait
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import Tx
-from fedclust_service.usecases.access_queries import round_numbered, session_for
-from fedclust_service.usecases.paging import page_of, page_size, read_cursor, row_number
+from fedclust_service.usecases.access_queries import session_for
+from fedclust_service.usecases.paging import page_of, read_cursor, row_number
 from fedclust_service.usecases.round_lifecycle import (
     decide_stored_round,
     rules_of,
@@ -27,10 +27,10 @@ def list_rounds(
     tx: Tx, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
 ) -> Page[RoundInfo]:
     """List rounds by number, without payloads."""
-    size, after = page_size(limit), read_cursor(cursor, row_number)
+    after = read_cursor(cursor, row_number)
     found, _ = session_for(tx, actor, session)
-    rows = tx.rounds.list(found.id, size + 1, after)
-    return page_of(rows, size, "number", lambda each: _round_info(tx, actor, found, each))
+    rows = tx.rounds.list(found.id, limit + 1, after)
+    return page_of(rows, limit, "number", lambda each: _round_info(tx, actor, found, each))
 
 
 @reads("round.read", "round.get")
@@ -99,7 +99,7 @@ def _still_open(tx: Tx, session: Session, current: Round) -> Refusal:
 
 
 def _numbered(tx: Tx, session: Session, number: int) -> Round:
-    found = round_numbered(tx, session, number)
+    found = tx.rounds.get(session.id, number)
     if found is None:
         raise absent("round")
     return found

@@ -48,7 +48,7 @@ from fedclust_service.usecases.access_queries import (
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
-from fedclust_service.usecases.paging import page_of, page_size, read_cursor, row_number
+from fedclust_service.usecases.paging import page_of, read_cursor, row_number
 from fedclust_service.usecases.round_lifecycle import end_session, resume_session, update_round
 from fedclust_service.usecases.session_start import (
     Start,
@@ -221,16 +221,16 @@ def list_with_rounds(
     study: str | None = None,
 ) -> Page[Any]:
     """List the sessions that the actor may see as :class:`ListedSession`, newest first."""
-    size, after = page_size(limit), read_cursor(cursor, row_number)
+    after = read_cursor(cursor, row_number)
     rows = tx.sessions.list(
-        limit=size + 1, state=state, study=study, after_id=after, **visible_to(actor)
+        limit=limit + 1, state=state, study=study, after_id=after, **visible_to(actor)
     )
-    known = tx.overview.attendance([each.id for each in rows[:size]])
+    known = tx.overview.attendance([each.id for each in rows[:limit]])
 
     def listed(each: Session) -> ListedSession:
         return ListedSession(_session_entry(each, known[each.id], tx.now), known[each.id])
 
-    return page_of(rows, size, "id", listed)
+    return page_of(rows, limit, "id", listed)
 
 
 @reads("session.read", "session.completed")
@@ -239,8 +239,8 @@ def list_completed(tx: Tx, actor: Actor, limit: int = 50) -> dict[str, str]:
 
     Nothing but the title is read of a definition, which is not verified: this names sessions.
     """
-    size, state = page_size(limit), SessionState.COMPLETED
-    found = tx.sessions.list(limit=size, state=state, **visible_to(actor))
+    state = SessionState.COMPLETED
+    found = tx.sessions.list(limit=limit, state=state, **visible_to(actor))
     return {each.name: _title(each) for each in found}
 
 

@@ -8,7 +8,7 @@ from fedclust_service.domain.access import Actor, Role, absent, sees_tables
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
 from fedclust_service.store import Tx
-from fedclust_service.usecases.paging import name_in_list, page_of, page_size, read_cursor
+from fedclust_service.usecases.paging import name_in_list, page_of, read_cursor
 from fedclust_service.usecases.principals import principal_named
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import Detail, UnitOfWork, reads, writes
@@ -114,10 +114,10 @@ def list_tables(
     """List what was accepted last of each table of a site, by ids (operators, the site itself)."""
     if not sees_tables(actor, site):
         raise absent("site")
-    size, after = page_size(limit), read_cursor(cursor, name_in_list)
+    after = read_cursor(cursor, name_in_list)
     principal_named(tx, Role.SITE, site)
-    rows = tx.site_tables.list(site, size + 1, after)
-    return page_of(rows, size, "table_id", _info)
+    rows = tx.site_tables.list(site, limit + 1, after)
+    return page_of(rows, limit, "table_id", _info)
 
 
 @writes("table.accept", "site_table.accept")

@@ -21,7 +21,7 @@ from fedclust_service.usecases.access_queries import (
     visible_to,
 )
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.paging import page_size, read_cursor, row_number
+from fedclust_service.usecases.paging import read_cursor, row_number
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads, writes
 
 log = structlog.get_logger(__name__)
@@ -95,9 +95,9 @@ def list_studies(
     tx: Tx, actor: Actor, limit: int = 50, cursor: str | None = None
 ) -> Page[StudyInfo]:
     """List the studies that the actor may see, newest first, without damaged ones."""
-    size, after = page_size(limit), read_cursor(cursor, row_number)
-    rows = tx.studies.list(limit=size + 1, after_id=after, **visible_to(actor))
-    shown = rows[:size]
+    after = read_cursor(cursor, row_number)
+    rows = tx.studies.list(limit=limit + 1, after_id=after, **visible_to(actor))
+    shown = rows[:limit]
     counts = _session_counts(tx, actor, [each.name for each in shown])
     items = []
     for each in shown:
@@ -105,7 +105,7 @@ def list_studies(
             items.append(_shown(actor, each, counts[each.name]))
         except DataDamaged:
             log.error("study_unreadable", study=each.name)
-    return Page(items=tuple(items), next=str(shown[-1].id) if len(rows) > size else None)
+    return Page(items=tuple(items), next=str(shown[-1].id) if len(rows) > limit else None)
 
 
 @reads("study.read", "study.get")

@@ -11,7 +11,7 @@ from fedclust_service.domain.access import Actor, absent, require
 from fedclust_service.domain.round import Addressee, Round, RoundState, TaskStatus, status_of
 from fedclust_service.domain.session import Participation, Session
 from fedclust_service.store import RoundView, SiteView, Tx
-from fedclust_service.usecases.access_queries import is_row_number, is_slug
+from fedclust_service.usecases.access_queries import is_slug
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.principals import read_as_site
 from fedclust_service.usecases.round_lifecycle import check_tasks
@@ -76,8 +76,6 @@ def site_view(
     """Return what a site sees of a session and one of its rounds, the latest by default."""
     if not is_slug(session):
         return None
-    # No round has the number 0.
-    number = number if number is None or is_row_number(number) else 0
     return tx.site_views.by_name(session, actor.name, number, lock=lock)
 
 
