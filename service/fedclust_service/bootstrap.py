@@ -13,6 +13,7 @@ import structlog
 
 from fedclust.durable_files import reason, write_atomically
 from fedclust.methods.registry import METHODS
+from fedclust.schema.times import time_span
 from fedclust_service.clock import ClockFault, StoreClock
 from fedclust_service.delivery import outgoing
 from fedclust_service.domain.access import Role
@@ -112,9 +113,9 @@ def _check_clock(co: Coordinator, *, accept: bool) -> None:
     if co.clock.fault is ClockFault.MACHINE:
         raise StartFailure(
             Exit.CLOCK,
-            f"this machine's clock is {_span(ahead_s)} {_side(ahead_s)} the database's, but "
-            f"only {limit_s:g} s are allowed: set both machines' clocks, for instance by NTP, or "
-            "set --clock-limit-s",
+            f"this machine's clock is {time_span(abs(ahead_s))} "
+            f"{'ahead of' if ahead_s > 0 else 'behind'} the database's, but only {limit_s:g} s "
+            "are allowed: set both machines' clocks, for instance by NTP, or set --clock-limit-s",
         )
     last = co.store.read("clock.last_entry", lambda tx: tx.audit.list(1))
     behind_s = (last[0].at - co.clock.now()).total_seconds() if last else 0.0
@@ -124,23 +125,11 @@ def _check_clock(co: Coordinator, *, accept: bool) -> None:
         source = "this machine's" if co.store.single_process else "the database's"
         raise StartFailure(
             Exit.CLOCK,
-            f"{source} clock is {_span(behind_s)} behind the last entry of the audit trail, but "
-            f"only {limit_s:g} s are allowed: set the clock. If it is right, it was wrong when "
+            f"{source} clock is {time_span(behind_s)} behind the last entry of the audit trail, "
+            f"but only {limit_s:g} s are allowed: set the clock. If it is right, it was wrong when "
             "the entry was written: start once with --accept-clock",
         )
     trail.record(co, "clock.record", "clock.accepted", behind_s=round(behind_s))
-
-
-def _side(ahead_s: float) -> str:
-    return "ahead of" if ahead_s > 0 else "behind"
-
-
-def _span(seconds: float) -> str:
-    """Return a length of time in a fitting unit, such as ``31 days``."""
-    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if abs(seconds) >= 2 * length:
-            return f"{abs(seconds) / length:.0f} {unit}"
-    return f"{abs(seconds):.1f} s"
 
 
 def _has_operator(store: Store) -> bool:

@@ -20,7 +20,7 @@ from fedclust.result.session_terms import feature_text
 from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.model import Model
 from fedclust.schema.session_display import standing
-from fedclust.schema.times import Timestamp
+from fedclust.schema.times import Timestamp, time_span
 from fedclust.wire.models import (
     RoundInfo,
     SessionEntry,
@@ -215,13 +215,7 @@ def late_first(
 
 def ago(time: datetime | None, now: datetime) -> str:
     """Return how long ago a time was, in the largest unit, such as ``2 h``."""
-    if time is None:
-        return ""
-    seconds = max(timedelta(0), now - time).total_seconds()
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{int(seconds)} s"
+    return "" if time is None else time_span((now - time).total_seconds(), 1)
 
 
 def risk_of_exclusion(info: SessionInfo, site: str) -> str | None:

@@ -34,6 +34,17 @@ def write_time(value: datetime) -> str:
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def time_span(seconds: float, units: int = 2) -> str:
+    """Return a length of time in its largest units, such as 3 h 20 min."""
+    left = max(0, round(seconds))
+    counts: list[tuple[int, str]] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or counts:
+            counts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in counts[:units] if count) or "0 s"
+
+
 #: RFC 3339 in UTC on the wire.
 Timestamp = Annotated[
     datetime,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from fedclust.notification_texts import with_address
+from fedclust.schema.times import write_time
 from fedclust_service.delivery.smtp import MailServer, SmtpSender
 from fedclust_service.delivery.webhook import WebhookSender
 from fedclust_service.domain.notification import (
@@ -97,7 +98,7 @@ def _try_channel(
     body: Body = {
         "id": secrets.token_hex(16),
         "kind": "test",
-        "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": write_time(now),
         **dict.fromkeys(("session", "round", "state", "account", "expires_at", "link")),
         "sites": [],
         "text": with_address(

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import cast
 
 from fedclust import notification_texts as texts
+from fedclust.schema.times import write_time
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.notification import (
     OPERATOR_EMAILS,
@@ -238,20 +239,16 @@ def _outbox_row(
         body={
             "id": new,
             "kind": event.kind.value,
-            "time": _rfc3339(uow.now),
+            "time": write_time(uow.now),
             "session": None if session is None else session.name,
             "round": event.round,
             "sites": list(event.sites),
             "state": None if session is None else session.state.value,
             "account": about.key if isinstance(about, Principal) else None,
-            "expires_at": None if ends is None else _rfc3339(ends),
+            "expires_at": None if ends is None else write_time(ends),
             "text": texts.with_address(text, url, link),
             "link": link,
         },
         created_at=uow.now,
         due_at=uow.now,
     )
-
-
-def _rfc3339(at: datetime) -> str:
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,10 +9,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from rich.filesize import decimal
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fedclust.result.wording import time_text
+from fedclust.schema.times import time_span
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.request_context import context_of
 from fedclust_service.http.ui.navigation import entries_for
@@ -24,7 +26,6 @@ POLICY = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Vary": "Cookie"}
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def render(
@@ -77,27 +78,6 @@ def time_element(value: datetime | None) -> Markup:
     )
 
 
-def byte_count(value: int) -> str:
-    """Return a number of bytes with three digits and a decimal unit, such as 1.25 MB."""
-    size, unit = float(value), 0
-    while size >= 999.5 and unit < len(_UNITS) - 1:
-        size, unit = size / 1_000, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}"
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in its two largest units, such as 3 h 20 min."""
-    left = max(0, round(seconds))
-    counts = {}
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        counts[unit], left = divmod(left, size)
-    units = [unit for unit, count in counts.items() if count]
-    if not units:
-        return "0 s"
-    following = [*counts][[*counts].index(units[0]) :][:2]
-    return " ".join(f"{counts[unit]} {unit}" for unit in following if counts[unit])
-
-
 def name_element(value: str) -> Markup:
     """Return text of other people, isolated so that it cannot change the order of what follows."""
     return Markup("<bdi>{}</bdi>").format(escape(value))
@@ -114,8 +94,8 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "time": time_element,
-        "bytes": byte_count,
-        "duration": duration,
+        "bytes": decimal,
+        "duration": time_span,
         "name": name_element,
     }
     return environment

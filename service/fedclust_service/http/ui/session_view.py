@@ -16,10 +16,10 @@ from fedclust.result.drawing import line_chart, short
 from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.feature import Outcome, outcomes_of
 from fedclust.schema.policy import Policy
+from fedclust.schema.times import time_span
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.ui.page_request import PageRequest
-from fedclust_service.http.ui.rendering import duration
 from fedclust_service.usecases import admin, rounds, sessions
 from fedclust_service.usecases.admin import AdminSession, AdminSite
 
@@ -245,8 +245,8 @@ def policy_in_words(policy: Policy, start: str) -> list[str]:
         f"Behind every number that leaves a site are at least {policy.min_group_size} persons."
         if groups
         else "Sites compute with exact rows: each has to consent to this.",
-        f"{closes} Sites have {duration(policy.round_timeout_s)} for a round.",
-        f"The session fails when a round is overdue for {duration(policy.fail_after_s)}.",
+        f"{closes} Sites have {time_span(policy.round_timeout_s)} for a round.",
+        f"The session fails when a round is overdue for {time_span(policy.fail_after_s)}.",
         rounds_,
         f"{_SCALING[policy.scaling]} {_MISSING[policy.missing]}",
     ]
