@@ -94,7 +94,6 @@ EXPECTED: dict[str, PageAccess] = {
     f"GET {_SESSION}/consent": _SEEN,
     f"GET {_SESSION}/receipts": _SITES_OWN,
     f"GET {_SESSION}/result": _SEEN,
-    f"GET {_SESSION}/result/definition.json": _SEEN,
     f"GET {_SESSION}/result/{{file}}": _SEEN,
     f"GET {_SESSION}/result/figures/{{name}}.{{ending}}": _SEEN,
     "GET /studies": _EVERYBODY,

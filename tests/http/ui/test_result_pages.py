@@ -314,7 +314,7 @@ def test_an_odd_licence_is_refused_before_the_result_is_read(api: ApiCaller) -> 
 
 
 def test_the_definition_has_the_hash_that_sites_consented_to(api: ApiCaller) -> None:
-    answer = reader(api, "north").client.get("/ui/sessions/swept/result/definition.json")
+    answer = reader(api, "north").client.get("/ui/sessions/swept/definition.json")
     known = api.ok("GET", "/v1/sessions/swept", "ada")
     assert hashlib.sha256(answer.content).hexdigest() == known["definition_sha256"]
     assert json.loads(answer.content) == known["definition"]

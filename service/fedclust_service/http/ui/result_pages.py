@@ -10,7 +10,6 @@ from typing import NamedTuple
 from markupsafe import Markup
 from starlette.responses import Response
 
-from fedclust.definition import canonical
 from fedclust.errors import UsageError
 from fedclust.result.figures.plots import drawn_figures
 from fedclust.result.methods_text import WRITE_UP
@@ -167,11 +166,6 @@ _DOWNLOADS = (
         "One line for each cluster: its size and its centroid in own units.",
         (("CSV", "centroids.csv"),),
     ),
-    Download(
-        "Definition",
-        "What the sites consented to, byte for byte: the file has the SHA-256 of their consent.",
-        (("JSON", "definition.json"),),
-    ),
 )
 
 
@@ -222,28 +216,24 @@ def absent_result(page: PageRequest, session: SessionInfo) -> Response:
 
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
-#: The type of each file, and what follows the session's name in the name that it is saved under.
-_FILES = {
-    "result.json": (JSON, ".json"),
-    "centroids.csv": (CSV, ".csv"),
-    "report.html": (HTML, "-report.html"),
-    "report.json": (JSON, "-report.json"),
-    "report.csv": (CSV, "-report.csv"),
-    "table-one.docx": (f"{_OFFICE}.wordprocessingml.document", "-table-one.docx"),
-    "table-one.xlsx": (f"{_OFFICE}.spreadsheetml.sheet", "-table-one.xlsx"),
-    "table-one.csv": (CSV, "-table-one.csv"),
-    "table-one.html": (HTML, "-table-one.html"),
-    "methods.md": ("text/markdown; charset=utf-8", "-methods.md"),
-    "references.bib": ("application/x-bibtex", "-references.bib"),
-    "ro-crate.zip": ("application/zip", "-ro-crate.zip"),
+_MEDIA = {
+    "json": JSON,
+    "csv": CSV,
+    "html": HTML,
+    "docx": f"{_OFFICE}.wordprocessingml.document",
+    "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
+    "md": "text/markdown; charset=utf-8",
+    "bib": "application/x-bibtex",
+    "zip": "application/zip",
 }
+_FILES = {"ro-crate.zip", *(file for each in _DOWNLOADS for _, file in each.links)}
 
 
 def _file(page: PageRequest) -> Response:
     file = page.param("file")
     if file not in _FILES:
         raise Refusal("not-found", "There is no such file of a result.")
-    media, ending = _FILES[file]
+    media = _MEDIA[file.rpartition(".")[2]]
     licence = _license(page) if file == "ro-crate.zip" else None
     result, stem = _downloaded(page)
     if file == "ro-crate.zip":
@@ -259,7 +249,7 @@ def _file(page: PageRequest) -> Response:
     else:
         content = report_bytes(result, file)
     headers = {"Content-Security-Policy": _REPORT_POLICY} if media == HTML else {}
-    return attachment(content, media, f"{stem}{ending}", headers)
+    return attachment(content, media, f"{stem}-{file}", headers)
 
 
 def _crate(result: SessionResult, licence: str | None) -> bytes:
@@ -278,11 +268,6 @@ def _license(page: PageRequest) -> str | None:
         detail = "Give another licence, or none."
         raise wrong_field("/license", "license", str(error), detail) from None
     return given
-
-
-def _definition(page: PageRequest) -> Response:
-    session = sessions.get_session(page.co, page.actor, page.param("session"))
-    return attachment(canonical(session.definition), JSON, f"{session.name}-definition.json")
 
 
 def _figure(page: PageRequest) -> Response:
@@ -322,7 +307,6 @@ def _downloaded(page: PageRequest) -> tuple[SessionResult, str]:
 
 ROUTES = (
     get("/sessions/{session}/result", _result),
-    get("/sessions/{session}/result/definition.json", _definition),
     get("/sessions/{session}/result/{file}", _file),
     get("/sessions/{session}/result/figures/{name}.{ending}", _figure),
 )
