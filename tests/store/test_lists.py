@@ -13,6 +13,7 @@ from sqlalchemy import event
 from fedclust_service.domain.access import AuditEntry, AuditSearch
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.store import Store, Tx
+from fedclust_service.store.overview import _select_refusals
 from support.store_rows import SITES, add_session, add_study, at, participation
 
 ACTORS = ("site:zurich", "site:basel", "analyst:ana", "system")
@@ -149,7 +150,7 @@ PLANS = {
     "time": (audit(since=at(0), until=at(1)), "audit"),
     "part": (audit(part="heart"), "audit"),
     "about": (lambda tx: tx.chain.about("heart", 1, PAGE), "ix_audit_subject_number"),
-    "refusals": (lambda tx: tx.overview._refusals({1: "heart"}), "ix_audit_subject_"),
+    "refusals": (lambda tx: tx.overview._all(_select_refusals([1])).all(), "ix_audit_subject_"),
     "last of": (
         lambda tx: tx.chain.last_of("heart", frozenset({"a", "b"})),
         "ix_audit_subject_",

@@ -74,24 +74,6 @@ class Attendance:
         return self.deadline if self.deadline is not None and now >= self.deadline else None
 
 
-@dataclass(frozen=True)
-class Standing:
-    """What operators see of a site in a session besides.
-
-    Bytes are of stored answers and of the tasks made for it. ``sdk_version`` is the one of the last
-    join, ``last_seen_at`` the last time in any session. ``refusals`` counts its refused answers.
-    """
-
-    sdk_version: str | None
-    table_id: str | None
-    separate_groups: bool
-    other_persons: bool
-    last_seen_at: datetime | None
-    bytes_in: int
-    bytes_out: int
-    refusals: int
-
-
 class Attention(Model):
     """Something to look at. ``at`` is when it began or was due; for a token, when it ends."""
 

@@ -6,16 +6,19 @@ stored anyway, so the sites send nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
+    ColumnElement,
     Executable,
     Select,
     bindparam,
+    cast,
     func,
+    literal,
     or_,
     select,
     text,
@@ -30,7 +33,6 @@ from fedclust_service.domain.overview import (
     AttentionKind,
     Presence,
     RoundOverview,
-    Standing,
     named,
     refusals_in_words,
 )
@@ -102,56 +104,37 @@ class OverviewQueries(Repository):
             for row in self._rows(_LATEST, ids=ids)
         }
 
-    def standing(self, names: Mapping[int, str]) -> dict[tuple[int, str], Standing]:
-        """Return what operators see of the sites of sessions, by session id and site.
+    def standing(self, ids: Sequence[int]) -> dict[tuple[int, str], Any]:
+        """Return what operators see of the sites of sessions besides, by session id and site.
 
-        ``names``: the sessions' names by id.
+        Bytes are of stored answers and of the tasks made for a site. ``sdk_version`` is the one of
+        the last join, ``last_seen_at`` the last time in any session. ``refusals`` counts the
+        answers of a site that were refused.
         """
-        seen, refusals = self._last_seen(), self._refusals(names)
-        answers, tasks = _select_answers(names).subquery(), _select_tasks(names).subquery()
-        p = tables.participations
+        p, s, u = tables.participations, tables.sessions, tables.principals
+        answers, tasks = _select_answers(ids).subquery(), _select_tasks(ids).subquery()
+        refused = _select_refusals(ids).subquery()
         query = (
             select(
-                *(p.c.session_id, p.c.site),
+                *(p.c.session_id, p.c.site, u.c.last_seen_at),
                 *(p.c.sdk_version, p.c.table_id, p.c.separate_groups, p.c.other_persons),
-                *(answers.c.bytes_in, tasks.c.bytes_out),
+                *(_number(answers.c.bytes_in), _number(tasks.c.bytes_out)),
+                _number(refused.c.refusals),
             )
+            .join(s, s.c.id == p.c.session_id)
+            .outerjoin(u, (u.c.role == Role.SITE) & (u.c.name == p.c.site))
             .outerjoin(
                 answers, (answers.c.session_id == p.c.session_id) & (answers.c.site == p.c.site)
             )
             .outerjoin(tasks, (tasks.c.session_id == p.c.session_id) & (tasks.c.site == p.c.site))
-            .where(p.c.session_id.in_(names))
-        )
-        return {
-            (row.session_id, row.site): Standing(
-                sdk_version=row.sdk_version,
-                table_id=row.table_id,
-                separate_groups=row.separate_groups,
-                other_persons=row.other_persons,
-                last_seen_at=seen.get(row.site),
-                bytes_in=int(row.bytes_in or 0),
-                bytes_out=int(row.bytes_out or 0),
-                refusals=refusals.get((names[row.session_id], row.site), 0),
+            .outerjoin(
+                refused,
+                (refused.c.subject == s.c.name)
+                & (refused.c.actor == literal(f"{Role.SITE}:").concat(p.c.site)),
             )
-            for row in self._all(query)
-        }
-
-    def _last_seen(self) -> dict[str, datetime | None]:
-        u = tables.principals
-        query = select(u.c.name, u.c.last_seen_at).where(u.c.role == Role.SITE)
-        return {row.name: row.last_seen_at for row in self._all(query)}
-
-    def _refusals(self, names: Mapping[int, str]) -> dict[tuple[str, str], int]:
-        t = tables.audit
-        query = (
-            select(t.c.subject, t.c.actor, func.count())
-            .where(t.c.subject.in_(names.values()), unindexed(t.c.action) == REFUSED)
-            .group_by(t.c.subject, t.c.actor)
+            .where(p.c.session_id.in_(ids))
         )
-        return {
-            (subject, actor.removeprefix(f"{Role.SITE}:")): count
-            for subject, actor, count in self._all(query)
-        }
+        return {(row.session_id, row.site): row for row in self._all(query).all()}
 
     # --- what needs attention ---------------------------------------------------------------------
 
@@ -297,6 +280,22 @@ def _select_tasks(ids: Iterable[int]) -> Select[int, str, int]:
         .where(r.c.session_id.in_(ids))
         .group_by(r.c.session_id, a.c.site)
     )
+
+
+def _select_refusals(ids: Iterable[int]) -> Select[str, str, int]:
+    """Select how many answers of each site were refused in each session."""
+    e, s = tables.audit.c, tables.sessions
+    subjects = select(s.c.name).where(s.c.id.in_(ids))
+    return (
+        select(e.subject, e.actor, func.count().label("refusals"))
+        .where(e.subject.in_(subjects), unindexed(e.action) == REFUSED)
+        .group_by(e.subject, e.actor)
+    )
+
+
+def _number(column: ColumnElement[Any]) -> ColumnElement[int]:
+    """Return a count or a sum under its name, 0 where there is no row."""
+    return cast(func.coalesce(column, 0), tables.Whole).label(column.key)
 
 
 def _refused_tables(since: datetime) -> Select[datetime, str, str, dict[str, Any]]:

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fedclust.result.provenance import server_version
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
-from fedclust_service.domain.overview import Attendance, Attention, Standing
+from fedclust_service.domain.overview import Attendance, Attention
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session, SessionState
@@ -234,8 +234,8 @@ def list_all_sessions(
     rows = tx.sessions.list(
         limit=limit + 1, definitions=False, after_id=after, state=state, name=name
     )
-    names = {each.id: each.name for each in rows[:limit]}
-    known, standing = tx.overview.attendance([*names]), tx.overview.standing(names)
+    ids = [each.id for each in rows[:limit]]
+    known, standing = tx.overview.attendance(ids), tx.overview.standing(ids)
     return page_of(
         rows, limit, "id", lambda each: _admin_session(each, known[each.id], standing, tx.now)
     )
@@ -258,7 +258,7 @@ def list_audit(
 def _admin_session(
     session: Session,
     known: Attendance,
-    standing: Mapping[tuple[int, str], Standing],
+    standing: Mapping[tuple[int, str], Any],
     now: datetime,
 ) -> AdminSession:
     current, late = known.round, known.late_since(now)
