@@ -36,6 +36,11 @@ class Refusal(Exception):
     def status(self) -> int:
         return CATALOGUE[self.slug][0]
 
+    @property
+    def retry_headers(self) -> dict[str, str]:
+        """The header that says when to try again, if that helps."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
     def to_problem(self) -> Problem:
         return problem(self.slug, self.detail, self.errors, **self.extra)
 

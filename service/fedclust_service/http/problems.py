@@ -64,11 +64,9 @@ def answer(app: FastAPI, kind: type[E], refusal_of: Callable[[Request, E], Refus
 
 def refused(refusal: Refusal, request_id: str) -> Response:
     """Return a refusal as a response, with the headers of its status."""
-    headers = {}
+    headers = refusal.retry_headers
     if refusal.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="fedclust"'
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(refusal.retry_after_s)
     return respond(refusal.to_problem(), request_id, headers)
 
 

@@ -283,14 +283,11 @@ class Driver(BackgroundThread):
         """Compute; whatever goes wrong is an outcome, except StoreError and ProcessLost."""
         try:
             plan = plan_for(work.session)
-            load = functools.partial(
-                load_round,
-                plan=plan,
-                session=work.session,
-                current=work.round,
-                whole=not work.pooled,
+            whole = work.pooled is None
+            job, stored = self._co.store.read(
+                "driver.load",
+                lambda tx: load_round(tx, plan, work.session, work.round, whole=whole),
             )
-            job, stored = self._co.store.read("driver.load", load)
             began = time.perf_counter()
             computed = self._compute(plan, work, job, stored)
         except DefinitionError:

@@ -103,8 +103,9 @@ def _parsed(token: str) -> TokenText:
     try:
         return parse_token(token)
     except TokenError:
-        raise _unauthenticated(
-            "This is not a complete token: copy it again, from fcs_, fca_ or fco_ on."
+        raise Refusal(
+            "unauthenticated",
+            "This is not a complete token: copy it again, from fcs_, fca_ or fco_ on.",
         ) from None
 
 
@@ -112,9 +113,8 @@ def _valid(
     co: Coordinator, text: TokenText, found: tuple[Token, Principal] | None, now: datetime
 ) -> tuple[Token, Principal]:
     if found is None or not co.keys.verify(text, found[0].secret_hmac):
-        raise _unauthenticated(
-            f"This coordinator does not know the token. {_token_advice(text.role)}"
-        )
+        why = f"This coordinator does not know the token. {_token_advice(text.role)}"
+        raise Refusal("unauthenticated", why)
     check_valid(*found, now)
     return found
 
@@ -123,13 +123,13 @@ def check_valid(row: Token, principal: Principal, now: datetime) -> None:
     """Raise Refusal ``unauthenticated`` unless a known token is valid."""
     advice = _token_advice(principal.role)
     if row.revoked_at is not None:
-        raise _unauthenticated(f"The token has been revoked. {advice}")
+        raise Refusal("unauthenticated", f"The token has been revoked. {advice}")
     if row.expires_at <= now:
-        raise _unauthenticated(f"The token has expired. {advice}")
+        raise Refusal("unauthenticated", f"The token has expired. {advice}")
     if principal.disabled:
-        raise _unauthenticated(
-            f"The {principal.role.value} of this token is disabled. Ask the coordinator's operator."
-        )
+        role = principal.role.value
+        why = f"The {role} of this token is disabled. Ask the coordinator's operator."
+        raise Refusal("unauthenticated", why)
 
 
 def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> None:
@@ -160,10 +160,6 @@ def record_use(
     # The request does not wait for this. After a failure the next request tries again.
     written = co.touches.commit("tokens", write)
     written.add_done_callback(lambda _: co.touching.discard(key))
-
-
-def _unauthenticated(detail: str) -> Refusal:
-    return Refusal("unauthenticated", detail)
 
 
 def whoami(co: Coordinator, actor: Actor) -> WhoAmI:

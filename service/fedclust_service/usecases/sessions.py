@@ -11,7 +11,6 @@ import contextlib
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -188,14 +187,6 @@ def _first_version(tx: Tx, name: str) -> int:
 NOT_COLLECTING = "No round of this session is collecting answers now."
 
 
-@dataclass(frozen=True)
-class ListedSession:
-    """A session in a list, and what else is known of its latest round."""
-
-    entry: SessionEntry
-    known: Attendance
-
-
 def list_sessions(
     co: Coordinator,
     actor: Actor,
@@ -207,7 +198,7 @@ def list_sessions(
 ) -> Page[SessionEntry]:
     """List the sessions that the actor may see, newest first."""
     page = list_with_rounds(co, actor, limit, cursor, state=state, study=study)
-    return Page(items=tuple(each.entry for each in page.items), next=page.next)
+    return Page(items=tuple(entry for entry, _ in page.items), next=page.next)
 
 
 @reads("session.read", "session.list")
@@ -220,15 +211,15 @@ def list_with_rounds(
     state: SessionState | None = None,
     study: str | None = None,
 ) -> Page[Any]:
-    """List the sessions that the actor may see as :class:`ListedSession`, newest first."""
+    """List the sessions that the actor may see, newest first, each with its attendance."""
     after = read_cursor(cursor, row_number)
     rows = tx.sessions.list(
         limit=limit + 1, state=state, study=study, after_id=after, **visible_to(actor)
     )
     known = tx.overview.attendance([each.id for each in rows[:limit]])
 
-    def listed(each: Session) -> ListedSession:
-        return ListedSession(_session_entry(each, known[each.id], tx.now), known[each.id])
+    def listed(each: Session) -> tuple[SessionEntry, Attendance]:
+        return _session_entry(each, known[each.id], tx.now), known[each.id]
 
     return page_of(rows, limit, "id", listed)
 

@@ -98,7 +98,7 @@ def list_studies(
     after = read_cursor(cursor, row_number)
     rows = tx.studies.list(limit=limit + 1, after_id=after, **visible_to(actor))
     shown = rows[:limit]
-    counts = _session_counts(tx, actor, [each.name for each in shown])
+    counts = tx.studies.session_counts([each.name for each in shown], **visible_to(actor))
     items = []
     for each in shown:
         try:
@@ -199,12 +199,9 @@ def _definition_of(study: Study) -> StudyCreate:
         raise DataDamaged("study") from None
 
 
-def _session_counts(tx: Tx, actor: Actor, names: list[str]) -> dict[str, int]:
-    return tx.studies.session_counts(names, **visible_to(actor))
-
-
 def _info(tx: Tx, actor: Actor, study: Study) -> StudyInfo:
-    return _shown(actor, study, _session_counts(tx, actor, [study.name])[study.name])
+    counts = tx.studies.session_counts([study.name], **visible_to(actor))
+    return _shown(actor, study, counts[study.name])
 
 
 def _shown(actor: Actor, study: Study, n_sessions: int) -> StudyInfo:

@@ -61,12 +61,9 @@ def _exchange(request: Request, form: Form) -> Response:
     except Refusal as refusal:
         if refusal.status not in (401, 429):
             raise
-        headers = {}
         if refusal.retry_after_s is None:
             rate.failed(address, known)
-        else:
-            headers["Retry-After"] = str(refusal.retry_after_s)
-        values = {"next": wanted, "failure": refusal.detail}
+        values, headers = {"next": wanted, "failure": refusal.detail}, refusal.retry_headers
         return render(request, "sign_in.html", values, status=refusal.status, headers=headers)
     context_of(request).identify(signed.actor)
     # The browser forgets the cookie of an earlier sign-in: nobody could end that one.

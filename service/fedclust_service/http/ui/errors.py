@@ -27,10 +27,8 @@ def show_refusal(request: Request, refusal: Refusal) -> Response:
     if refusal.status == 401:
         return _to_sign_in(request, refusal)
     problem = refusal.to_problem()
-    headers = {}
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(refusal.retry_after_s)
     values = {"problem": problem, "request_id": context_of(request).request_id}
+    headers = refusal.retry_headers
     return render(request, "refusal.html", values, status=problem.status, headers=headers)
 
 

@@ -59,6 +59,11 @@ class PageRequest:
         return self.signed.actor
 
     @property
+    def coordinator_url(self) -> str:
+        """The address at which this coordinator is reached."""
+        return (self.service.settings.public_url or str(self.request.base_url)).rstrip("/")
+
+    @property
     def partial(self) -> bool:
         """Whether htmx asks for a part of the page that the reader has open."""
         return self.request.headers.get("HX-Request") == "true"

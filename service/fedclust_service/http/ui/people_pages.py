@@ -246,13 +246,8 @@ def _issue(role: Role, page: PageRequest) -> Response:
         "token_issued.html",
         person=_find(role, page),
         issued=issued,
-        coordinator=_own_address(page),
+        coordinator=page.coordinator_url,
     )
-
-
-def _own_address(page: PageRequest) -> str:
-    """Return the address at which this coordinator is reached."""
-    return (page.service.settings.public_url or str(page.request.base_url)).rstrip("/")
 
 
 def _token(person: Person, token_id: str) -> KnownToken:

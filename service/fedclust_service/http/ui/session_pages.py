@@ -15,6 +15,7 @@ from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.feature import clustered
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.submissions import JSON
+from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
@@ -22,7 +23,6 @@ from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_view import closed_because, listed, load_view
 from fedclust_service.usecases import sessions
 from fedclust_service.usecases.events import newest_number
-from fedclust_service.usecases.sessions import ListedSession
 
 _LIST = "/ui/sessions"
 #: The most names that a line of the list holds.
@@ -59,7 +59,7 @@ def _list(page: PageRequest) -> Response:
     kept = {"state": state.value if state else "", "study": study or ""}
     return page.render(
         "sessions.html",
-        lines=[_line(page.actor.name, each, now) for each in found.items],
+        lines=[_line(page.actor.name, entry, known, now) for entry, known in found.items],
         states=[each.value for each in SessionState],
         filters=kept,
         filtered=any(kept.values()),
@@ -68,16 +68,16 @@ def _list(page: PageRequest) -> Response:
     )
 
 
-def _line(reader: str, row: ListedSession, now: datetime) -> _Line:
-    sites, late_since = row.entry.sites, row.known.late_since(now)
+def _line(reader: str, entry: SessionEntry, known: Attendance, now: datetime) -> _Line:
+    sites, late_since = entry.sites, known.late_since(now)
     late = [each.name for each in sites if each.late] if late_since else []
     own = next((each for each in sites if each.name == reader), None)
     state: str = "" if own is None else own.state
-    if own is not None and own.state == "joined" and row.entry.state == "running":
+    if own is not None and own.state == "joined" and entry.state == "running":
         state = "answered" if own.answered else "late" if own.name in late else state
     return _Line(
-        row.entry,
-        row.known.deadline,
+        entry,
+        known.deadline,
         late_since,
         joined=sum(each.state == "joined" for each in sites),
         asked=sum(each.answered is not None for each in sites),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from markupsafe import Markup
 from starlette.responses import Response
 
-from fedclust.result.session_terms import SHORT, TECHNICAL, SessionTerms, session_terms
+from fedclust.result.session_terms import SHORT, TECHNICAL, session_terms
 from fedclust.wire.models import Definition, SessionInfo
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
@@ -25,7 +25,7 @@ _PAGE_OF_RECEIPTS = 200
 def _consent(page: PageRequest) -> Response:
     """Show the consent screen of the reader's site; analysts and operators choose the site."""
     info = sessions.get_session(page.co, page.actor, page.param("session"))
-    terms = _terms(page, info, _site_of(page, info))
+    terms = session_terms(info, _site_of(page, info), page.coordinator_url)
     mark = _isolating(info.definition)
     shown = [
         (heading, [(line.startswith(" "), mark(line.strip())) for line in lines])
@@ -41,7 +41,7 @@ def _consent(page: PageRequest) -> Response:
         short=[pair for pair in shown if pair[0] in SHORT],
         annex=[pair for pair in shown if pair[0] not in {*SHORT, *TECHNICAL}],
         technical=[(TECHNICAL[name], lines) for name, lines in shown if name in TECHNICAL],
-        address=_address(page),
+        address=page.coordinator_url,
     )
 
 
@@ -71,14 +71,6 @@ def _site_of(page: PageRequest, info: SessionInfo) -> str:
     return wanted
 
 
-def _terms(page: PageRequest, info: SessionInfo, site: str) -> SessionTerms:
-    return session_terms(info, site, _address(page))
-
-
-def _address(page: PageRequest) -> str:
-    return str(page.request.base_url).rstrip("/").removesuffix("/ui")
-
-
 def _receipts(page: PageRequest) -> Response:
     """List a site's submissions in a session, with what each phase discloses."""
     name = page.param("session")
@@ -87,7 +79,7 @@ def _receipts(page: PageRequest) -> Response:
     )
     info = sessions.get_session(page.co, page.actor, name)
     phases = {each.phase for each in found.items}
-    terms = _terms(page, info, page.actor.name)
+    terms = session_terms(info, page.actor.name, page.coordinator_url)
     return page.render(
         "receipts.html",
         info=info,
