@@ -236,12 +236,8 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
         ("simulate fkm --clusters 2 --site north", 2, "--site north: give NAME=FILE"),
         ("session create one --file list.json", 2, "list.json: a definition is a JSON object"),
         ("session create one --file twice.json", 2, "the key 'purpose' twice: keep one"),
-        ("study create s", 2, "the definition lacks purpose, sites: give --purpose, --sites"),
-        (
-            "session create one --algorithm fkm",
-            2,
-            "lacks purpose, features, sites: give --purpose, --features, --sites",
-        ),
+        ("study create s", 2, "--purpose: this is required; --sites: this is required"),
+        ("session create one --algorithm fkm", 2, "--features: this is required; --sites: this"),
     ],
 )
 def test_an_option_that_cannot_be_used(desk: Desk, line: str, code: int, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,6 @@ from fedclust.methods.common.description import counted
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
 from fedclust.schema.feature import clustered, outcomes_of
-from fedclust.schema.identifiers import identifies
 from fedclust.schema.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
@@ -32,6 +32,12 @@ from fedclust.site.prepare import RowOptions
 from fedclust.site.settings import read_settings
 from fedclust.site.state import state_directory
 from fedclust.wire.models import SessionCreate
+
+#: Names of columns that hold nothing but identifiers, such as ``patient_id``, ``MRN``, ``caseId``
+#: and ``Patient``: fewer than a definition has to do without, because a ``case`` may be yes or no.
+_IDENTIFIES = re.compile(
+    r"(?:^|[^A-Za-z])(?i:id|mrn|pid)$|[a-z]I[dD]$|^(?i:patient|person|subject)$"
+)
 
 
 @dataclass(frozen=True)
@@ -328,7 +334,7 @@ def _repeated_ids(data: Dataset, found: SourceProfile) -> dict[str, tuple[int, i
     counted = {
         name: count_repeated(filter(None, read_text_column(data, name)))
         for name in found.ignored
-        if identifies(name) == "identifiers"
+        if _IDENTIFIES.search(name)
     }
     return {name: (ids, rows) for name, (ids, rows) in counted.items() if ids}
 

@@ -18,8 +18,7 @@ from fedclust.client.session_request import declare, dropped_text, inherit, read
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
 from fedclust.schema import times
-from fedclust.schema.model import Model
-from fedclust.study import SessionOfStudy, StudyCreate, StudyInfo, complete
+from fedclust.study import SessionOfStudy, StudyCreate, complete
 from fedclust.wire.models import SessionCreate
 
 #: The option behind each field of a definition.
@@ -198,9 +197,7 @@ class SessionOptions(_Shared):
         if self.features is not None:
             body["features"] = declare(o.split_names(self.features), study, "--features")
         body |= self.parts(body)
-        needed = ("purpose", "algorithm", "features", "sites")
         model = SessionCreate if study is None else SessionOfStudy
-        _refuse_lacking(body, model, [key for key in needed if not _in_study(study, key)])
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
         found = read_model(model, body, self.names)
@@ -283,7 +280,6 @@ class StudyOptions(_Shared):
         defaults |= self.parts(defaults)
         if defaults:
             body["defaults"] = defaults
-        _refuse_lacking(body, StudyCreate, ["purpose", "sites"])
         return read_model(StudyCreate, body, self.names)
 
 
@@ -292,22 +288,6 @@ def read_time(text: str, option: str) -> datetime:
     if (time := times.read_time(text)) is None:
         raise UsageError(f"{option}: give the time with its offset, for example 2026-12-01T12:00Z")
     return time
-
-
-def _in_study(study: StudyInfo | None, key: str) -> bool:
-    if study is None:
-        return False
-    if key == "algorithm":
-        return study.defaults is not None and bool(study.defaults.algorithm)
-    return bool(getattr(study, key))
-
-
-def _refuse_lacking(body: Mapping[str, Any], model: type[Model], needed: list[str]) -> None:
-    if body.keys() - model.model_fields:
-        return  # A field that seems to be lacking may be misspelled: reading the body names it.
-    if lacking := [key for key in needed if not body.get(key)]:
-        options = ", ".join(f"--{key}" for key in lacking)
-        raise UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
 
 
 def _object_at(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:

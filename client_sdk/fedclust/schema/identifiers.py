@@ -9,7 +9,7 @@ from typing import Final
 _ID_WORDS: Final = frozenset({"id", "ids", "identifier", "mrn", "pid", "uuid", "guid", "key", "nr"})
 #: Names of columns that number rows or persons; pandas writes the last for an index.
 _ID_NAMES: Final = frozenset(
-    {"patient", "person", "case", "subject", "record", "row", "index", "number", "unnamed: 0"}
+    {"patient", "case", "subject", "record", "row", "index", "number", "unnamed: 0"}
 )
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 #: What else a column holds by its name, in small letters and without anything between them.
