@@ -100,6 +100,10 @@ def locate(response: Response, path: str, *, created: bool) -> None:
         response.status_code = 200
 
 
+#: Of a route that answers with nothing.
+NO_CONTENT: Any = {"status_code": 204, "response_class": Response}
+
+
 def api_router(prefix: str = "", *, tags: list[str | Enum]) -> APIRouter:
     """Return a router of such routes."""
     other = problem_response("Any other problem of the catalogue.")

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fedclust_service.domain.refusal import Refusal
@@ -45,16 +45,13 @@ def site_folder() -> Path | None:
 
 def routes(folder: Path | None) -> list[BaseRoute]:
     """Return the routes of ``/help``; without a folder they say how to build the site."""
-    files = _absent() if folder is None else _HelpFiles(directory=folder, html=True)
+    begin = Route("/help", lambda _: RedirectResponse("/help/", 307), methods=["GET"])
+    if folder is None:
+        return [begin, Route("/help/{path:path}", _absent, methods=["GET"])]
+    files = _HelpFiles(directory=folder, html=True)
     served = ExceptionMiddleware(files, handlers={HTTPException: show_http_error})
-    return [
-        Route("/help", lambda _: RedirectResponse("/help/", 307), methods=["GET"]),
-        Mount("/help", app=served),
-    ]
+    return [begin, Mount("/help", app=served)]
 
 
-def _absent() -> Router:
-    def show(request: Request) -> Response:
-        return show_refusal(request, _ABSENT)
-
-    return Router([Route("/{path:path}", show, methods=["GET"])])
+def _absent(request: Request) -> Response:
+    return show_refusal(request, _ABSENT)

@@ -79,6 +79,20 @@ class Repository:
         if not self._insert_unless_there(table, values, key):
             raise AlreadyExists(there)
 
+    def _added(
+        self,
+        table: Table,
+        values: Mapping[str, Any],
+        key: tuple[str, ...],
+        there: str,
+        get: Callable[[], T | None],
+    ) -> T:
+        """Insert a row as `_insert` does, and return what ``get`` reads: it has the new id."""
+        self._insert(table, {n: value for n, value in values.items() if n != "id"}, key, there)
+        added = get()
+        assert added is not None  # noqa: S101  # inserted in this transaction
+        return added
+
     def _readable(
         self,
         kind: str,

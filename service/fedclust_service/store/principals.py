@@ -38,10 +38,8 @@ class Principals(Repository):
             "created_at": self._now,
         }
         there = f"a principal with role {role} has that name"
-        self._insert(tables.principals, values, ("role", "name"), there)
-        added = self.get(role, name)
-        assert added is not None  # noqa: S101  # inserted in this transaction
-        return added
+        key = ("role", "name")
+        return self._added(tables.principals, values, key, there, lambda: self.get(role, name))
 
     def get(self, role: Role, name: str) -> Principal | None:
         """Return the principal of a role by its name."""

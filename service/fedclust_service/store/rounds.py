@@ -6,6 +6,7 @@ once, one gets True and the others get False.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -90,11 +91,10 @@ class Rounds(Repository):
         """
         lease = _lease_values(new.lease) if new.lease else _NO_LEASE
         values = {**vars(new), **lease}
-        del values["id"], values["lease"]
+        del values["lease"]
         key, there = ("session_id", "number"), "the session has a round of that number"
-        self._insert(tables.rounds, values, key, there)
-        added = self.get(new.session_id, new.number)
-        assert added is not None  # noqa: S101  # inserted in this transaction
+        get = functools.partial(self.get, new.session_id, new.number)
+        added = self._added(tables.rounds, values, key, there, get)
         if addressees:
             self._connection.execute(
                 insert(tables.addressees),

@@ -40,12 +40,8 @@ class Sessions(Repository):
 
     def add(self, new: Session) -> Session:
         """Store a session and return it with the database's id; AlreadyExists for a taken name."""
-        values = dict(vars(new))
-        del values["id"]
-        self._insert(tables.sessions, values, ("name",), "a session has that name")
-        added = self.get(new.name)
-        assert added is not None  # noqa: S101  # inserted in this transaction
-        return added
+        there = "a session has that name"
+        return self._added(tables.sessions, vars(new), ("name",), there, lambda: self.get(new.name))
 
     def get(self, name: str) -> Session | None:
         """Return a session by name, without locking it."""

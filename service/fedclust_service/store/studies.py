@@ -20,11 +20,8 @@ class Studies(Repository):
 
     def add(self, new: Study, sites: Collection[str]) -> Study:
         """Store a study and return it with the database's id; AlreadyExists for a taken name."""
-        values = {**vars(new)}
-        del values["id"]
-        self._insert(tables.studies, values, ("name",), "a study has that name")
-        added = self.get(new.name)
-        assert added is not None  # noqa: S101  # inserted in this transaction
+        there = "a study has that name"
+        added = self._added(tables.studies, vars(new), ("name",), there, lambda: self.get(new.name))
         rows = [{"study_id": added.id, "site": site} for site in sorted(sites)]
         self._connection.execute(insert(tables.study_sites), rows)
         return added

@@ -165,10 +165,9 @@ def record_use(
 def whoami(co: Coordinator, actor: Actor) -> WhoAmI:
     """Return the caller as this coordinator knows it."""
     known = co.store.read("whoami", lambda tx: tx.principals.get(actor.role, actor.name))
-    return WhoAmI(
-        role=actor.role.value,
-        name=actor.name,
-        expires_at=actor.expires_at,
+    return show(
+        WhoAmI,
+        actor,
         email=None if known is None else known.email,
         server_version=server_version(),
         protocol_version=PROTOCOL_VERSION,

@@ -28,6 +28,7 @@ from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import plan_or_refuse, smallest_p
 from fedclust_service.usecases.principals import read_as_site
 from fedclust_service.usecases.round_lifecycle import check_tasks, update_round
+from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.tasks import TaskView, own_view, site_view, view_without_task
 from fedclust_service.usecases.unit_of_work import UnitOfWork
 
@@ -274,15 +275,7 @@ def _other_phase(plan: Plan, name: str) -> Refusal:
 def _submitted(
     session: Session, stored: Submission, answered: Round, view: TaskView | None, *, created: bool
 ) -> Submitted:
-    receipt = Receipt(
-        session=session.name,
-        site=stored.site,
-        round=answered.number,
-        phase=stored.phase,
-        sha256=stored.sha256,
-        size=stored.size,
-        received_at=stored.received_at,
-    )
+    receipt = show(Receipt, stored, session=session.name, round=answered.number)
     digest = None
     if view is not None and view.response.round == answered.number:
         digest = view.digest if view.response.status == TaskStatus.ANSWERED.value else None

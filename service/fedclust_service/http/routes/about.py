@@ -20,6 +20,7 @@ from fedclust_service.http.dependencies import (
 )
 from fedclust_service.http.problems import not_found
 from fedclust_service.usecases import principals
+from fedclust_service.usecases.shown import show
 
 router = api_router(tags=["about"])
 
@@ -61,21 +62,6 @@ def get_algorithm(
 
 
 def _describe(method: AnyMethod) -> AlgorithmInfo:
-    return AlgorithmInfo(
-        name=method.name,
-        title=method.title,
-        version=method.version,
-        citation=method.citation,
-        joins_late=method.joins_late,
-        default_max_rounds=method.default_max_rounds,
-        config_schema=method.options.model_json_schema(),
-        phases=tuple(
-            PhaseInfo(
-                name=phase.name,
-                summary=phase.summary,
-                needs_all=phase.needs_all,
-                discloses=phase.discloses,
-            )
-            for phase in rounds.all_phases(method)
-        ),
-    )
+    phases = tuple(show(PhaseInfo, phase) for phase in rounds.all_phases(method))
+    schema = method.options.model_json_schema()
+    return show(AlgorithmInfo, method, config_schema=schema, phases=phases)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Participation, ParticipationInfo
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import api_router
+from fedclust_service.http.api_route import NO_CONTENT, api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -66,8 +66,7 @@ def join_session(
 @router.delete(
     "",
     summary="Leave a session, or decline the invitation",
-    status_code=204,
-    response_class=Response,
+    **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def leave_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
@@ -78,8 +77,7 @@ def leave_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> No
 @router.delete(
     "/{site}",
     summary="Exclude a site",
-    status_code=204,
-    response_class=Response,
+    **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def exclude_site(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> None:

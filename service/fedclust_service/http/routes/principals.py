@@ -16,7 +16,7 @@ from fedclust.wire.models import (
     TokenIssued,
 )
 from fedclust_service.domain.access import Actor, Role
-from fedclust_service.http.api_route import api_router, locate, same_before
+from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before
 from fedclust_service.http.dependencies import (
     NAME,
     ActorOf,
@@ -134,8 +134,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"revoke_{one}_token",
         summary="Revoke a token",
         description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
-        status_code=204,
-        response_class=Response,
+        **NO_CONTENT,
         openapi_extra=refusals("forbidden", *last),
     )
     def revoke(actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId) -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from fedclust.study import SessionRequest
 from fedclust.wire.models import Page, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import api_router, locate, same_before
+from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -117,8 +117,7 @@ def change_session(
 @router.delete(
     "/{session}",
     summary="Delete a session that nobody joined",
-    status_code=204,
-    response_class=Response,
+    **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete_session(

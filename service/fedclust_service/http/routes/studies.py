@@ -9,7 +9,7 @@ from starlette.responses import Response
 from fedclust.study import StudyCreate, StudyInfo
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import api_router, locate, same_before
+from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -73,8 +73,7 @@ def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
 @router.delete(
     "/{study}",
     summary="Delete a study without sessions",
-    status_code=204,
-    response_class=Response,
+    **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete_study(

@@ -33,11 +33,6 @@ _CLOSED = {
     "site_left": "a site left",
     "task_refused": "sites refused the task",
 }
-_SCALING = {
-    "none": "Features are not scaled.",
-    "standard": "Features are scaled by their standard deviation over all sites.",
-    "bounds": "Features are scaled by their bounds.",
-}
 _MISSING = {
     "drop": "Groups that lack a column are left out.",
     "impute": "Records that are not released take the mean over sites.",
@@ -248,6 +243,6 @@ def policy_in_words(policy: Policy, start: str) -> list[str]:
         f"{closes} Sites have {time_span(policy.round_timeout_s)} for a round.",
         f"The session fails when a round is overdue for {time_span(policy.fail_after_s)}.",
         rounds_,
-        f"{_SCALING[policy.scaling]} {_MISSING[policy.missing]}",
+        _MISSING[policy.missing],
     ]
     return [line for line in lines if line]
