@@ -109,6 +109,11 @@ def html_records(
     return html_table(caption, header, [[*row.values()] for row in rows], text=text)
 
 
+def html_facts(caption: str, rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of two columns without a head: what it is about, and a text."""
+    return html_table(caption, ["", ""], rows, text=(1,), head=False)
+
+
 def html_table(
     caption: str,
     header: Sequence[str],

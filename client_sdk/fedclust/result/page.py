@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from fedclust.numeric.array_types import IntArray
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.map import cluster_places, site_places
@@ -16,6 +17,7 @@ from fedclust.result.markup import (
     Section,
     html_chapters,
     html_document,
+    html_facts,
     html_figure,
     html_folded,
     html_records,
@@ -38,7 +40,6 @@ from fedclust.result.wording import (
 )
 from fedclust.schema.encoding import Column
 from fedclust.schema.result import ClusterProfile
-from fedclust.schema.transfer import SiteTransfer
 
 _TRANSFER_TITLE = "Would each hospital have found this alone?"
 #: Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988: small, medium, large.
@@ -132,10 +133,6 @@ def _profile(facts: Facts) -> str:
     return table_one(facts).html() + ("" if profile is None else _of_records(profile))
 
 
-def _cluster_titles(facts: Facts) -> list[str]:
-    return [isolated(name) for name in facts.cluster_names]
-
-
 def _of_records(profile: ClusterProfile) -> str:
     if not profile.all_equal:
         return ""
@@ -209,7 +206,7 @@ def _centroids(facts: Facts) -> str:
     return html_table(
         "The centroids in own units: under a logarithm transformed back, so a geometric mean; of "
         f"yes/no columns and levels {shares}. A dash: unknown. {labels}",
-        ["column", "unit", *_cluster_titles(facts)],
+        ["column", "unit", *map(isolated, facts.cluster_names)],
         [
             [column.name, _unit(column), *(each[j] for each in shown)]
             for j, column in enumerate(facts.columns)
@@ -254,10 +251,9 @@ def _choice(facts: Facts, plots: Plots) -> str:
         "comes from one, the two agree; ribbons that cross mean that they do not.",
     )
     flows = "".join(
-        html_table(
+        _contingency(
             f"Persons by cluster of {before.n_clusters} (lines) and of {entry.n_clusters}.",
-            ["cluster", *map(str, range(entry.flow.shape[1]))],
-            [[k, *row] for k, row in enumerate(entry.flow.tolist())],
+            entry.flow,
         )
         for before, entry in itertools.pairwise(facts.result.sweep)
         if entry.flow is not None
@@ -331,7 +327,13 @@ def _transfer(facts: Facts, plots: Plots) -> str:
     )
     sentences = "".join(f"<p>{escape(line)}</p>" for line in transfer_sentences(facts))
     counts = "".join(
-        _counts(facts.site_name(site), own) for site, own in sorted(found.sites.items())
+        _contingency(f"{facts.site_name(site)}: persons by {what} and by common cluster.", table)
+        for site, own in sorted(found.sites.items())
+        for table, what in (
+            (own.own_table, "clusters of its own (lines)"),
+            (own.left_out_table, "clusters of the model made without it (lines)"),
+        )
+        if table is not None
     )
     figure = html_figure(
         plots.own_clusters,
@@ -343,21 +345,9 @@ def _transfer(facts: Facts, plots: Plots) -> str:
     return f"{sentences}{table}{figure}{folded}"
 
 
-def _counts(name: str, own: SiteTransfer) -> str:
-    parts = []
-    for table, what in (
-        (own.own_table, "clusters of its own (lines)"),
-        (own.left_out_table, "clusters of the model made without it (lines)"),
-    ):
-        if table is not None:
-            parts.append(
-                html_table(
-                    f"{name}: persons by {what} and by common cluster.",
-                    ["", *(f"cluster {k}" for k in range(table.shape[1]))],
-                    [[k, *row] for k, row in enumerate(table.tolist())],
-                )
-            )
-    return "".join(parts)
+def _contingency(caption: str, table: IntArray) -> str:
+    header = ["cluster", *map(str, range(table.shape[1]))]
+    return html_table(caption, header, [[k, *row] for k, row in enumerate(table.tolist())])
 
 
 def transfer_sentences(facts: Facts) -> tuple[str, ...]:
@@ -518,9 +508,7 @@ def _provenance(facts: Facts, plots: Plots) -> str:
             code=(2,),
         )
         submissions = html_folded(f"{len(provenance.submissions)} submissions", hashes)
-    table = html_table(
-        "What the result was made from and with.", ["", ""], rows, text=(1,), head=False
-    )
+    table = html_facts("What the result was made from and with.", rows)
     return f"{table}{submissions}{_rounds(facts, plots)}"
 
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from html import escape, unescape
 from pathlib import Path
 
-from fedclust.data.table_figures import HEADINGS, TableFigures
+from fedclust.data.table_figures import HEADINGS
 from fedclust.durable_files import write_atomically
 from fedclust.errors import writing
-from fedclust.result.markup import html_document, html_table
+from fedclust.result.markup import html_document, html_facts, html_table
 from fedclust.result.session_terms import SHORT, TECHNICAL, feature_text
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
@@ -61,87 +61,46 @@ _YES_NO = {
     ),
     ("protection_none", True): "This session works on exact rows, without protection.",
 }
-#: Words of the page, the pattern by which they are found, and what they mean, in one sentence.
-_WORDS = (
-    (
-        "candidate clustering",
-        r"candidates?",
-        "One of several clusterings that the method improves side by side; the best is kept.",
-    ),
-    (
-        "cell",
-        r"cells?",
-        "One of the clusters that a site forms of its own groups as a first step.",
-    ),
-    ("centroid", r"centroids?", "The mean of a cluster."),
-    ("cluster", r"clusters?", "Similar persons of all sites together, as the method finds them."),
-    (
-        "group",
-        r"groups?",
-        (
-            "Similar persons of one site, at least as many as the least group size, who stay "
-            "together in every session."
-        ),
-    ),
-    (
-        "K",
-        # Not the k of k-means.
-        r"(?-i:K)",
-        "The number of clusters; a session may compare several.",
-    ),
-    (
-        "not released",
-        r"not released",
-        "A group releases a column if at least the least group size of its persons have a value.",
-    ),
-    (
-        "point",
-        r"points?",
-        (
-            "A site gives each set of persons a number of points for ever. Each question about "
-            "their outcomes uses some, and has the less noise the more it uses."
-        ),
-    ),
-    (
-        "protected table",
-        r"protected table|table of groups",
-        "The groups of this site's persons, with the values that each group releases.",
-    ),
-    ("record", r"records?", "The values that a group releases: one for each column."),
-    (
-        "released value",
-        r"releases?|released",
-        (
-            "One value of a group's record: the middle one of its persons' values, rounded, or "
-            "the commonest level; what leaves is computed from such values."
-        ),
-    ),
-    (
-        "round",
-        r"rounds?",
-        (
-            "The coordinator asks each site once, and each site answers once; a session may need "
-            "fewer rounds than the most that are named."
-        ),
-    ),
-    ("scaled", r"scaled?", "In the common units in which distances are measured."),
-    (
-        "SHA-256",
-        r"SHA-256",
-        "A fingerprint of a text or file: it is another one if anything in it changes.",
-    ),
-    (
-        "silhouette",
-        r"silhouettes?",
-        "How much closer a record lies to its own cluster than to the next one, from -1 to 1.",
-    ),
-    ("standard deviation", r"standard deviations?", "A usual measure of how far values spread."),
-)
+#: Words of the page, and what they mean, in one sentence.
+_WORDS = {
+    "candidate clustering": "One of several clusterings that the method improves side by side; the "
+    "best is kept.",
+    "cell": "One of the clusters that a site forms of its own groups as a first step.",
+    "centroid": "The mean of a cluster.",
+    "cluster": "Similar persons of all sites together, as the method finds them.",
+    "group": "Similar persons of one site, at least as many as the least group size, who stay "
+    "together in every session.",
+    "K": "The number of clusters; a session may compare several.",
+    "not released": "A group releases a column if at least the least group size of its persons "
+    "have a value.",
+    "point": "A site gives each set of persons a number of points for ever. Each question about "
+    "their outcomes uses some, and has the less noise the more it uses.",
+    "protected table": "The groups of this site's persons, with the values that each group "
+    "releases.",
+    "record": "The values that a group releases: one for each column.",
+    "released value": "One value of a group's record: the middle one of its persons' values, "
+    "rounded, or the commonest level; what leaves is computed from such values.",
+    "round": "The coordinator asks each site once, and each site answers once; a session may need "
+    "fewer rounds than the most that are named.",
+    "scaled": "In the common units in which distances are measured.",
+    "SHA-256": "A fingerprint of a text or file: it is another one if anything in it changes.",
+    "silhouette": "How much closer a record lies to its own cluster than to the next one, from -1 "
+    "to 1.",
+    "standard deviation": "A usual measure of how far values spread.",
+}
+#: How they are written where it is not the word, or its plural.
+_WRITTEN = {
+    "candidate clustering": "candidates?",
+    "K": "(?-i:K)",  # not the k of k-means
+    "protected table": "protected table|table of groups",
+    "released value": "releases?|released",
+    "scaled": "scaled?",
+}
 
 
 def review_page(request: ConsentRequest, now: datetime) -> str:
     """Return the consent screen in full, the site's own figures, and lines to sign, as HTML."""
-    definition = request.definition
+    definition, code = request.definition, request.approval_code
     written = (
         f"What session {request.session} asks of {request.site}. Written {now:%Y-%m-%d %H:%M} "
         "UTC; nothing was sent. The annex lists every field."
@@ -150,7 +109,7 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
         [
             f"<h1>{escape(definition.title or request.session)}</h1>",
             f"<p>{escape(written)}</p>",
-            _code_line(request),
+            f'<p class="code">Approval code <b>{code[:LEAST_DIGITS]}</b>{code[LEAST_DIGITS:]}</p>',
             _consent_lines(request, short=True),
             _decision(request),
             '<h1 class="annex">Annex</h1>',
@@ -172,11 +131,6 @@ def write_review(
     with writing(path):
         write_atomically(path, page)
     return approvals.record_review(request, page, now)
-
-
-def _code_line(request: ConsentRequest) -> str:
-    code = request.approval_code
-    return f'<p class="code">Approval code <b>{code[:LEAST_DIGITS]}</b>{code[LEAST_DIGITS:]}</p>'
 
 
 def _consent_lines(request: ConsentRequest, *, short: bool) -> str:
@@ -209,25 +163,18 @@ def _own_figures(request: ConsentRequest, now: datetime) -> str:
         if found.distance_sd is not None:
             near = f"{found.distance_sd:.2f} standard deviations"
             counts.append(["half of the persons are nearer to their group's record than", near])
-        by_column = _by_column(found)
-    table = html_table(
+        by_column = html_table(
+            "Share of persons, by column. In groups of one value: a reader who knows that somebody "
+            "is in such a group knows the value.",
+            HEADINGS,
+            found.by_column(),
+        )
+    table = html_facts(
         f"Of {now:%Y-%m-%d}. They stay at this site, may change with a new row, and are not part "
         "of the code.",
-        ["", ""],
         counts,
-        text=(1,),
-        head=False,
     )
     return f"<h2>This site's own figures</h2>{table}{by_column}"
-
-
-def _by_column(figures: TableFigures) -> str:
-    return html_table(
-        "Share of persons, by column. In groups of one value: a reader who knows that somebody "
-        "is in such a group knows the value.",
-        HEADINGS,
-        figures.by_column(),
-    )
 
 
 def _covered(request: ConsentRequest) -> str:
@@ -243,12 +190,8 @@ def _covered(request: ConsentRequest) -> str:
         for name, value in request.terms.items()
         if value is not None and (name, value) != ("protection_none", False)
     ]
-    table = html_table(
-        "An approval covers exactly this: if one of these changes, it no longer holds.",
-        ["", ""],
-        rows,
-        text=(1,),
-        head=False,
+    table = html_facts(
+        "An approval covers exactly this: if one of these changes, it no longer holds.", rows
     )
     return f"<h2>What an approval covers</h2>{table}"
 
@@ -268,10 +211,10 @@ def _words(body: str) -> str:
     said = unescape(re.sub(r"<[^>]*>", " ", body))
     rows = [
         [word, meaning]
-        for word, pattern, meaning in _WORDS
-        if re.search(rf"\b(?:{pattern})\b", said, re.IGNORECASE)
+        for word, meaning in _WORDS.items()
+        if re.search(rf"\b(?:{_WRITTEN.get(word, f'{word}s?')})\b", said, re.IGNORECASE)
     ]
-    table = html_table("In the sense of this page.", ["", ""], rows, text=(1,), head=False)
+    table = html_facts("In the sense of this page.", rows)
     return f"<h2>Words on this page</h2>{table}"
 
 
@@ -283,5 +226,5 @@ def _technical(request: ConsentRequest) -> str:
         for line in lines
     ]
     caption = "Settings of the session, for experts. They are part of the definition."
-    table = html_table(caption, ["", ""], rows, text=(1,), head=False)
+    table = html_facts(caption, rows)
     return f"<h2>Technical details</h2>{table}"
