@@ -7,9 +7,8 @@ the docs. `fedclust.site.consent` adds what only the site knows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from fedclust import rounds
 from fedclust.definition import plan_of
@@ -163,86 +162,82 @@ class SessionTerms:
         full : bool
             Whether to list every field that leaves, with what it can identify.
         """
-        return tuple(self._lines(full=full))
+        return tuple(
+            (heading if place == 0 else "", line)
+            for heading, lines in self._sections(full=full)
+            for place, line in enumerate(lines)
+        )
 
     def sections(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return the whole screen by heading. A line that begins with blanks is a detail."""
-        headed, current = [], ""
-        for heading, line in self._lines(full=True):
-            current = heading or current
-            headed.append((current, line))
-        grouped = groupby(headed, lambda pair: pair[0])
-        return tuple((heading, tuple(line for _, line in lines)) for heading, lines in grouped)
+        found = ((heading, tuple(lines)) for heading, lines in self._sections(full=True))
+        return tuple((heading, lines) for heading, lines in found if lines)
 
-    def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
+    def _sections(self, *, full: bool) -> Iterator[tuple[str, Iterable[str]]]:
         definition, policy = self.definition, self.definition.policy
-        title = definition.title
-        yield "session", f"{title} ({self.session})" if title else self.session
-        if definition.study is not None:
-            yield "study", definition.study
-        yield "purpose", definition.purpose or "not stated"
+        title, own = definition.title, self._own_sections(full=full)
+        yield "session", [f"{title} ({self.session})" if title else self.session]
+        yield "study", [] if definition.study is None else [definition.study]
+        yield "purpose", [definition.purpose or "not stated"]
         contact = f"; contact: {definition.contact}" if definition.contact else ""
-        yield "asked by", f"{self.analyst}{contact}; coordinator at {self.coordinator}"
+        yield "asked by", [f"{self.analyst}{contact}; coordinator at {self.coordinator}"]
         approval = f"approval: {definition.approval}; " if definition.approval else ""
         expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
         in_rounds = (
             f"at least {policy.min_sites} in each of at most {rounds.most_rounds(self.plan)} rounds"
         )
-        yield "terms", f"{approval}{sites}, {in_rounds}{expires}"
-        yield from self._site_lines(full=full)
+        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}"]
+        for heading in ("this site", "read as", "rounded to"):
+            yield heading, own.get(heading, ())
         method = self.plan.method
-        yield "method", f"{method.title} ({definition.algorithm} version {method.version})"
-        named = clustered(definition.features)
-        yield "columns", ", ".join(feature_text(feature) for feature in named)
-        yield from self._outcome_lines()
+        yield "method", [f"{method.title} ({definition.algorithm} version {method.version})"]
+        yield "columns", [", ".join(map(feature_text, clustered(definition.features)))]
+        yield "outcomes", self._outcome_lines()
         if full or policy.dissimilarity != "euclidean":
-            yield "distance", dissimilarity_text(policy, definition.features)
-        yield from self._warning_lines()
-        for place, line in enumerate(self._leaves_lines()):
-            yield "leaves" if place == 0 else "", line
+            yield "distance", [dissimilarity_text(policy, definition.features)]
+        yield "warning", own.get("warning", ())
+        yield "leaves", self._leaves_lines()
         if full:
-            yield from self._field_lines()
-            yield from self._identifies()
-        yield "protection", self.promise
-        for place, note in enumerate(self.notes):
-            yield "remains" if place == 0 else "", note
+            yield "fields", self._field_lines()
+            yield "identifies", self._identifies()
+        yield "points", own.get("points", ())
+        yield "protection", [self.promise]
+        yield "remains", self.notes
         if full:
             stop = f"fedclust approve {self.session} --withdraw, or fedclust leave"
-            yield "afterwards", f"To stop: {stop}. Nothing more is sent."
-            yield "", "What was sent cannot be recalled and stays in the result."
-            yield "", "Ask the coordinator's operators how long they keep submissions."
-            yield "options", named_values(definition.config)
-            yield "policy", named_values(policy.model_dump())
-            yield "seed", str(definition.seed)
-        yield "definition", f"SHA-256 {self.definition_sha256}"
+            yield (
+                "afterwards",
+                [
+                    f"To stop: {stop}. Nothing more is sent.",
+                    "What was sent cannot be recalled and stays in the result.",
+                    "Ask the coordinator's operators how long they keep submissions.",
+                ],
+            )
+            yield "options", [named_values(definition.config)]
+            yield "policy", [named_values(policy.model_dump())]
+            yield "seed", [str(definition.seed)]
+        yield "definition", [f"SHA-256 {self.definition_sha256}"]
 
     @property
     def persons_guess(self) -> int | None:
         """About how many persons all sites have; None where nobody can say."""
         return None
 
-    def _outcome_lines(self) -> Iterator[tuple[str, str]]:
+    def _outcome_lines(self) -> Iterator[str]:
         """Yield what is counted by final cluster, what it costs, and whether it is worth that."""
-        outcomes = outcomes_of(self.definition.features)
-        for place, each in enumerate(outcomes):
-            yield "outcomes" if place == 0 else "", feature_text(each)
+        outcomes, guess = outcomes_of(self.definition.features), self.persons_guess
+        yield from map(feature_text, outcomes)
         if cost := asked_of_sites(self.definition):
-            yield "", f"Together: {cost}."
-        guess = self.persons_guess
+            yield f"Together: {cost}."
         if outcomes and guess is not None:
-            yield "", f"All sites have {guess} persons if they are as large as this one:"
-        for line in worth_lines(self.definition, persons=guess):
-            yield "", line
+            yield f"All sites have {guess} persons if they are as large as this one:"
+        yield from worth_lines(self.definition, persons=guess)
 
-    def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """Yield who the site is and which rows it gives."""
+    def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:  # noqa: ARG002
+        """Return what only the site knows, by heading: at least who it is."""
         known = "which of its rows take part, and how they are read, is known only there"
-        yield "this site", f"{self.site}; {known} (fedclust check)"
-
-    def _warning_lines(self) -> Iterator[tuple[str, str]]:
-        """Yield what is allowed but probably a mistake."""
-        yield from ()
+        return {"this site": [f"{self.site}; {known} (fedclust check)"]}
 
     def _leaves_lines(self) -> Iterator[str]:
         """Yield what leaves, in plain words: at most five lines."""
@@ -279,14 +274,14 @@ class SessionTerms:
         more = len(names) - _MOST_NAMES
         return ", ".join(names[:_MOST_NAMES]) + (f" and {more} columns more" if more > 0 else "")
 
-    def _field_lines(self) -> Iterator[tuple[str, str]]:
+    def _field_lines(self) -> Iterator[str]:
         """Yield every field that leaves, by phase."""
-        for place, phase in enumerate(self.phases):
-            yield "fields" if place == 0 else "", f"{phase.name}: {phase.summary}"
+        for phase in self.phases:
+            yield f"{phase.name}: {phase.summary}"
             for line in phase.discloses:
-                yield "", f"  {line.field}, {line.shape}: {line.meaning}"
+                yield f"  {line.field}, {line.shape}: {line.meaning}"
 
-    def _identifies(self) -> Iterator[tuple[str, str]]:
+    def _identifies(self) -> Iterator[str]:
         """Yield what the fields can identify, each text once with the fields that it is about."""
         about = (
             "Numbers can be about single persons. Where the text says group or record, it means "
@@ -295,14 +290,14 @@ class SessionTerms:
             else f"No number{' but the counts of outcomes' * bool(self.plan.outcomes)} is about "
             f"fewer than {self.p} of your persons."
         )
-        yield "identifies", f"{about} What each can identify:"
+        yield f"{about} What each can identify:"
         fields: dict[str, dict[str, list[str]]] = {}
         for phase in self.phases:
             for line in phase.discloses:
                 fields.setdefault(line.identifies, {}).setdefault(phase.name, []).append(line.field)
         for text, by_phase in fields.items():
             named = (f"{', '.join(names)} ({phase})" for phase, names in by_phase.items())
-            yield "", f"  {'; '.join(named)}: {text}"
+            yield f"  {'; '.join(named)}: {text}"
 
     def _shape(self, shape: str) -> str:
         """Return the shape of a field with the session's numbers for its letters (K, d, ...)."""

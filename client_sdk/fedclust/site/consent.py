@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,13 +203,6 @@ class ConsentRequest(SessionTerms):
             said += f"{', '.join(listed[:_MOST_COLUMNS])}{rest}. "
         yield f"{said}Ask for sensitive and rare traits as outcomes, not as columns."
 
-    def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
-        for heading, line in super()._lines(full=full):
-            if heading == "protection":
-                for place, said in enumerate(self._points_lines()):
-                    yield "points" if place == 0 else "", said
-            yield heading, line
-
     def _points_lines(self) -> Iterator[str]:
         """Yield what the session's outcomes cost, and what that means."""
         if self.exact_outcomes:
@@ -239,19 +232,20 @@ class ConsentRequest(SessionTerms):
             "their own at this site (fedclust allowance raise)."
         )
 
-    def _site_lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
+    def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
         persons = f"{self.persons} persons (the coordinator learns {self.size_band})"
-        yield "this site", f"{self.site}, {persons} of {self.data.text}"
-        for place, how in enumerate(self.data.lines if full else ()):
-            yield "read as" if place == 0 else "", how
+        found: dict[str, Sequence[str]] = {
+            "this site": [f"{self.site}, {persons} of {self.data.text}"],
+            "warning": self.warnings,
+            "points": [*self._points_lines()],
+        }
+        if full:
+            found["read as"] = self.data.lines
         if full and self.figures is not None:
             steps = {name: self.figures.step_text(name) for name in self.figures.steps}
             said = ", ".join(f"{name} {step}" for name, step in steps.items() if step)
-            yield "rounded to", f"multiples of: {said}"
-
-    def _warning_lines(self) -> Iterator[tuple[str, str]]:
-        for place, warning in enumerate(self.warnings):
-            yield "warning" if place == 0 else "", warning
+            found["rounded to"] = [f"multiples of: {said}"]
+        return found
 
     @functools.cached_property
     def terms(self) -> dict[str, Any]:
