@@ -35,14 +35,6 @@ FIRST = "0" * 64
 _COLUMNS = {"event": "event", "session": "session", "table_id": "table"}
 
 
-@dataclass(frozen=True)
-class LedgerFault:
-    """Something wrong at a line (from 1) of the ledger."""
-
-    line: int
-    message: str
-
-
 class LedgerHead(Model):
     """The number of lines and the hash of the last one."""
 
@@ -99,15 +91,15 @@ class Ledger:
         """Yield each line as it was written."""
         return (text for (text,) in self.state.rows("SELECT text FROM ledger ORDER BY line"))
 
-    def verify(self, expected_head: str | None = None) -> list[LedgerFault]:
-        """Recompute the chain and return every fault found; empty if there is none.
+    def verify(self, expected_head: str | None = None) -> list[str]:
+        """Recompute the chain and return every fault with its line (from 1); empty without one.
 
         Parameters
         ----------
         expected_head : str, optional
             SHA-256 of a line, noted earlier and kept elsewhere: it must still be in the chain.
         """
-        faults, previous, hashes, number = [], FIRST, [], 0
+        faults, previous, hashes, number = list[str](), FIRST, list[str](), 0
         with self.state.read() as connection:
             rows = connection.execute(
                 f"SELECT line, text, {', '.join(_COLUMNS)} FROM ledger ORDER BY line"  # noqa: S608
@@ -115,26 +107,25 @@ class Ledger:
             for number, (line, text, *columns) in enumerate(rows, 1):
                 entry = _parse_line(text)
                 if entry is None:
-                    faults.append(LedgerFault(number, "not a JSON object"))
+                    faults.append(f"line {number}: not a JSON object")
                 elif entry.get("previous") != previous:
-                    faults.append(LedgerFault(number, "does not follow the line before it"))
+                    faults.append(f"line {number}: does not follow the line before it")
                 elif not entry.get("line") == line == number:
-                    faults.append(LedgerFault(number, f"numbered {entry.get('line')!r}"))
+                    faults.append(f"line {number}: numbered {entry.get('line')!r}")
                 elif [entry.get(key) for key in _COLUMNS.values()] != columns:
-                    faults.append(LedgerFault(number, "its columns differ from its text"))
+                    faults.append(f"line {number}: its columns differ from its text")
                 previous = _hash(text)
                 hashes.append(previous)
             head = self._head.read()
         if number < head.lines:
-            faults.append(
-                LedgerFault(number + 1, f"{head.lines - number} lines are missing at the end")
-            )
+            missing = f"{head.lines - number} lines are missing at the end"
+            faults.append(f"line {number + 1}: {missing}")
         elif head.lines and hashes[head.lines - 1] != head.hash:
-            faults.append(LedgerFault(head.lines, "is not the last line that was written"))
+            faults.append(f"line {head.lines}: is not the last line that was written")
         elif number > head.lines:
-            faults.append(LedgerFault(head.lines + 1, "more lines than were written"))
+            faults.append(f"line {head.lines + 1}: more lines than were written")
         if expected_head is not None and expected_head not in hashes:
-            faults.append(LedgerFault(number, "no line has the hash that was noted"))
+            faults.append(f"line {number}: no line has the hash that was noted")
         return faults
 
     def head(self) -> tuple[int, str]:
