@@ -9,7 +9,7 @@ that everything is in their final order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from fedclust.rounds.record_cells import (
     principal_axes,
 )
 from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
-from fedclust.rounds.sweep import has_enough, split_parts
+from fedclust.rounds.sweep import has_enough, part_of, split_parts
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.method import LocalAnswer
@@ -47,7 +47,7 @@ from fedclust.schema.points import Points
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of, with_payload
+from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of
 
 NAME = "evidence"
 _UNMEASURED = (
@@ -186,6 +186,17 @@ def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
     return result.model_copy(update={"sweep": entries})
 
 
+def update_each(result: Result, change: Callable[[int, Result], dict[str, Any]]) -> Result:
+    """Return a result with fields of each clustering changed, by its place and itself."""
+    return with_clusterings(
+        result,
+        [
+            own.model_copy(update=change(place, own))
+            for place, own in enumerate(clusterings(result))
+        ],
+    )
+
+
 def cluster_counts(result: Result) -> IntArray:
     """Return every K of a sweep, ascending; empty for another result."""
     return np.array([entry.n_clusters for entry in result.sweep or ()], dtype=np.int64)
@@ -302,8 +313,8 @@ class EvidenceStage(Stage):
         if sent:
             cells = pool_cells(sent)
             axes = principal_axes(cells)
-            own = [each.model_copy(update={"axes": axes}) for each in clusterings(result)]
-            result = _with_transfer(closing, with_clusterings(result, own), cells)
+            result = update_each(result, lambda _, _own: {"axes": axes})
+            result = _with_transfer(closing, result, cells)
         return Closed(state.with_result(result), metrics=metrics)
 
     def give_up(self, closing: Round) -> Closed:
@@ -394,7 +405,7 @@ def measured(
     found: list[EvaluationOutcome | None] = []
     flows: list[IntArray | None] = []
     for place, own in enumerate(clusterings(raw)):
-        sent = part_contributions(contributions, place)
+        sent = part_of(contributions, EvidencePayload, place)
         scores = [each.part(lambda part: part.evaluation) for each in sent]
         enough = has_enough(scores, config)
         found.append(evaluation.aggregate(own, scores, config) if enough else None)
@@ -403,16 +414,6 @@ def measured(
         known = enough and len(tables) >= max(config.policy.min_sites, 1)
         flows.append(np.sum(tables, axis=0) if known else None)
     return tuple(found), tuple(flows)
-
-
-def part_contributions(
-    contributions: Sequence[Contribution], place: int
-) -> list[Contribution[EvidencePart]]:
-    """Return the sites' parts about the K at ``place``."""
-    return [
-        each.part(lambda payload: payload.parts[place])
-        for each in with_payload(contributions, EvidencePayload)
-    ]
 
 
 def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
@@ -526,26 +527,24 @@ def _with_cloud(closing: Round, result: Result) -> Result:
             rule=centroid_rule(closing.config),
         )
         found = [compared[k] for k in by_k]
-    changed = [
-        each.model_copy(update={"one_cloud": cloud}) for each, cloud in zip(own, found, strict=True)
-    ]
-    return with_clusterings(result, changed)
+    return update_each(result, lambda place, _: {"one_cloud": found[place]})
 
 
 def _with_transfer(closing: Round, result: Result, cells: PooledCells) -> Result:
     """Add to every K that was measured how far each site bears it out."""
     if not closing.plan.options.transferred:
         return result
-    changed = []
-    for place, own in enumerate(clusterings(result)):
-        if own.quality is not None:
-            sent = payloads_of(part_contributions(closing.contributions, place), EvidencePart)
-            counts = {site: part.evaluation.counts for site, part in sent.items()}
-            tables = {site: part.own for site, part in sent.items()}
-            found = transfer.summarise(counts, tables, cells, closing.config, closing.plan.seed)
-            own = own.model_copy(update={"transfer": found})
-        changed.append(own)
-    return with_clusterings(result, changed)
+
+    def summarised(place: int, own: Result) -> dict[str, Any]:
+        if own.quality is None:
+            return {}
+        sent = payloads_of(part_of(closing.contributions, EvidencePayload, place), EvidencePart)
+        counts = {site: part.evaluation.counts for site, part in sent.items()}
+        tables = {site: part.own for site, part in sent.items()}
+        plan = closing.plan
+        return {"transfer": transfer.summarise(counts, tables, cells, closing.config, plan.seed)}
+
+    return update_each(result, summarised)
 
 
 def is_measured(result: Result) -> bool:
@@ -556,7 +555,5 @@ def is_measured(result: Result) -> bool:
 def with_history(state: EngineState, result: Result) -> EngineState:
     """Return the state with a complete result, to whose history the last round is added."""
     last = state.history[-1:]
-    own = [
-        each.model_copy(update={"history": (*each.history, *last)}) for each in clusterings(result)
-    ]
-    return state.with_result(with_clusterings(result, own))
+    found = update_each(result, lambda _, own: {"history": (*own.history, *last)})
+    return state.with_result(found)

@@ -22,7 +22,7 @@ from fedclust.rounds import evaluation
 from fedclust.rounds.evidence import (
     clusterings,
     is_measured,
-    with_clusterings,
+    update_each,
     with_history,
 )
 from fedclust.rounds.model_selection import sole_choice
@@ -309,6 +309,4 @@ def _outcomes_place(plan: Plan, result: Result) -> int | None:
 
 
 def _with_outcomes(result: Result, place: int, found: Outcomes) -> Result:
-    own = list(clusterings(result))
-    own[place] = own[place].model_copy(update={"outcomes": found})
-    return with_clusterings(result, own)
+    return update_each(result, lambda at, _: {"outcomes": found} if at == place else {})

@@ -35,7 +35,7 @@ from fedclust.rounds.evidence import (
     cluster_counts,
     clusterings,
     is_measured,
-    with_clusterings,
+    update_each,
     with_history,
 )
 from fedclust.rounds.plan import Plan, assigns_by_centroids, is_resampled
@@ -47,7 +47,7 @@ from fedclust.rounds.stability import (
     summarise,
 )
 from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
-from fedclust.rounds.sweep import has_enough, split_parts
+from fedclust.rounds.sweep import has_enough, part_of, split_parts
 from fedclust.rounds.transfer import add_left_out, left_out_models
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import Stability
@@ -64,7 +64,6 @@ from fedclust.schema.task import (
     Task,
     narrow,
     payloads_of,
-    with_payload,
 )
 
 NAME = "resampling"
@@ -241,33 +240,24 @@ class ResamplingStage(Stage):
 
     def aggregate(self, closing: Round) -> Closed:
         result, metrics = closing.state.found, closing.metrics
-        own = []
-        for place, each in enumerate(clusterings(result)):
-            sent = _parts_about(closing.contributions, place)
+
+        def compared(place: int, own: Result) -> dict[str, Any]:
+            sent = part_of(closing.contributions, ResamplingPayload, place)
             update: dict[str, Any] = {"stability": _stability(sent, closing.config)}
-            if each.transfer is not None:
+            if own.transfer is not None:
                 tables = {
                     site: part.left_out
                     for site, part in payloads_of(sent, ResamplingTables).items()
                     if part.left_out is not None
                 }
-                update["transfer"] = add_left_out(each.transfer, tables)
-            own.append(each.model_copy(update=update))
-        state = closing.recorded(metrics)
-        return Closed(with_history(state, with_clusterings(result, own)), None, metrics)
+                update["transfer"] = add_left_out(own.transfer, tables)
+            return update
+
+        state = with_history(closing.recorded(metrics), update_each(result, compared))
+        return Closed(state, metrics=metrics)
 
     def give_up(self, closing: Round) -> Closed:
         return Closed(closing.state.with_result(closing.state.found, _NOT_COMPARED))
-
-
-def _parts_about(
-    contributions: Sequence[Contribution], place: int
-) -> list[Contribution[ResamplingTables]]:
-    """Return the sites' tables about the K at ``place``."""
-    return [
-        each.part(lambda payload: payload.parts[place])
-        for each in with_payload(contributions, ResamplingPayload)
-    ]
 
 
 # --- At the coordinator ---------------------------------------------------------------------------

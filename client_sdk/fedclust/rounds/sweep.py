@@ -190,11 +190,13 @@ def check_parts(
             ) from None
 
 
-def part_of(contributions: Sequence[Contribution], place: int) -> list[Contribution]:
-    """Return the sites' answers for the K at ``place`` of the task."""
+def part_of(
+    contributions: Sequence[Contribution], kind: Any, place: int
+) -> list[Contribution[Any]]:
+    """Return the sites' parts about the K at ``place``, of payloads of one kind."""
     return [
         each.part(lambda payload: payload.parts[place])
-        for each in with_payload(contributions, SweepPayload)
+        for each in with_payload(contributions, kind)
     ]
 
 
@@ -373,7 +375,7 @@ def _aggregate(
     failure: MethodFailure | None = None
     for place, k in enumerate(state.open):
         name, own = str(k), config_at(config, k)
-        sent = part_of(contributions, place)
+        sent = part_of(contributions, SweepPayload, place)
         try:
             if not has_enough(sent, config):
                 raise _too_few()
@@ -414,7 +416,7 @@ def _start_agreements(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> dict[str, float | None]:
     """Return how far starts agree, for every K, from the first answers for the largest."""
-    largest = part_of(contributions, len(state.open) - 1)
+    largest = part_of(contributions, SweepPayload, len(state.open) - 1)
     cells = [sent for sent in payloads_of(largest, Cells).values() if sent.counts.any()]
     every: dict[str, float | None] = dict.fromkeys(map(str, state.open))
     # Nothing is released about fewer sites.
