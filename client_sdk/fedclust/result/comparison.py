@@ -11,6 +11,7 @@ from html import escape
 import numpy as np
 
 from fedclust.errors import UsageError
+from fedclust.numeric.array_types import FloatArray
 from fedclust.result.drawing import (
     BOTTOM,
     PALETTE,
@@ -26,19 +27,16 @@ from fedclust.result.drawing import (
     ticks,
 )
 from fedclust.result.facts import NOTABLE, Facts
-from fedclust.result.figures.profile import mean_of
+from fedclust.result.figures.profile import mean_of, unit_of
 from fedclust.result.markup import Section, html_figure, html_records, html_table
 from fedclust.result.matching import (
     ClusterPair,
     ColumnDifference,
-    FloatArray,
     Positions,
-    Shared,
     distances,
     match,
     nearest_mutually,
     positions,
-    shared,
 )
 from fedclust.result.wording import isolated, percent
 from fedclust.schema.display import COLUMNS, STYLE, cut
@@ -178,10 +176,10 @@ def compare(first: Facts, second: Facts) -> Comparison:
                 f"{facts.definition.name}: a comparison needs 1 to {_MOST_CLUSTERS:,} clusters in "
                 f"each result, not {len(facts.clusters):,}"
             )
-    places, common = positions(first, second, shared(first.definition, second.definition))
-    apart = distances(places.first, places.second)
+    places = positions(first, second)
+    apart = distances(*places.values)
     matched = match(apart)
-    rooms = _next_cluster(places.first), _next_cluster(places.second)
+    rooms = [_next_cluster(values) for values in places.values]
     pairs = []
     for i, j in matched:
         mutual = nearest_mutually(apart, i, j)
@@ -196,15 +194,15 @@ def compare(first: Facts, second: Facts) -> Comparison:
                 returns=mutual and bool(apart[i, j] <= room / 2),
                 sizes=(clusters[0].size, clusters[1].size),
                 shares=(clusters[0].share, clusters[1].share),
-                differences=_differences(first, second, common, places, i, j),
+                differences=_differences(first, second, places, i, j),
             )
         )
     sizes = first.result.sizes, second.result.sizes
     return Comparison(
         first=first,
         second=second,
-        columns=common.columns,
-        left_out=common.left_out,
+        columns=places.columns,
+        left_out=places.left_out,
         unit=places.unit,
         pairs=tuple(pairs),
         only_first=_without({i for i, _ in matched}, len(first.clusters)),
@@ -227,7 +225,7 @@ def _next_cluster(places: FloatArray) -> FloatArray:
 
 
 def _differences(
-    first: Facts, second: Facts, common: Shared, places: Positions, i: int, j: int
+    first: Facts, second: Facts, places: Positions, i: int, j: int
 ) -> tuple[ColumnDifference, ...]:
     entries = [
         facts.clusters[k].entries if places.of_persons else facts.centroids[k]
@@ -236,12 +234,7 @@ def _differences(
     found = [
         ColumnDifference(column, (entries[0][a], entries[1][b]), (float(x), float(y)))
         for column, a, b, x, y in zip(
-            common.columns,
-            common.first,
-            common.second,
-            places.first[i],
-            places.second[j],
-            strict=True,
+            places.columns, *places.numbers, places.values[0][i], places.values[1][j], strict=True
         )
         if np.isfinite(x) and np.isfinite(y)
     ]
@@ -472,9 +465,8 @@ def named(pair: ClusterPair) -> list[ColumnDifference]:
 def changed(each: ColumnDifference) -> str:
     """Return a column with its value in both clusters, and the difference."""
     before, after = (mean_of(mean) for mean in each.means)
-    unit = f" {each.column.unit}" if each.column.unit and each.column.kind != "binary" else ""
-    name = isolated(each.column.name)
-    return f"{name} {before} / {after}{isolated(unit)} ({each.difference:+.2f})"
+    name, unit = isolated(each.column.name), unit_of(each.column)
+    return f"{name} {before} / {after}{unit} ({each.difference:+.2f})"
 
 
 def in_words(pair: ClusterPair) -> str:

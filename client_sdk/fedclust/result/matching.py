@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.errors import UsageError
+from fedclust.numeric.array_types import FloatArray
 from fedclust.result.facts import ClusterColumn, Facts
 from fedclust.schema.encoding import Column, columns_of, transformed
 from fedclust.schema.feature import Feature, clustered
 from fedclust.wire.models import Definition
 
-FloatArray = NDArray[np.float64]
 #: A spread below this share of the values is rounding.
 _ROUNDING = 1e-12
 #: Reasons in an error.
@@ -75,47 +74,39 @@ class ClusterPair:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """The columns that two results have in common.
-
-    Attributes
-    ----------
-    columns : tuple of Column
-        In the first result's order.
-    first, second : tuple of int
-        Where they are in each result.
-    left_out : tuple of str
-        The other features, each with the reason.
-    """
-
-    columns: tuple[Column, ...]
-    first: tuple[int, ...]
-    second: tuple[int, ...]
-    left_out: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Positions:
     """The clusters of two results in one space, in standard deviations from the middle of both.
 
     Attributes
     ----------
-    first, second : (K, d) float64
-        NaN where unknown.
+    columns : tuple of Column
+        Those that both results have and that vary, in the first result's order.
+    numbers : pair of list of int
+        Where these are in each result.
+    values : pair of (K, d) float64
+        The clusters of each result; NaN where unknown.
+    left_out : tuple of str
+        The other features, each with the reason.
     unit : str
         What a distance of 1 is, in words.
     of_persons : bool
         Whether these are the means of the persons in each cluster; else the centroids.
     """
 
-    first: FloatArray
-    second: FloatArray
+    columns: tuple[Column, ...]
+    numbers: tuple[list[int], list[int]]
+    values: tuple[FloatArray, FloatArray]
+    left_out: tuple[str, ...]
     unit: str
     of_persons: bool
 
 
-def shared(first: Definition, second: Definition) -> Shared:
+def _shared(
+    first: Definition, second: Definition
+) -> tuple[list[tuple[Column, int, int]], tuple[str, ...]]:
     """Return the columns of features with the same name, kind, unit, transform and levels.
+
+    Each with its places in both results. And which features are left out, with the reasons.
 
     Raises
     ------
@@ -147,8 +138,7 @@ def shared(first: Definition, second: Definition) -> Shared:
             "with features of the same name, kind, unit, transform and levels. Not shared: "
             f"{listed}"
         )
-    columns, i, j = zip(*found, strict=True)
-    return Shared(columns, i, j, left_out)
+    return found, left_out
 
 
 def _mismatch(one: Feature, other: Feature) -> str:
@@ -161,8 +151,8 @@ def _mismatch(one: Feature, other: Feature) -> str:
     return ""
 
 
-def positions(first: Facts, second: Facts, common: Shared) -> tuple[Positions, Shared]:
-    """Return the clusters in one space, and the columns that vary there.
+def positions(first: Facts, second: Facts) -> Positions:
+    """Return the clusters of two results in one space.
 
     Where both results have a profile: the means of the persons in each cluster, divided by the
     root of the mean of both variances of all persons. Otherwise the centroids, divided in the same
@@ -172,17 +162,13 @@ def positions(first: Facts, second: Facts, common: Shared) -> tuple[Positions, S
     Raises
     ------
     UsageError
-        No shared column varies.
+        No shared column varies, or there is none.
     """
+    shared, left_out = _shared(first.definition, second.definition)
+    both = (first, [i for _, i, _ in shared]), (second, [j for _, _, j in shared])
     of_persons = first.result.profile is not None and second.result.profile is not None
-    pair = [
-        _values(facts, places, of_persons)
-        for facts, places in ((first, common.first), (second, common.second))
-    ]
-    spreads = [
-        _spread(facts, places, of_persons)
-        for facts, places in ((first, common.first), (second, common.second))
-    ]
+    pair = [_values(facts, numbers, of_persons) for facts, numbers in both]
+    spreads = [_spread(facts, numbers, of_persons) for facts, numbers in both]
     unit = "standard deviations of all persons"
     if spreads[0] is not None and spreads[1] is not None:
         scale = np.sqrt((spreads[0] ** 2 + spreads[1] ** 2) / 2)
@@ -197,18 +183,19 @@ def positions(first: Facts, second: Facts, common: Shared) -> tuple[Positions, S
         )
     middle = (_mean(pair[0]) + _mean(pair[1])) / 2
     scaled = [(values - middle)[:, varies] / scale[varies] for values in pair]
-    constant = [c.name for c, kept in zip(common.columns, varies, strict=True) if not kept]
     kept = np.flatnonzero(varies).tolist()
-    remaining = Shared(
-        tuple(common.columns[j] for j in kept),
-        tuple(common.first[j] for j in kept),
-        tuple(common.second[j] for j in kept),
-        (*common.left_out, *(f"{name}: does not vary" for name in constant)),
+    constant = [column.name for (column, _, _), one in zip(shared, varies, strict=True) if not one]
+    return Positions(
+        columns=tuple(shared[j][0] for j in kept),
+        numbers=([shared[j][1] for j in kept], [shared[j][2] for j in kept]),
+        values=(scaled[0], scaled[1]),
+        left_out=(*left_out, *(f"{name}: does not vary" for name in constant)),
+        unit=unit,
+        of_persons=of_persons,
     )
-    return Positions(scaled[0], scaled[1], unit, of_persons), remaining
 
 
-def _values(facts: Facts, places: tuple[int, ...], of_persons: bool) -> FloatArray:
+def _values(facts: Facts, numbers: list[int], of_persons: bool) -> FloatArray:
     """Return means or centroids (K, d) after the transform; NaN where unknown."""
     result = facts.result
     if of_persons and result.profile is not None:
@@ -218,20 +205,20 @@ def _values(facts: Facts, places: tuple[int, ...], of_persons: bool) -> FloatArr
         found = np.where(np.isfinite(found), found, np.nan)
         if result.mask is not None:
             found = np.where(result.mask, found, np.nan)
-    return found[:, list(places)]
+    return found[:, numbers]
 
 
-def _spread(facts: Facts, places: tuple[int, ...], of_persons: bool) -> FloatArray | None:
+def _spread(facts: Facts, numbers: list[int], of_persons: bool) -> FloatArray | None:
     """Return the standard deviations (d,) of all persons, after the transform; None: unknown."""
     result = facts.result
     if of_persons and result.profile is not None:
-        return result.profile.overall_deviations[list(places)]
+        return result.profile.overall_deviations[numbers]
     policy = facts.definition.policy
     if policy.scaling != "standard" or policy.dissimilarity != "euclidean":
         return None
     # A feature's weight is part of the scale.
     weights = np.array([column.weight for column in facts.columns])
-    spread: FloatArray = (result.scale * np.sqrt(weights))[list(places)]
+    spread: FloatArray = (result.scale * np.sqrt(weights))[numbers]
     return spread
 
 

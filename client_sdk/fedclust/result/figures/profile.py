@@ -19,6 +19,7 @@ from fedclust.result.drawing import (
 from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
 from fedclust.result.figures.words import joined
 from fedclust.result.wording import isolated, percent, titled
+from fedclust.schema.encoding import Column
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
@@ -120,6 +121,11 @@ def mean_of(entry: ClusterColumn) -> str:
     return percent(entry.mean) if entry.column.kind == "binary" else short(entry.mean)
 
 
+def unit_of(column: Column) -> str:
+    """Return a column's unit after a space; "" for a share."""
+    return isolated(f" {column.unit}") if column.unit and column.kind != "binary" else ""
+
+
 def separations(facts: Facts) -> list[float]:
     """Return for each column the largest gap between two clusters, in standard deviations."""
     found = []
@@ -158,9 +164,6 @@ def differences(cluster: Cluster) -> list[str]:
     """Return the columns that set a cluster apart: each with its value and the difference."""
     words = []
     for entry in cluster.sets_apart:
-        unit = (
-            f" {entry.column.unit}" if entry.column.unit and entry.column.kind != "binary" else ""
-        )
-        value = f"{mean_of(entry)}{isolated(unit)}"
+        value = f"{mean_of(entry)}{unit_of(entry.column)}"
         words.append(f"{isolated(entry.column.name)} {value} ({entry.difference:+.1f})")
     return words or ["close to the average of all persons"]
