@@ -53,13 +53,10 @@ class Origin:
         *,
         column: str | None = None,
         index: int | None = None,
-        count: int | None = None,
     ) -> DataError:
         """Return the error for the row at ``index``. ``message`` must not contain a value."""
         row = index if index is None or self.numbers is None else self.numbers[index]
-        return DataError(
-            self.source, rule, message, column=column, row=row, count=count, unit=self.unit
-        )
+        return DataError(self.source, rule, message, column=column, row=row, unit=self.unit)
 
     def columns(
         self, header: Sequence[str], features: Sequence[str], text: Sequence[str] = ()

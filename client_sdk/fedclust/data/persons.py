@@ -98,8 +98,6 @@ class SitePersons:
     readings : tuple of FeatureReading
         How each of the session's features is derived from a column.
     n_rows, n_persons : int
-    marks : dict of str to int
-        By column, a hash of the values in their order.
     min_present : float
         A feature that a smaller share of persons have counts as lacking.
     sample : tuple of SourceColumn
@@ -113,7 +111,6 @@ class SitePersons:
     readings: tuple[FeatureReading, ...]
     n_rows: int
     n_persons: int
-    marks: Mapping[str, int]
     min_present: float
     sample: tuple[SourceColumn, ...] = field(repr=False)
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
@@ -151,7 +148,6 @@ class SitePersons:
                 replace(each, column=names.get(each.column or "", each.column))
                 for each in self.readings
             ),
-            marks={names.get(name, name): mark for name, mark in self.marks.items()},
             sample=sources(self.sample),
             _blocks=blocks,
         )
@@ -431,15 +427,11 @@ class _Reader:
         rows = [np.concatenate(each) for each in zip(*parts, strict=True)]
         columns = self._columns([len(_collect_distinct(np.empty(0), each)) == 2 for each in rows])
         values = [self._renumber(*each) for each in zip(columns, rows, strict=True)]
-        marks = {
-            column.name: column_mark(0, value_words(column.codes, each))
-            for column, each in zip(columns, values, strict=True)
-        }
         origin = replace(self.origin, numbers=lines or None)
         if self.given is not None or self.named is not None:
             keys = person_names(origin, n, self.given if self.given is not None else keys)
         found = self._persons(columns, values, np.concatenate(cells), keys or None, origin)
-        return self._site_persons(columns, n, found.n, marks, found.sources, lambda: iter([found]))
+        return self._site_persons(columns, n, found.n, found.sources, lambda: iter([found]))
 
     def _persons(
         self,
@@ -509,8 +501,7 @@ class _Reader:
         def blocks() -> Iterator[PersonBlock]:
             return self._stream(columns, expected)
 
-        by_name = {column.name: mark for column, mark in zip(columns, marks, strict=True)}
-        return self._site_persons(columns, n_rows, n_persons, by_name, sampled, blocks)
+        return self._site_persons(columns, n_rows, n_persons, sampled, blocks)
 
     def _stream(
         self, columns: Sequence[SiteColumn], expected: tuple[int, list[int], int]
@@ -626,7 +617,6 @@ class _Reader:
         columns: tuple[SiteColumn, ...],
         n_rows: int,
         n_persons: int,
-        marks: dict[str, int],
         sample: tuple[SourceColumn, ...],
         blocks: Callable[[], Iterator[PersonBlock]],
     ) -> SitePersons:
@@ -636,7 +626,6 @@ class _Reader:
             self.readings,
             n_rows,
             n_persons,
-            marks,
             self.rows.min_present,
             sample,
             blocks,

@@ -107,18 +107,13 @@ def jaccard_by_cluster(table: IntArray) -> FloatArray:
     return np.asarray(similarity.max(axis=1))
 
 
-def cramers_v(table: IntArray, *, corrected: bool = True) -> float:
+def cramers_v(table: IntArray) -> float:
     """Return Cramér's V of a table (K, L): 0 where rows tell nothing of columns, 1 where all.
 
-    Empty rows and columns do not count. 0 where fewer than two of either are left.
-
-    Parameters
-    ----------
-    table : (K, L) int64
-    corrected : bool
-        With Bergsma's bias correction. It is the default because V itself is above 0 by chance
-        alone: with eight clusters and ten independent sites of 20 persons it is about .2, which
-        reads like an effect of the site; the corrected one is about 0.
+    With Bergsma's bias correction: V itself is above 0 by chance alone. With eight clusters and ten
+    independent sites of 20 persons it is about .2, which reads like an effect of the site; the
+    corrected one is about 0. Empty rows and columns do not count. 0 where fewer than two of either
+    are left.
     """
     table = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
     n_rows, n_columns = table.shape
@@ -127,8 +122,6 @@ def cramers_v(table: IntArray, *, corrected: bool = True) -> float:
     total = float(table.sum())
     expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / total
     squared = float(((table - expected) ** 2 / expected).sum()) / total
-    if not corrected:
-        return float(np.sqrt(squared / (min(n_rows, n_columns) - 1)))
     rest = max(total - 1.0, 1.0)
     squared = max(0.0, squared - (n_rows - 1) * (n_columns - 1) / rest)
     least = min(n - (n - 1) ** 2 / rest for n in (n_rows, n_columns)) - 1.0
