@@ -147,9 +147,7 @@ class Approvals:
         No coordinator is asked: this works while it is away. If several have a session of this
         name, the approvals of all are taken back.
         """
-        last: dict[tuple[str, str], dict[str, Any]] = {}
-        for line in self._lines(None, None, session, APPROVAL, WITHDRAWAL):
-            last[str(line.get("coordinator")), str(line.get("site"))] = line
+        last = self._decided(None, None, session)
         held = [_read(Approval, line) for line in last.values() if line["event"] == APPROVAL]
         if not held:
             raise UsageError(
@@ -170,10 +168,9 @@ class Approvals:
 
     def decisions(self, coordinator: str, site: str) -> dict[str, Decision]:
         """Return the last decision on each session that has one."""
-        lines = self._lines(coordinator, site, None, APPROVAL, WITHDRAWAL)
         return {
-            str(line.get("session")): "approved" if line["event"] == APPROVAL else "withdrawn"
-            for line in lines
+            name: "approved" if line["event"] == APPROVAL else "withdrawn"
+            for (_, _, name), line in self._decided(coordinator, site, None).items()
         }
 
     def count_sent(self, session: str) -> int:
@@ -233,10 +230,15 @@ class Approvals:
 
     def _last_decision(self, coordinator: str, site: str, session: str) -> dict[str, Any]:
         """Return the last approval or withdrawal of a session; empty without one."""
-        last: dict[str, Any] = {}
-        for line in self._lines(coordinator, site, session, APPROVAL, WITHDRAWAL):
-            last = line
-        return last
+        return self._decided(coordinator, site, session).get((coordinator, site, session), {})
+
+    def _decided(
+        self, coordinator: str | None, site: str | None, session: str | None
+    ) -> dict[tuple[str, ...], dict[str, Any]]:
+        """Return the last approval or withdrawal by coordinator, site and session."""
+        lines = self._lines(coordinator, site, session, APPROVAL, WITHDRAWAL)
+        names = ("coordinator", "site", "session")
+        return {tuple(str(line.get(name)) for name in names): line for line in lines}
 
     def _check_code(self, review: Review, code: str) -> None:
         digits = re.sub(r"[\s-]", "", code).lower()

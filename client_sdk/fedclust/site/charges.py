@@ -7,7 +7,7 @@ a transaction that first asks :meth:`Charges.require`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -331,7 +331,8 @@ class Charges:
         with self.state.write():
             with self.state.read() as connection:
                 joined = set(connection.execute("SELECT coordinator, site FROM sessions"))
-            places = joined.union(*(_charged_places(each) for each in self.allowances().values()))
+            charges = [c for each in self.allowances().values() for c in each.charges.values()]
+            places = joined | {(each.coordinator, each.site) for each in charges}
             listed = [{"coordinator": each, "site": site} for each, site in sorted(places)]
             for record in self._store.records().values() if listed else ():
                 self._store.add_change(record, "restored", now, places=listed)
@@ -407,8 +408,3 @@ def _is_open(charges: Mapping[str, Charge], key: str) -> bool:
 def _asks_same(found: Allowance, question: Question) -> bool:
     charge = found.charges[question.key]
     return charge.outcomes == question.outcomes and charge.columns == question.columns
-
-
-def _charged_places(found: Allowance) -> Iterator[Place]:
-    for charge in found.charges.values():
-        yield charge.coordinator, charge.site
