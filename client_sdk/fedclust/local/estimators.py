@@ -38,6 +38,7 @@ from fedclust.methods.common.assign import as_distances, dissimilarities_to_cent
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.result.predictions import Predictions
 from fedclust.result.session_result import SessionResult
+from fedclust.schema.json_value import json_value
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire.models import Definition
@@ -240,7 +241,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             ("method", method, definition.algorithm),
             ("n_clusters", config["n_clusters"], definition.config.get("n_clusters")),
         ):
-            if own != _comparable(there):
+            if own != json_value(there):
                 raise ValueError(
                     f"{session} has {name} {there!r}, this estimator {own!r}: give it the "
                     "session's, or ask the analyst for another session. Nothing was sent."
@@ -277,7 +278,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "n_clusters": self.n_clusters,
             **named,
         }
-        return {name: _comparable(value) for name, value in wanted.items()}
+        return {name: json_value(value) for name, value in wanted.items()}
 
     def _declared(self) -> Any:
         if self.features is not None:
@@ -600,13 +601,6 @@ def _session_seed(random_state: Any) -> int:
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-def _comparable(value: Any) -> Any:
-    """Return several numbers of clusters as a list, so that they can be compared."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return list(value) if isinstance(value, (list, tuple, range)) else value
 
 
 def _has_centroids(method: str) -> bool:
