@@ -81,31 +81,6 @@ def is_dask(source: Any) -> bool:
     )
 
 
-class DaskArrayReader(Reader):
-    """A Dask array (n, d): its columns are the session's features, in the same order.
-
-    One partition is in memory at a time. The number of its rows need not be known.
-    """
-
-    named = False
-
-    def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
-        self.origin = Origin("the Dask array")
-        self.header: Sequence[str] = list(names)
-        refuse_text(self.origin, text)
-        refuse_shape(self.origin, source, len(names))
-        self._rows = source.rechunk({1: -1})
-
-    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
-        places = self.origin.columns(self.header, columns, text)
-        for number in range(self._rows.numblocks[0]):
-            block = unmasked(_compute_partition(self.origin, self._rows.blocks[number], number))
-            for start in range(0, len(block), rows):
-                part = block[start : start + rows]
-                yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
-
-
 class DaskFrameReader(Reader):
     """A Dask DataFrame, computed a partition at a time."""
 
@@ -138,54 +113,65 @@ def _compute_partition(origin: Origin, partition: Any, number: int) -> Any:
 
 
 class ArrayReader(Reader):
-    """An array (n, d) of numbers, NaN or masked where missing."""
+    """An array (n, d) of numbers, NaN or masked where missing; its columns are the features."""
 
     named = False
 
-    def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
-        self.origin = Origin("the array")
-        self.header: Sequence[str] = list(names)
-        refuse_text(self.origin, text)
-        try:
-            self._rows = np.asarray(unmasked(source))
-        except ValueError:
-            raise self.origin.fault("shape", "the rows are not equally long") from None
-        refuse_shape(self.origin, self._rows, len(names))
+    def __init__(
+        self, source: Any, names: Sequence[str], text: Sequence[str], what: str = "the array"
+    ) -> None:
+        self.origin, self.header = Origin(what), list(names)
+        if text:
+            message = "an array has no column names: give a table, or the persons themselves"
+            raise self.origin.fault("missing-column", message, column=text[0])
+        self._rows = self._array(source)
+        if self._rows.dtype.kind not in "iufb":
+            message = f"it holds {self._rows.dtype.name}, not numbers; NaN is a missing number"
+            raise self.origin.fault("not-a-number", message)
+        if self._rows.ndim != 2 or self._rows.shape[1] != len(names):
+            message = f"its shape is {self._rows.shape}; the session needs (n, {len(names)})"
+            raise self.origin.fault("shape", message)
 
     @property
-    def n_rows(self) -> int:
+    def n_rows(self) -> int | None:
         """How many rows there are."""
         return len(self._rows)
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield chunks of ``rows`` rows; the last may be shorter."""
+        """Yield chunks of at most ``rows`` rows, shorter where a block ends."""
         places = self.origin.columns(self.header, columns, text)
-        for start in range(0, len(self._rows), rows):
-            part = self._rows[start : start + rows]
-            yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
+        for block in self._blocks():
+            for start in range(0, len(block), rows):
+                part = block[start : start + rows]
+                yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
+
+    def _array(self, source: Any) -> Any:
+        try:
+            return np.asarray(_unmasked(source))
+        except ValueError:
+            raise self.origin.fault("shape", "the rows are not equally long") from None
+
+    def _blocks(self) -> Iterator[Any]:
+        yield self._rows
 
 
-def unmasked(source: Any) -> Any:
+class DaskArrayReader(ArrayReader):
+    """A Dask array: one partition is in memory at a time; the number of its rows may be unknown."""
+
+    n_rows = None
+
+    def _array(self, source: Any) -> Any:
+        return source
+
+    def _blocks(self) -> Iterator[Any]:
+        rows = self._rows.rechunk({1: -1})
+        for number in range(rows.numblocks[0]):
+            yield _unmasked(_compute_partition(self.origin, rows.blocks[number], number))
+
+
+def _unmasked(source: Any) -> Any:
     """Return a masked array with NaN where it is masked, and anything else unchanged."""
     if isinstance(source, np.ma.MaskedArray):
         # numpy.asarray would show the numbers under the mask.
         return np.ma.filled(source.astype(np.float64), np.nan)
     return source
-
-
-def refuse_text(origin: Origin, text: Sequence[str]) -> None:
-    """Raise DataError if columns of an array are requested by name."""
-    if text:
-        message = "an array has no column names: give a table, or the persons themselves"
-        raise origin.fault("missing-column", message, column=text[0])
-
-
-def refuse_shape(origin: Origin, array: Any, d: int) -> None:
-    """Raise DataError unless an array holds numbers in ``d`` columns."""
-    if array.dtype.kind not in "iufb":
-        raise origin.fault(
-            "not-a-number", f"it holds {array.dtype.name}, not numbers; NaN is a missing number"
-        )
-    if array.ndim != 2 or array.shape[1] != d:
-        message = f"its shape is {array.shape}; the session needs (n, {d})"
-        raise origin.fault("shape", message)

@@ -74,7 +74,7 @@ def open_reader(
     if is_dask(source):
         if hasattr(source, "columns"):
             return DaskFrameReader(source)
-        return DaskArrayReader(source, names, text)
+        return DaskArrayReader(source, names, text, "the Dask array")
     if hasattr(source, "columns") or hasattr(source, "column_names"):
         # Converted to an array, its columns would lose their names.
         message = "a table of another library; convert it with its to_pandas()"
