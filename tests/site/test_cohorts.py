@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -349,7 +350,7 @@ def test_damaged_contents_end_the_command_and_form_no_groups(
 
 
 @pytest.mark.parametrize(
-    "change", [{"persons": 2**60}, {"groups": -1}, {"columns": []}, {"format": 1}, {"head": "0"}]
+    "change", [{"columns": None}, {"unions": [5]}, {"table_id": "0"}, {"format": 1}, {"head": "0"}]
 )
 def test_contents_that_do_not_fit_together_are_damaged(
     hospital: Hospital, change: dict[str, object]
@@ -357,9 +358,12 @@ def test_contents_that_do_not_fit_together_are_damaged(
     hospital.update(mixed(80))
     with hospital.state.read() as connection:
         (content,) = connection.execute("SELECT content FROM cohorts").fetchone()
-    head, _, body = hospital.state.unseal(content).partition(b"\n")
-    changed = json.dumps(json.loads(head) | change).encode()
-    hospital.change("UPDATE cohorts SET content = ?", seal(changed + b"\n" + body))
+    with np.load(io.BytesIO(hospital.state.unseal(content))) as file:
+        arrays = dict(file)
+    header = json.dumps(json.loads(arrays.pop("header").tobytes()) | change).encode()
+    changed = io.BytesIO()
+    np.savez(changed, header=np.frombuffer(header, np.uint8), **arrays)
+    hospital.change("UPDATE cohorts SET content = ?", seal(changed.getvalue()))
     with pytest.raises(errors.StateDamaged, match="table"):
         hospital.store.records()
 

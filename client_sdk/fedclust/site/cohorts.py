@@ -7,14 +7,15 @@ history. Where either is damaged or missing, the command ends; no other groups a
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -416,29 +417,31 @@ def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, CohortRecord]
         )
 
 
-_FORMAT = 2
+_FORMAT = 3
+#: The arrays of each pinned column, and of unions.
+_PINNED, _UNIONS = ("released", "complete", "prints"), ("labels", "released", "decided")
 
 
 def encode_cohort(cohort: Cohort, head: str) -> bytes:
-    """Return a cohort as bytes, with the head of its last change."""
+    """Return a cohort as bytes, with the head of its last change: JSON and arrays in an NPZ."""
     header = {
         "format": _FORMAT,
         "head": head,
-        "persons": len(cohort.keys),
-        "groups": len(cohort.sizes),
-        "table_id": cohort.table_id,
-        "p": cohort.p,
-        "least": cohort.least,
-        "has_ids": cohort.has_ids,
+        **{name: getattr(cohort, name) for name in ("table_id", "p", "least", "has_ids")},
         "columns": [asdict(each.column) | {"rule": each.rule} for each in cohort.columns],
-        "unions": [{"p": each.p, "shape": each.released.shape} for each in cohort.unions],
+        "unions": [each.p for each in cohort.unions],
     }
-    arrays = [np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()]
-    for each in cohort.columns:
-        arrays += [each.released, each.complete, each.prints]
-    for unions in cohort.unions:
-        arrays += [pad(unions.labels, len(cohort.sizes), fill=-1), unions.released, unions.decided]
-    return b"\n".join([json.dumps(header).encode(), b"".join(each.tobytes() for each in arrays)])
+    arrays: dict[str, Any] = {
+        name: np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()
+    }
+    for i, each in enumerate(cohort.columns):
+        arrays |= {f"column {i} {name}": getattr(each, name) for name in _PINNED}
+    for i, unions in enumerate(cohort.unions):
+        arrays |= {f"unions {i} {name}": getattr(unions, name) for name in _UNIONS}
+        arrays[f"unions {i} labels"] = pad(unions.labels, len(cohort.sizes), fill=-1)
+    file = io.BytesIO()
+    np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+    return file.getvalue()
 
 
 def decode_cohort(content: bytes) -> tuple[Cohort, str]:
@@ -449,51 +452,32 @@ def decode_cohort(content: bytes) -> tuple[Cohort, str]:
     ValueError
         Says what is wrong.
     """
-    first, _, body = content.partition(b"\n")
     try:
-        header = json.loads(first)
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays["header"].tobytes())
         if header["format"] != _FORMAT:
             raise ValueError("another version of fedclust wrote it")
-        n, m = int(header["persons"]), int(header["groups"])
-        shapes: list[tuple[str, tuple[int, ...]]] = [
-            (dtype, (m,) if name in ("sizes", "used") else (n,)) for name, dtype in ARRAYS.items()
-        ]
-        shapes += [("float64", (m,)), ("bool", (m,)), ("uint8", (n,))] * len(header["columns"])
-        for each in header["unions"]:
-            shape = tuple(each["shape"])
-            shapes += [("int32", (m,)), ("float64", shape), ("bool", shape)]
-        arrays = iter(_split_arrays(body, shapes))
-        by_name = {name: next(arrays) for name in ARRAYS}
         pinned = [
-            PinnedColumn(_column(each), rule, *(next(arrays) for _ in range(3)))
-            for each in header["columns"]
+            PinnedColumn(_column(each), rule, *(arrays[f"column {i} {name}"] for name in _PINNED))
+            for i, each in enumerate(header["columns"])
             for rule in [each.pop("rule")]
         ]
-        unions = [Unions(each["p"], *(next(arrays) for _ in range(3))) for each in header["unions"]]
+        unions = [
+            Unions(p, *(arrays[f"unions {i} {name}"] for name in _UNIONS))
+            for i, p in enumerate(header["unions"])
+        ]
         cohort = replace(
             Cohort.empty(header["table_id"], header["p"], has_ids=header["has_ids"]),
             least=header["least"],
             columns=tuple(pinned),
             unions=tuple(unions),
-            **by_name,
+            **{name: arrays[name] for name in ARRAYS},
         )
         return cohort, str(header["head"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"its first line is not what it should be: {error}") from None
+    except (KeyError, TypeError, EOFError, BadZipFile) as error:
+        raise ValueError(f"it is not what it should be: {error}") from None
 
 
 def _column(raw: dict[str, Any]) -> TableColumn:
     return TableColumn(**{**raw, "order": tuple(raw["order"])})
-
-
-def _split_arrays(body: bytes, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Any]:
-    """Return the arrays that ``body`` holds one after another."""
-    lengths = [np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes]
-    # Checked before memory is allocated.
-    if min(lengths) < 0 or sum(lengths) != len(body):
-        raise ValueError("its arrays do not have the size that its first line says")
-    starts = np.cumsum([0, *lengths]).tolist()
-    return [
-        np.frombuffer(body, dtype, math.prod(shape), start).reshape(shape)
-        for (dtype, shape), start in zip(shapes, starts, strict=False)
-    ]
