@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fedclust.methods.common.description import counted
+from fedclust.schema.display import first_few
 from fedclust.schema.feature import Feature
 
 #: At most this many names of columns are listed.
@@ -27,8 +28,7 @@ def outside_text(count: int) -> str:
 
 def list_names(names: Sequence[str]) -> str:
     """Return names of columns, at most ten, and how many more there are."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return first_few(names, _MOST_NAMES)
 
 
 def mapping_lines(feature: str, table: str, line: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
 from fedclust.methods.common.description import counted
@@ -12,7 +11,7 @@ from fedclust.result.figures.profile import MOST_COLUMNS, mean_of
 from fedclust.result.markup import html_figure, html_folded, html_warning
 from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
 from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
-from fedclust.result.wording import isolated, percent, titled
+from fedclust.result.wording import and_text, isolated, percent, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
 
@@ -113,7 +112,7 @@ def in_words(cluster: Cluster) -> str:
     for entry in cluster.sets_apart:
         word, name = _side(entry)
         parts.setdefault(word, []).append(name)
-    said = [f"{_listed(names)}{word}" for word, names in parts.items()]
+    said = [f"{and_text(names)}{word}" for word, names in parts.items()]
     return "; ".join(said) or "close to the average of all persons"
 
 
@@ -126,11 +125,6 @@ def _side(entry: ClusterColumn) -> tuple[str, str]:
     if column.name.casefold() == "age":
         return "", "older" if above else "younger"
     return (" high" if above else " low"), name
-
-
-def _listed(names: Iterable[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _how_sure(facts: Facts, k: int) -> list[str]:

@@ -6,7 +6,7 @@ Each function below says one thing, in whole sentences, or nothing if the result
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 
 from fedclust import rounds
@@ -18,7 +18,13 @@ from fedclust.result.one_cloud import n_apart
 from fedclust.result.outcomes import outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.references import bibtex_of, cite, cited
-from fedclust.result.wording import in_markdown, named_values, time_text, variable_text
+from fedclust.result.wording import (
+    and_text,
+    in_markdown,
+    named_values,
+    time_text,
+    variable_text,
+)
 from fedclust.rounds import Plan
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, clustered, outcomes_of
@@ -176,7 +182,7 @@ def _scaling(facts: Facts) -> str:
     ]
     return (
         f"{found} Values counted as at most {usual:g} standard deviations from the mean"
-        + (f", fewer for {_and(fewer)}" if fewer else "")
+        + (f", fewer for {and_text(fewer)}" if fewer else "")
         + "."
     )
 
@@ -223,8 +229,8 @@ def _typical(facts: Facts) -> str:
         return ""
     return (
         f"Clusters are described by typical values and shares of groups in "
-        f"{_and([in_markdown(name) for name in profile.typical])}, for half of a site's records or "
-        "more hold one value there."
+        f"{and_text([in_markdown(name) for name in profile.typical])}, for half of a site's "
+        "records or more hold one value there."
     )
 
 
@@ -261,7 +267,7 @@ def _number_of_clusters(facts: Facts) -> str:
     asked, result = facts.definition.config.get("n_clusters"), facts.result
     found = counted(len(result.centroids), "cluster")
     if isinstance(asked, list | tuple):
-        tried = _and(map(str, asked))
+        tried = and_text(map(str, asked))
         compared = f"The session compared K = {tried}."
         if result.sweep is None:
             return f"{compared} The clustering described here is that of K = {result.n_clusters}."
@@ -292,7 +298,7 @@ def _chosen(facts: Facts) -> str:
     }
     text = why.get(result.choice or "", in_markdown(result.recommendation or ""))
     if result.tied and result.choice in why:
-        text += f" K = {_and(map(str, result.tied))} had the highest simplified silhouette."
+        text += f" K = {and_text(map(str, result.tied))} had the highest simplified silhouette."
     return text
 
 
@@ -309,7 +315,7 @@ def _measures(facts: Facts) -> str:
             f"the mean adjusted Rand index {cite('hubert1985')} of ten clusterings of the sites' "
             "cells from different random starts"
         )
-    return f"The measures were {_and(named)}." if named else ""
+    return f"The measures were {and_text(named)}." if named else ""
 
 
 def _seed(facts: Facts) -> str:
@@ -349,8 +355,8 @@ def _quality(facts: Facts) -> str:
     if quality.davies_bouldin is not None:
         index = f"the Davies-Bouldin index {cite('davies1979')}"
         found.append(f"{index} {quality.davies_bouldin:.3f}")
-    held = f" The clusters hold {_and(map(str, sizes))} persons." if len(sizes) > 1 else ""
-    measured = f"Over the final clusters, {_and(found)}.{held}"
+    held = f" The clusters hold {and_text(map(str, sizes))} persons." if len(sizes) > 1 else ""
+    measured = f"Over the final clusters, {and_text(found)}.{held}"
     return f"{closing} {measured}".strip()
 
 
@@ -388,9 +394,8 @@ def _bounds(facts: Facts) -> str:
 def _one_cloud(facts: Facts) -> str:
     found = facts.result.one_cloud
     if found is None:
-        if not facts.definition.config.get("evidence"):
-            return ""
-        return "The clusters were to be compared with one cloud; the result does not hold it."
+        said = "The clusters were to be compared with one cloud; the result does not hold it."
+        return said if facts.definition.config.get("evidence") else ""
     if found.p is None:
         return f"The clusters were not compared with one cloud. {found.not_judged or ''}"
     text = (
@@ -414,12 +419,8 @@ def _stability(facts: Facts) -> str:
     found = facts.result.stability
     if found is None:
         asked = facts.definition.config.get("stability")
-        if not asked:
-            return ""
-        return (
-            f"Stability was to be measured with {asked} models of resampled data; the result does "
-            "not hold it."
-        )
+        said = f"Stability was to be measured with {asked} models of resampled data; the result "
+        return f"{said}does not hold it." if asked else ""
     jaccard = ", ".join(
         f"{value:.2f} (cluster {cluster.number})"
         for cluster, value in zip(facts.clusters, found.jaccard.tolist(), strict=True)
@@ -442,12 +443,9 @@ def _stability(facts: Facts) -> str:
 def _transfer(facts: Facts) -> str:
     found = facts.result.transfer
     if found is None:
-        if not facts.definition.config.get("transfer"):
-            return ""
-        return (
-            "Each site was to compare the clusters with its own, and with a model made without "
-            "that site; the result does not hold it."
-        )
+        said = "Each site was to compare the clusters with its own, and with a model made without "
+        said += "that site; the result does not hold it."
+        return said if facts.definition.config.get("transfer") else ""
     own = [each.own_ari for each in found.sites.values() if each.own_ari is not None]
     rest = [each.left_out_ari for each in found.sites.values() if each.left_out_ari is not None]
     where = "" if facts.own_site is None else " at this site"
@@ -543,11 +541,12 @@ def _refused(found: Outcomes) -> str:
 
 # --- software -------------------------------------------------------------------------------------
 
-_LIBRARIES = {
-    "python": "Python",
-    "numpy": "NumPy",
-    "scipy": "SciPy",
-    "scikit-learn": "scikit-learn",
+#: Software whose version the provenance names: how it is called, and its home page.
+LIBRARIES = {
+    "python": ("Python", "https://www.python.org/"),
+    "numpy": ("NumPy", "https://numpy.org/"),
+    "scipy": ("SciPy", "https://scipy.org/"),
+    "scikit-learn": ("scikit-learn", "https://scikit-learn.org/"),
 }
 
 
@@ -557,19 +556,14 @@ def _software(facts: Facts) -> str:
         return f"The simulation ran with fedclust {number}."
     platform = {} if facts.provenance is None else facts.provenance.platform
     platform = {key: in_markdown(value) for key, value in platform.items()}
-    used = [f"{name} {platform[key]}" for key, name in _LIBRARIES.items() if key in platform]
+    used = [f"{name} {platform[key]}" for key, (name, _) in LIBRARIES.items() if key in platform]
     under = " ".join(platform[key] for key in ("system", "machine") if key in platform)
     return (
         f"The coordinator ran fedclust {number}"
-        + (f" with {_and(used)}" if used else "")
+        + (f" with {and_text(used)}" if used else "")
         + (f" under {under}" if under else "")
         + "."
     )
-
-
-def _and(values: Iterable[str]) -> str:
-    *first, last = values
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 _PARAGRAPHS: tuple[tuple[Callable[[Facts], str], ...], ...] = (

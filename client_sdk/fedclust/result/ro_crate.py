@@ -24,7 +24,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots, drawn_figures
 from fedclust.result.markup import html_document, html_table
-from fedclust.result.methods_text import WRITE_UP
+from fedclust.result.methods_text import LIBRARIES, WRITE_UP
 from fedclust.result.page import html
 from fedclust.result.tables import centroid_table, counts_text, csv_text
 from fedclust.result.wording import named_values, time_text
@@ -40,13 +40,6 @@ _PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 _TERMS = "https://w3id.org/ro/terms/workflow-run/context"
 _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}")
 _ADDRESS = re.compile(r"https?://[^\s<>\"{}|\\^`]+")
-#: Software whose version the provenance names: its home page.
-_HOMES = {
-    "python": "https://www.python.org/",
-    "numpy": "https://numpy.org/",
-    "scipy": "https://scipy.org/",
-    "scikit-learn": "https://scikit-learn.org/",
-}
 _MEDIA = {
     ".json": "application/json",
     ".csv": "text/csv",
@@ -297,7 +290,7 @@ def _software(crate: Crate, provenance: Provenance) -> Entity:
     fedclust["softwareAddOn"] = step
     needed = [
         add(home, name, platform[name], url=home)
-        for name, home in _HOMES.items()
+        for name, (_, home) in LIBRARIES.items()
         if name in platform
     ]
     if "blas" in platform:

@@ -20,6 +20,7 @@ from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.rounds import Plan, evidence, resampling
 from fedclust.rounds.plan import sends_cells
 from fedclust.rounds.record_cells import N_CELLS
+from fedclust.schema.display import first_few
 from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.models import Definition, SessionInfo
@@ -271,8 +272,7 @@ class SessionTerms:
     def _names(self) -> str:
         """Return the names of the columns that are clustered, of many the first."""
         names = [feature.name for feature in clustered(self.definition.features)]
-        more = len(names) - _MOST_NAMES
-        return ", ".join(names[:_MOST_NAMES]) + (f" and {more} columns more" if more > 0 else "")
+        return first_few(names, _MOST_NAMES, "columns more")
 
     def _field_lines(self) -> Iterator[str]:
         """Yield every field that leaves, by phase."""

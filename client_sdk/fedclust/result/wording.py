@@ -43,6 +43,12 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(map(value_text, values))
 
 
+def and_text(values: Iterable[str]) -> str:
+    """Return texts as in a sentence: a, b and c."""
+    *first, last = values
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def named_values(values: Mapping[str, object]) -> str:
     """Return names and values, such as ``n_clusters: 3, evaluate: yes``."""
     return ", ".join(f"{name}: {value_text(value)}" for name, value in values.items())

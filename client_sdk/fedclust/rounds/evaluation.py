@@ -43,6 +43,7 @@ from fedclust.protection.message_checks import (
     check_shape,
 )
 from fedclust.rounds.resolution import resolution_warning
+from fedclust.schema.display import first_few
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points, total_variances
@@ -551,10 +552,11 @@ def _small_warnings(sent: dict[str, Evaluation], config: RunConfig) -> Iterator[
     # That yes/no features alone are equal is no surprise.
     equal &= (~binary_columns(config.columns)).sum() > 1
     for where, found in (("site", alone & ~equal), ("point", equal)):
-        if found.any():
+        small = [f"cluster {k} ({persons[k]} persons)" for k in np.flatnonzero(found)]
+        if small:
             yield (
                 f"Small and all at one {where}: "
-                f"{_named([f'cluster {k} ({persons[k]} persons)' for k in np.flatnonzero(found)])}"
+                f"{first_few(small, _MOST_NAMED)}"
                 ". A few wrong values, a code for missing ones, or a real small group: ask the "
                 "sites that have it to look at their rows (fedclust check), or declare bounds."
             )
@@ -566,14 +568,10 @@ def _equal_warning(profile: ClusterProfile | None) -> Iterator[str]:
     most = [f"{name!r} at {n} of {held} sites" for name, (n, held) in every.items() if 2 * n > held]
     if most:
         yield (
-            f"All records are equal in {_named(most)}: a rare trait vanishes there, such as one of "
-            "5 % at ten sites of 40 persons. Ask it as an outcome, or use larger sites."
+            f"All records are equal in {first_few(most, _MOST_NAMED)}: a rare trait vanishes "
+            "there, such as one of 5 % at ten sites of 40 persons. Ask it as an outcome, or use "
+            "larger sites."
         )
-
-
-def _named(found: Sequence[str]) -> str:
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return ", ".join(found[:_MOST_NAMED]) + more
 
 
 def _centroid_distances(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import Any, TypeVar
@@ -81,6 +81,12 @@ def cut(text: str, most: int) -> str:
     """Return printable text on one line, at most so many characters."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def first_few(names: Sequence[str], most: int, what: str = "more") -> str:
+    """Return at most so many names, and how many ``what`` are left out."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} {what}" if left > 0 else "")
 
 
 def html_fields(title: str, fields: Iterable[tuple[str, Any]]) -> str:

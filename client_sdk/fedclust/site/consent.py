@@ -14,7 +14,7 @@ from fedclust.numeric.array_types import BoolArray
 from fedclust.protection.recognition import Recognition
 from fedclust.result.privacy_loss import noise_sd, right_guesses
 from fedclust.result.session_terms import COORDINATOR_LEARNS, SessionTerms
-from fedclust.schema.display import COLUMNS, LINES, cut, html_fields
+from fedclust.schema.display import COLUMNS, LINES, cut, first_few, html_fields
 from fedclust.site.allowance import Balance, Question, charge_key
 from fedclust.site.data_terms import DataTerms
 from fedclust.wire.codec import canonical_json, sha256
@@ -197,10 +197,8 @@ class ConsentRequest(SessionTerms):
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
         said = ""
         if listed:
-            more = len(listed) - _MOST_COLUMNS
-            rest = f" and {more} columns more" if more > 0 else ""
             said = "Persons whose whole group has one value, known to all who know the group: "
-            said += f"{', '.join(listed[:_MOST_COLUMNS])}{rest}. "
+            said += f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. "
         yield f"{said}Ask for sensitive and rare traits as outcomes, not as columns."
 
     def _points_lines(self) -> Iterator[str]:
