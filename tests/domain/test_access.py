@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from fedclust.schema.evidence import SiteTransfer, Transfer
 from fedclust.schema.outcomes import (
     Estimate,
     OutcomeComparison,
@@ -16,7 +17,6 @@ from fedclust.schema.outcomes import (
     Outcomes,
 )
 from fedclust.schema.result import Result
-from fedclust.schema.transfer import SiteTransfer, Transfer
 from fedclust_service.domain.access import (
     PERMISSIONS,
     Actor,

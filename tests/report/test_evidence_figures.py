@@ -19,9 +19,14 @@ from fedclust.result.figures.map import MOST_NAMED_SITES, cluster_places, site_p
 from fedclust.result.figures.plots import Plots
 from fedclust.result.one_cloud import chosen_text, short_verdict
 from fedclust.result.page import html
-from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability
+from fedclust.schema.evidence import (
+    CloudComparison,
+    PrincipalAxes,
+    SiteTransfer,
+    Stability,
+    Transfer,
+)
 from fedclust.schema.result import SweepEntry
-from fedclust.schema.transfer import SiteTransfer, Transfer
 from support.drawings import check_drawing, words_of
 from support.results import facts_of
 

@@ -14,8 +14,7 @@ from fedclust.result.overview import text_overview
 from fedclust.result.page import html
 from fedclust.result.tables import csv_text
 from fedclust.schema.encoding import Column
-from fedclust.schema.evidence import CloudComparison
-from fedclust.schema.transfer import SiteTransfer, Transfer
+from fedclust.schema.evidence import CloudComparison, SiteTransfer, Transfer
 from support.drawings import check_drawing
 from support.outcome_results import DIED, RELAPSE, outcome_facts
 from support.results import facts_of

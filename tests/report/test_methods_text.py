@@ -21,10 +21,9 @@ from fedclust import rounds, simulate
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
-from fedclust.result.methods_text import bibtex, methods_text
+from fedclust.result.methods_text import bibtex, cited, entries, methods_text
 from fedclust.result.page import html
-from fedclust.result.references import cited, entries
-from fedclust.schema.evidence import CloudComparison, Stability
+from fedclust.schema.evidence import CloudComparison, SiteTransfer, Stability, Transfer
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.outcomes import Outcomes
@@ -37,7 +36,6 @@ from fedclust.schema.result import (
     Result,
     SweepEntry,
 )
-from fedclust.schema.transfer import SiteTransfer, Transfer
 from fedclust.wire.models import Definition, Provenance
 from support.outcome_results import DIED, outcome_facts, outcome_result
 

@@ -5,9 +5,12 @@ Each function below says one thing, in whole sentences, or nothing if the result
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
+from importlib.resources import files
 
 from fedclust import rounds
 from fedclust.definition import DefinitionError, plan_of
@@ -17,7 +20,6 @@ from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import n_apart
 from fedclust.result.outcomes import outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
-from fedclust.result.references import bibtex_of, cite, cited
 from fedclust.result.wording import (
     and_text,
     in_markdown,
@@ -30,6 +32,8 @@ from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, clustered, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 
+_CITED = re.compile(r"@([a-z]+[0-9]*)")
+_ENTRY = re.compile(r"^@\w+\{(\w+),\n.*?^\}$", re.MULTILINE | re.DOTALL)
 #: Why the rounds of a method ended, as a paper says it.
 _ENDED = {
     "converged": "it had converged",
@@ -580,3 +584,35 @@ WRITE_UP: dict[str, Callable[[Facts], str]] = {
     "methods.md": methods_text,
     "references.bib": bibtex,
 }
+
+
+# --- the entries that a text cites, of references.bib ---------------------------------------------
+
+
+@functools.cache
+def entries() -> dict[str, str]:
+    """Return the entries of the file by their keys, in its order."""
+    text = files("fedclust.result").joinpath("references.bib").read_text("utf-8")
+    return {found[1]: found[0] for found in _ENTRY.finditer(text)}
+
+
+def cite(*keys: str) -> str:
+    """Return citations as Pandoc reads them, such as ``[@hubert1985; @lloyd1982]``."""
+    return f"[{'; '.join(f'@{key}' for key in keys)}]"
+
+
+def cited(text: str) -> tuple[str, ...]:
+    """Return the keys that a text cites, each once, in their order."""
+    brackets = re.findall(r"\[(@[^\]]*)\]", text)
+    return tuple(dict.fromkeys(key for part in brackets for key in _CITED.findall(part)))
+
+
+def bibtex_of(keys: Iterable[str], version: str) -> str:
+    """Return the entries with these keys; ``version`` is that of fedclust.
+
+    A coordinator names its version, so characters that no version has are left out.
+    """
+    wanted = set(keys)
+    found = [entry for key, entry in entries().items() if key in wanted]
+    plain = re.sub(r"[^\w.+!-]", "", version, flags=re.ASCII)
+    return "\n\n".join(found).replace("{VERSION}", plain) + "\n"

@@ -30,13 +30,12 @@ from fedclust.result.facts import Facts
 from fedclust.result.predictions import Predictions
 from fedclust.result.result_file import ResultFile, Rule, rule_text
 from fedclust.schema.display import short_repr
-from fedclust.schema.evidence import CloudComparison, Stability
+from fedclust.schema.evidence import CloudComparison, Stability, Transfer
 from fedclust.schema.feature import Feature, clustered
 from fedclust.schema.model import Memory
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import HistoryEntry, Quality, SweepEntry
 from fedclust.schema.task import SiteTask
-from fedclust.schema.transfer import Transfer
 from fedclust.wire.models import Definition, ResultDocument
 
 if TYPE_CHECKING:

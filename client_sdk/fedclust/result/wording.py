@@ -25,6 +25,10 @@ _MARKUP = re.compile(
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
+#: Most clusters, columns or sites that a figure's description names.
+MOST_JOINED = 12
+
+
 def value_text(value: object) -> str:
     """Return an option's value: yes and no, a list with commas, "not set" for None."""
     if value is None:
@@ -161,3 +165,17 @@ def variable_text(feature: Feature | Outcome) -> str:
     if feature.weight != 1.0:
         details.append(f"weight {feature.weight:g}")
     return in_markdown(f"{feature.name} ({', '.join(details)})" if details else feature.name)
+
+
+def joined(entries: Iterable[str]) -> str:
+    """Return the first entries as one text, and how many more there are."""
+    every = list(entries)
+    more = len(every) - MOST_JOINED
+    return "; ".join(every[:MOST_JOINED]) + (f"; and {more} more." if more > 0 else ".")
+
+
+def persons(size: int | None, share: float | None) -> str:
+    """Return a number of persons with its share, where they are known."""
+    if size is None:
+        return "not measured"
+    return f"{size} persons" + ("" if share is None else f" ({percent(share)})")

@@ -26,9 +26,9 @@ from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.rounds.record_cells import PooledCells
+from fedclust.schema.evidence import SiteTransfer, Transfer
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns
-from fedclust.schema.transfer import SiteTransfer, Transfer
 
 #: Random starts of a model without one site, in addition to a farthest-first start.
 _RESTARTS = 10

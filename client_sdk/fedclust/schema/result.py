@@ -7,11 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix
-from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability
+from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability, Transfer
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.space import Space
-from fedclust.schema.transfer import Transfer
 
 
 class Quality(Model):

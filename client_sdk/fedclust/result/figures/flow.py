@@ -13,7 +13,7 @@ from fedclust.errors import UsageError
 from fedclust.result.drawing import WIDTH, Figure, clipped, ink_on, tag, text
 from fedclust.result.facts import Facts
 from fedclust.result.figures.sizes import look_of
-from fedclust.result.figures.words import joined
+from fedclust.result.wording import joined
 
 Table = NDArray[np.int64]
 

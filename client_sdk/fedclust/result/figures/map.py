@@ -22,7 +22,7 @@ from fedclust.result.drawing import (
     ticks,
 )
 from fedclust.result.facts import Facts
-from fedclust.result.figures.words import MOST_JOINED, joined
+from fedclust.result.wording import MOST_JOINED, joined
 from fedclust.schema.evidence import PrincipalAxes
 
 Places = NDArray[np.float64]

@@ -23,8 +23,8 @@ from fedclust.result.drawing import (
     ticks,
 )
 from fedclust.result.facts import Facts
-from fedclust.result.figures.words import MOST_JOINED, joined
 from fedclust.result.outcomes import effect_text, estimate_text, measure_text
+from fedclust.result.wording import MOST_JOINED, joined
 from fedclust.schema.outcomes import Estimate, OutcomeComparison, OutcomeResult, SurvivalPoint
 
 #: The measure that is drawn of each kind, the first that the outcome has.

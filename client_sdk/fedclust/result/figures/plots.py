@@ -1,21 +1,40 @@
-"""The figures of a result by name."""
+"""The figures of a result by name, and the small charts among them."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 from fedclust.errors import UsageError
-from fedclust.result.drawing import Figure
+from fedclust.result.drawing import (
+    PALETTE,
+    RIGHT,
+    ROUNDING,
+    WIDTH,
+    Axis,
+    Figure,
+    ink_on,
+    line,
+    line_chart,
+    short,
+    tag,
+    text,
+)
 from fedclust.result.facts import Facts
-from fedclust.result.figures.curves import draw_choice, draw_convergence
 from fedclust.result.figures.flow import draw_own_clusters, draw_sweep_flow
 from fedclust.result.figures.map import draw_map
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import draw_profile
 from fedclust.result.figures.sizes import draw_mix, draw_sizes
-from fedclust.result.figures.stability import draw_stability
+from fedclust.result.one_cloud import apart_text, chosen_text
+from fedclust.result.wording import joined
+from fedclust.rounds.model_selection import CLEAR, p_text
+from fedclust.rounds.stability import found_again
 from fedclust.schema.field_names import unknown_name_message
 
+#: Height of a bar with the room below it; width of a bar with room for its number.
+_STEP, _ROOM = 26.0, 40.0
+#: Room for the verdict of each cluster, right of its bar.
+_VERDICT = 190.0
 _NAMES = (
     "profile",
     "sizes",
@@ -121,3 +140,107 @@ def drawn_figures(plots: Plots) -> dict[str, Figure]:
         with suppress(UsageError):
             found[name] = getattr(plots, name)()
     return found
+
+
+# --- small charts ---------------------------------------------------------------------------------
+
+
+def draw_convergence(facts: Facts) -> Figure:
+    """Draw the inertia of every round that has one.
+
+    Raises
+    ------
+    UsageError
+        Fewer than two rounds have an inertia, or all have the same.
+    """
+    values = [
+        (each.round, each.inertia) for each in facts.result.history if each.inertia is not None
+    ]
+    if len(values) < 2:
+        raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
+    every = [inertia for _, inertia in values]
+    if max(every) - min(every) <= ROUNDING * max(every):
+        raise UsageError("the inertia is the same in every round: there is no line to draw")
+    (begin, before), (end, after) = values[0], values[-1]
+    described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
+    return line_chart(
+        "Inertia by round", "round", "inertia", {"inertia": values}, description=described
+    )
+
+
+def draw_choice(facts: Facts) -> Figure:
+    """Draw silhouette and agreement of starts by K, and mark each K clearer than one cloud.
+
+    Raises
+    ------
+    UsageError
+        The result does not hold what it would show.
+    """
+    sweep = facts.result.sweep or ()
+    lines = {
+        "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
+        "agreement of starts": [(each.n_clusters, each.start_agreement) for each in sweep],
+    }
+    values = [value for points in lines.values() for _, value in points if value is not None]
+    if len(sweep) < 2 or not values:
+        raise UsageError("one number of clusters was tried: there is nothing to compare")
+    ps = {
+        each.n_clusters: each.result.one_cloud.p
+        for each in sweep
+        if each.result.one_cloud is not None and each.result.one_cloud.p is not None
+    }
+    words = joined(
+        f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, agreement of "
+        f"starts {short(e.start_agreement)}"
+        + (f", {p_text(ps[e.n_clusters])} against one cloud" if e.n_clusters in ps else "")
+        for e in sweep
+    )
+    clear = [float(k) for k, p in ps.items() if p <= CLEAR]
+    return line_chart(
+        "Choosing the number of clusters",
+        f"number of clusters ({chosen_text(facts.result)})",
+        "",
+        lines,
+        description=f"{words} {facts.result.recommendation or ''}".strip(),
+        y_range=(min(0.0, *values), max(1.0, *values)),
+        marked=("clearer than a cloud", clear) if ps else None,
+    )
+
+
+def draw_stability(facts: Facts) -> Figure:
+    """Draw a bar for each cluster: its mean Jaccard index, and whether it stands apart.
+
+    Raises
+    ------
+    UsageError
+        Stability was not measured.
+    """
+    found = facts.result.stability
+    if found is None:
+        raise UsageError("stability was not measured: set the option `stability`")
+    left, top = 78.0, 14.0
+    bottom = top + _STEP * len(found.jaccard)
+    x = Axis(0.0, 1.0, left, WIDTH - RIGHT - _VERDICT)
+    parts = []
+    for mark in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(tag("line", x1=x(mark), y1=top, x2=x(mark), y2=bottom, stroke="#dddddd"))
+        parts.append(line(x(mark), bottom, x(mark), bottom + 4))
+        parts.append(text(x(mark), bottom + 18, f"{mark:g}", "middle"))
+    fill, described = PALETTE[0], []
+    for k, cluster in enumerate(facts.clusters):
+        value, says = float(found.jaccard[k]), apart_text(facts.result, k)
+        at, wide = top + _STEP * k, x(value) - left
+        parts.append(text(left - 8, at + 18, str(cluster.number), "end", font_weight="600"))
+        parts.append(tag("rect", x=left, y=at + 5, width=wide, height=16.0, fill=fill))
+        inside = wide > _ROOM
+        spot, anchor = (x(value) - 6, "end") if inside else (x(value) + 6, "start")
+        ink = ink_on(fill) if inside else "#222222"
+        parts.append(text(spot, at + 17, f"{value:.2f}", anchor, fill=ink))
+        parts.append(text(x(1.0) + 10, at + 18, says, "start"))
+        again = found_again(float(found.recovered[k]))
+        described.append(
+            f"Cluster {cluster.number}: {value:.2f}, found again in {again} samples, {says}"
+        )
+    words = "mean Jaccard index of each cluster in resampled data"
+    parts.append(text((left + x(1.0)) / 2, bottom + 38, words, "middle"))
+    return Figure(parts, bottom + 48, "How far clusters are found again", joined(described))

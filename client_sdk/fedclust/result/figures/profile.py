@@ -17,8 +17,7 @@ from fedclust.result.drawing import (
     words_width,
 )
 from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
-from fedclust.result.figures.words import joined
-from fedclust.result.wording import isolated, percent, titled
+from fedclust.result.wording import isolated, joined, percent, titled
 from fedclust.schema.encoding import Column
 
 #: Columns of a heat map; more would not be read.

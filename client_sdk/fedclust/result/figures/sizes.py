@@ -21,8 +21,7 @@ from fedclust.result.drawing import (
     words_width,
 )
 from fedclust.result.facts import Facts
-from fedclust.result.figures.words import MOST_JOINED, joined, persons
-from fedclust.result.wording import titled
+from fedclust.result.wording import MOST_JOINED, joined, persons, titled
 
 #: Height of a bar with the room below it.
 _STEP = 26.0
