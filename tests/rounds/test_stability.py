@@ -10,6 +10,7 @@ import pytest
 from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.rounds import stability
+from fedclust.rounds.record_cells import PooledCells
 from fedclust.rounds.stability import (
     count_ambiguous_pairs,
     found_again,
@@ -31,7 +32,9 @@ def cells(n_sites: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -> Stability:
     """Return the stability of the model of all cells, on the cells themselves."""
-    models = resampled_models(means, counts, sites, k, n_models=40, min_sites=2, seed=1)
+    models = resampled_models(
+        PooledCells(means, counts, sites, ()), k, n_models=40, min_sites=2, seed=1
+    )
     labels = [nearest_centroid(means, model) for model in models]
     final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
     tables = [contingency_table(final, each, counts, (k, k)) for each in labels]
@@ -62,7 +65,7 @@ def test_every_k_is_measured_on_the_same_samples(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(stability, "_centroids", centroids)
     for k in drawn:
-        resampled_models(means, counts, sites, k, n_models=30, min_sites=3, seed=5)
+        resampled_models(PooledCells(means, counts, sites, ()), k, n_models=30, min_sites=3, seed=5)
     assert np.array_equal(drawn[2], drawn[3])
     samples = np.array(drawn[2])
     by_site = np.array([samples[:, sites == site].sum(axis=1) for site in range(4)])
@@ -86,7 +89,9 @@ def test_samples_vary_as_much_as_a_bootstrap_of_all_persons(min_sites: int) -> N
 
 def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:
     means, counts = np.array([[0.0], [1.0]]), np.array([9, 9])
-    models = resampled_models(means, counts, np.array([0, 1]), 4, n_models=3, min_sites=2, seed=0)
+    models = resampled_models(
+        PooledCells(means, counts, np.array([0, 1]), ()), 4, n_models=3, min_sites=2, seed=0
+    )
     assert models[:, :, 0].tolist() == [[0.0, 1.0, 1.0, 1.0]] * 3
 
 

@@ -16,6 +16,7 @@ from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.rounds import resampling
 from fedclust.rounds.column_differences import differing_columns
+from fedclust.rounds.record_cells import PooledCells
 from fedclust.rounds.stage import Asked
 from fedclust.rounds.transfer import left_out_models
 from fedclust.schema.errors import RuleViolation
@@ -95,14 +96,14 @@ def test_too_few_other_sites_name_nobody() -> None:
 
 def test_models_without_a_site_rest_on_enough_others() -> None:
     means = np.concatenate([CENTRES + i / 10 for i in range(4)])
-    counts, owners = np.full(12, 20), np.repeat(np.arange(4), 3)
-    models = left_out_models(means, counts, owners, 3, min_sites=3, seed=0)
+    cells = PooledCells(means, np.full(12, 20), np.repeat(np.arange(4), 3), ())
+    models = left_out_models(cells, 3, min_sites=3, seed=0)
     for site, found in enumerate(models):
         assert found is not None
         expected = CENTRES + np.delete(np.arange(4), site).mean() / 10
         assert np.abs(found[:, None] - expected).max(axis=2).min(axis=1).max() < 1e-9
-    assert left_out_models(means, counts, owners, 3, min_sites=4, seed=0) == [None] * 4
-    assert left_out_models(means, counts, owners, 10, min_sites=3, seed=0) == [None] * 4
+    assert left_out_models(cells, 3, min_sites=4, seed=0) == [None] * 4
+    assert left_out_models(cells, 10, min_sites=3, seed=0) == [None] * 4
 
 
 # --- in a session ---------------------------------------------------------------------------------

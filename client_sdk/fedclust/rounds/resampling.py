@@ -272,9 +272,7 @@ def _task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> T
         models = np.zeros((0, *own.centroids.shape))
         if n_models:
             models = resampled_models(
-                cells.means,
-                cells.counts,
-                cells.sites,
+                cells,
                 len(own.centroids),
                 n_models=n_models,
                 min_sites=config.policy.min_sites,
@@ -294,9 +292,7 @@ def _left_out_parts(
         return {}
     by_k = [
         left_out_models(
-            cells.means,
-            cells.counts,
-            cells.sites,
+            cells,
             len(own.centroids),
             min_sites=config.policy.min_sites,
             seed=seed,

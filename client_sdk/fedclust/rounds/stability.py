@@ -30,6 +30,7 @@ from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.rounds.record_cells import PooledCells
 from fedclust.schema.evidence import Stability
 
 #: Random starts of each model, in addition to a farthest-first start.
@@ -50,9 +51,7 @@ _PAIR_BLOCK = 4_096
 
 
 def resampled_models(
-    means: FloatArray,
-    counts: IntArray,
-    sites: IntArray,
+    cells: PooledCells,
     n_clusters: int,
     *,
     n_models: int,
@@ -68,12 +67,7 @@ def resampled_models(
 
     Parameters
     ----------
-    means : (m, d) float64
-        The sites' cells, scaled.
-    counts : (m,) int64, positive
-        Persons in each.
-    sites : (m,) int64
-        The site of each cell: its index in the order of names.
+    cells : PooledCells
     n_clusters : int
         K.
     n_models : int
@@ -83,11 +77,13 @@ def resampled_models(
         The session's.
     rule : CentroidRule
     """
-    models = np.empty((n_models, n_clusters, means.shape[1]))
-    samples = _draw_weights(counts, sites, n_models=n_models, min_sites=min_sites, seed=seed)
+    models = np.empty((n_models, n_clusters, cells.means.shape[1]))
+    samples = _draw_weights(
+        cells.counts, cells.sites, n_models=n_models, min_sites=min_sites, seed=seed
+    )
     for b, weights in enumerate(samples):
         rng = server_rng(seed, f"resample-{b}-{n_clusters}")
-        models[b] = _centroids(means, weights, n_clusters, rng, rule)
+        models[b] = _centroids(cells.means, weights, n_clusters, rng, rule)
     return models
 
 

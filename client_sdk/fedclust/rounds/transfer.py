@@ -35,9 +35,7 @@ _RESTARTS = 10
 
 
 def left_out_models(
-    means: FloatArray,
-    counts: IntArray,
-    sites: IntArray,
+    cells: PooledCells,
     n_clusters: int,
     *,
     min_sites: int,
@@ -48,12 +46,7 @@ def left_out_models(
 
     Parameters
     ----------
-    means : (m, d) float64
-        Of every cell of every site, scaled.
-    counts : (m,) int64
-        Persons in each cell.
-    sites : (m,) int64
-        The site of each cell, from 0.
+    cells : PooledCells
     n_clusters : int
         K.
     min_sites : int
@@ -68,7 +61,7 @@ def left_out_models(
         distinct cells.
     """
     models: list[FloatArray | None] = []
-    weights = counts.astype(np.float64)
+    means, sites, weights = cells.means, cells.sites, cells.counts.astype(np.float64)
     for site in range(int(sites.max(initial=-1)) + 1):
         rest = sites != site
         found = None
