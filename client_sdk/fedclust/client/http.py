@@ -238,8 +238,8 @@ class Http:
 
     def _classified(self, error: httpx.TransportError) -> TransportError | _Retry:
         """Return an error to retry, or one that waiting cannot fix."""
-        tls = _tls_cause(error)
-        if tls is not None:
+        tls = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+        if tls is not None and not isinstance(tls, _TRANSIENT_TLS):
             return tls_failure(self.url, tls)
         if isinstance(error, httpx.ProxyError) and "407" in str(error):
             return ProxyError(_PROXY_CREDENTIALS)
@@ -254,7 +254,9 @@ class Http:
                 hint = "it may need a client certificate (--client-cert)"
             what = f"the connection is closed without an answer: {hint}"
             return _Retry(kind(f"{self.url}: {what}"), what)
-        reason = _os_reason(error)
+        # The operating system's, such as an unknown host name.
+        reasons = (each.strerror for each in _causes(error) if isinstance(each, OSError))
+        reason = next(filter(None, reasons), None)
         message = f"{self.url} cannot be reached ({reason or what})"
         if unsent:
             message += ": check the address, and whether this network needs a proxy (--proxy)"
@@ -332,18 +334,6 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
         ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
-
-
-def _tls_cause(error: BaseException) -> ssl.SSLError | None:
-    """Return the TLS error behind a transport error, unless waiting may fix it."""
-    cause = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
-    return None if isinstance(cause, _TRANSIENT_TLS) else cause
-
-
-def _os_reason(error: BaseException) -> str | None:
-    """Return the operating system's reason, such as an unknown host name."""
-    reasons = (each.strerror for each in _causes(error) if isinstance(each, OSError))
-    return next(filter(None, reasons), None)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

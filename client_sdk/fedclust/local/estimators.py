@@ -138,20 +138,20 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"persons has shape {owners.shape}; one is needed for each row")
         roster = roster or [str(name) for name in np.unique(names)]
         _check_site_names(roster)
-        at = {name: np.flatnonzero(names == name) for name in roster}
+        places = {name: np.flatnonzero(names == name) for name in roster}
         method, config = self._session()
         result = simulate(
             method,
-            {name: _take_rows(rows, where) for name, where in at.items()},
+            {s: rows.iloc[at] if is_frame(rows) else rows[at] for s, at in places.items()},
             config=config,
             policy=self._policy(),
             features=self._declared(),
             seed=_session_seed(self.random_state),
-            persons=None if owners is None else {s: owners[where] for s, where in at.items()},
+            persons=None if owners is None else {s: owners[at] for s, at in places.items()},
         )
         labels = np.full(len(rows), -1, dtype=np.int64)
-        for name, where in at.items():
-            labels[where] = result.labels_[name]
+        for name, at in places.items():
+            labels[at] = result.labels_[name]
         self._keep(result, labels)
         for text in result.warnings_:
             warn(text, UserWarning, stacklevel=2)
@@ -290,7 +290,9 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Return rows as sessions take them, their number of columns and names checked."""
         if _is_by_site(X):
             X, _ = _pool_rows(X, self.features, lacking=self._policy()["missing"] == "mask")
-        declared = self.features if reset else self._fitted_features()
+        declared = self.features
+        if not reset and self.result_.provenance is not None:
+            declared = self.result_.features
         if declared is not None and is_frame(X):
             # The session finds its columns by name and checks them; levels may be text.
             if reset:
@@ -309,10 +311,6 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             # New rows have no outcomes.
             self.n_features_in_ -= len(_outcome_columns(declared))
         return rows
-
-    def _fitted_features(self) -> Any:
-        """Return the declared features; None where the columns were taken as they came."""
-        return self.features if self.result_.provenance is None else self.result_.features
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -484,10 +482,6 @@ class FederatedSpectralClustering(_Federated):
 
 
 # --- rows and options as scikit-learn's users hand them over, checked and named -------------------
-
-
-def _take_rows(rows: Any, where: NDArray[np.intp]) -> Any:
-    return rows.iloc[where] if is_frame(rows) else rows[where]
 
 
 def _is_by_site(X: Any) -> bool:

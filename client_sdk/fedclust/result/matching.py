@@ -174,7 +174,8 @@ def positions(first: Facts, second: Facts) -> Positions:
         scale = np.sqrt((spreads[0] ** 2 + spreads[1] ** 2) / 2)
     else:
         unit = "standard deviations of the centroids"
-        scale = _deviation(np.concatenate(pair))
+        both_results = np.concatenate(pair)
+        scale = np.sqrt(_mean((both_results - _mean(both_results)) ** 2))
     largest = np.nanmax(np.abs(np.concatenate(pair)), axis=0, initial=0.0)
     varies = scale > _ROUNDING * np.maximum(largest, np.finfo(np.float64).tiny)
     if not varies.any():
@@ -227,11 +228,6 @@ def _mean(values: FloatArray) -> FloatArray:
     known = np.isfinite(values)
     mean: FloatArray = np.where(known, values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     return mean
-
-
-def _deviation(values: FloatArray) -> FloatArray:
-    deviation: FloatArray = np.sqrt(_mean((values - _mean(values)) ** 2))
-    return deviation
 
 
 def distances(first: FloatArray, second: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 from importlib.resources import files
 
@@ -71,7 +71,11 @@ def methods_text(facts: Facts) -> str:
 
 def bibtex(facts: Facts) -> str:
     """Return the BibTeX entries of everything that the methods section cites."""
-    return bibtex_of(cited(methods_text(facts)), fedclust_version(facts))
+    keys = cited(methods_text(facts))
+    found = [entry for key, entry in entries().items() if key in keys]
+    # A coordinator names its version: characters that no version has are left out.
+    plain = re.sub(r"[^\w.+!-]", "", fedclust_version(facts), flags=re.ASCII)
+    return "\n\n".join(found).replace("{VERSION}", plain) + "\n"
 
 
 def fedclust_version(facts: Facts) -> str:
@@ -605,14 +609,3 @@ def cited(text: str) -> tuple[str, ...]:
     """Return the keys that a text cites, each once, in their order."""
     brackets = re.findall(r"\[(@[^\]]*)\]", text)
     return tuple(dict.fromkeys(key for part in brackets for key in _CITED.findall(part)))
-
-
-def bibtex_of(keys: Iterable[str], version: str) -> str:
-    """Return the entries with these keys; ``version`` is that of fedclust.
-
-    A coordinator names its version, so characters that no version has are left out.
-    """
-    wanted = set(keys)
-    found = [entry for key, entry in entries().items() if key in wanted]
-    plain = re.sub(r"[^\w.+!-]", "", version, flags=re.ASCII)
-    return "\n\n".join(found).replace("{VERSION}", plain) + "\n"

@@ -39,7 +39,6 @@ from fedclust.result.wording import (
     time_text,
 )
 from fedclust.schema.encoding import Column
-from fedclust.schema.result import ClusterProfile
 
 _TRANSFER_TITLE = "Would each hospital have found this alone?"
 #: Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988: small, medium, large.
@@ -130,22 +129,9 @@ def _profile(facts: Facts) -> str:
     profile = facts.result.profile
     if profile is None and facts.result.outcomes is None:
         return ""
-    return table_one(facts).html() + ("" if profile is None else _of_records(profile))
-
-
-def _of_records(profile: ClusterProfile) -> str:
-    if not profile.all_equal:
-        return ""
-    return (
-        f"<p>All records are equal in {escape(equal_text(profile.all_equal))}: a trait that few "
-        "persons have there cannot be seen.</p>"
-    )
-
-
-def _of_groups(facts: Facts) -> bool:
-    """Whether shares are of groups, and not of persons."""
-    entries = (entry for each in facts.clusters for entry in each.entries)
-    return any(entry.measure == "share of groups" for entry in entries)
+    equal = "" if profile is None else equal_text(profile.all_equal)
+    said = f"All records are equal in {equal}: a trait that few persons have there cannot be seen."
+    return table_one(facts).html() + _paragraphs([said] if equal else [])
 
 
 def _unit(column: Column) -> str:
@@ -201,7 +187,9 @@ def _centroids(facts: Facts) -> str:
     ]:
         return f"<p>The centroids are the values above. {escape(labels)}</p>"
     euclidean = facts.result.dissimilarity == "euclidean"
-    shares = "the share of groups" if _of_groups(facts) else "the share"
+    entries = (entry for each in facts.clusters for entry in each.entries)
+    grouped = any(entry.measure == "share of groups" for entry in entries)
+    shares = "the share of groups" if grouped else "the share"
     shares = shares if euclidean else "100 % for the commonest value and 0 % for the others"
     return html_table(
         "The centroids in own units: under a logarithm transformed back, so a geometric mean; of "

@@ -494,11 +494,8 @@ def complete_entries(
         )
         update: dict[str, Any] = {"result": result, "inertia": inertia}
         if quality is not None:
-            update |= {
-                "simplified_silhouette": quality.simplified_silhouette,
-                "davies_bouldin": quality.davies_bouldin,
-                "n_rows": quality.n_rows,
-            }
+            names = ("simplified_silhouette", "davies_bouldin", "n_rows")
+            update |= {name: getattr(quality, name) for name in names}
         entries.append(entry.model_copy(update=update))
     return raw.model_copy(update={"sweep": tuple(entries)})
 

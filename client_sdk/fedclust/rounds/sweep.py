@@ -28,7 +28,6 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import (
     Contribution,
-    Disclosure,
     Done,
     Next,
     Phase,
@@ -78,34 +77,21 @@ def swept_phase(phase: Phase) -> Phase:
     return replace(
         phase,
         summary=f"{phase.summary} All of it once for each number of clusters that is compared.",
-        task=_sweep_task(phase.task),
-        payload=_sweep_payload(phase.payload),
-        discloses=tuple(_line(line) for line in phase.discloses),
+        task=_with_parts(SweepTask, phase.task, phase.task),
+        payload=_with_parts(SweepPayload, phase.payload, phase.payload | None),
+        discloses=tuple(
+            line.model_copy(update={"shape": f"{line.shape}, for each K"})
+            for line in phase.discloses
+        ),
     )
 
 
 @functools.cache
-def _sweep_task(task: Any) -> type[Model]:
-    parts: Any = (tuple[task, ...], ...)
-    return create_model(
-        _swept_name(task), __base__=SweepTask, __module__=task.__module__, parts=parts
-    )
-
-
-@functools.cache
-def _sweep_payload(payload: Any) -> type[Model]:
-    parts: Any = (tuple[payload | None, ...], ...)
-    return create_model(
-        _swept_name(payload), __base__=SweepPayload, __module__=payload.__module__, parts=parts
-    )
-
-
-def _swept_name(model: type[Model]) -> str:
-    return f"Sweep{model.model_config.get('title') or model.__name__}"
-
-
-def _line(line: Disclosure) -> Disclosure:
-    return line.model_copy(update={"shape": f"{line.shape}, for each K"})
+def _with_parts(base: type[Model], model: type[Model], part: Any) -> type[Model]:
+    """Return ``base`` with the parts of one method's task or payload."""
+    parts: Any = (tuple[part, ...], ...)
+    name = f"Sweep{model.model_config.get('title') or model.__name__}"
+    return create_model(name, __base__=base, __module__=model.__module__, parts=parts)
 
 
 def several_of(config: RunConfig) -> tuple[int, ...]:
@@ -275,13 +261,17 @@ def swept(method: AnyMethod) -> AnyMethod:
         parts = []
         for one, own in split_task(task, config):
             # Each K draws what a session of its own would.
-            payload, kept = method.local_step(
-                one, points, own, copy.deepcopy(rng), _recalled(memory, own)
-            )
-            memory = _remembered(memory, own, kept)
+            every, name = memory.get(_OWN, {}), str(number_of(own))
+            recalled = dict(every.get(name, {}))
+            payload, kept = method.local_step(one, points, own, copy.deepcopy(rng), recalled)
+            memory = {**memory, _OWN: {**every, name: kept}}
             parts.append(payload)
-        first = len(parts) == len(several_of(config))
-        return _merge_answers(swept(method).phase(task.phase), parts, empty=first), memory
+        # Once a K is done, an answer about no K is one without parts. A round of empty answers
+        # fails the session, and with it what others came to; so the Ks that are left, leave.
+        if len(parts) == len(several_of(config)) and all(part is None for part in parts):
+            return None, memory
+        answer = swept(method).phase(task.phase).payload
+        return answer.model_validate({"parts": tuple(parts)}), memory
 
     def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
         check_parts(task, payload, config, method.check)
@@ -330,39 +320,7 @@ def memory_of(result: Result, memory: Memory | None) -> Memory | None:
     return None if memory is None else {**memory, **own}
 
 
-# --- at a site ------------------------------------------------------------------------------------
-
-
-def _recalled(memory: Memory, config: RunConfig) -> Memory:
-    """Return the memory of one K."""
-    return dict(memory.get(_OWN, {}).get(str(number_of(config)), {}))
-
-
-def _remembered(memory: Memory, config: RunConfig, kept: Memory) -> Memory:
-    """Put what one K keeps back into the memory of all."""
-    return {**memory, _OWN: {**memory.get(_OWN, {}), str(number_of(config)): kept}}
-
-
-def _merge_answers(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Model | None:
-    """Return a site's answer; with ``empty``, None where nothing may be sent for any K.
-
-    Once a K is done that answer is one without parts. A round of empty answers fails the session,
-    and with it what others came to; so the Ks that are left, leave.
-    """
-    if empty and all(part is None for part in parts):
-        return None
-    return phase.payload.model_validate({"parts": tuple(parts)})
-
-
 # --- at the coordinator ---------------------------------------------------------------------------
-
-
-def _too_few() -> MethodFailure:
-    return MethodFailure(
-        "too_few_contributors",
-        "fewer sites than min_sites may send anything for it: invite more or larger sites, ask "
-        "for fewer clusters, or lower min_group_size",
-    )
 
 
 def _aggregate(
@@ -378,7 +336,11 @@ def _aggregate(
         sent = part_of(contributions, SweepPayload, place)
         try:
             if not has_enough(sent, config):
-                raise _too_few()
+                raise MethodFailure(
+                    "too_few_contributors",
+                    "fewer sites than min_sites may send anything for it: invite more or larger "
+                    "sites, ask for fewer clusters, or lower min_group_size",
+                )
             outcome = method.aggregate(method.state.model_validate(state.states[name]), sent, own)
         except MethodFailure as error:
             failure, warnings = error, (*warnings, _left(k, error))

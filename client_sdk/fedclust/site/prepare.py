@@ -386,14 +386,9 @@ def _approval(
     return next((line[name] for line in reversed(known) if name in line), text)
 
 
-def _stands_alone(prepared: Prepared) -> bool:
-    """Return whether a table was approved that this session's persons alone are in."""
-    first = prepared.draft.record.history[0] if prepared.draft else {}
-    return bool(first.get("no_person_in_another_table"))
-
-
 def declare(request: ConsentRequest, prepared: Prepared, given: SiteRows) -> Participation:
     """Return what a site declares when it joins."""
+    created = prepared.draft.record.history[0] if prepared.draft else {}
     return Participation(
         definition_sha256=request.definition_sha256,
         consents=request.consents,
@@ -404,7 +399,7 @@ def declare(request: ConsentRequest, prepared: Prepared, given: SiteRows) -> Par
         heads=None if prepared.draft is None else table_heads(prepared.draft.record.history),
         separate_groups=request.separate_groups is not None,
         other_persons=request.other_persons is not None,
-        no_person_in_another_table=_stands_alone(prepared),
+        no_person_in_another_table=bool(created.get("no_person_in_another_table")),
         points_short=request.points_short,
         sdk_version=importlib.metadata.version("fedclust"),
         methods={name: (method.version,) for name, method in METHODS.items()},
