@@ -332,11 +332,8 @@ def _define(
         raise DefinitionError(field_errors(error, unknown=unknown)) from None
 
 
-def _read_table(
-    source: Source, definition: Definition, persons: Any, site: str | None = None
-) -> Table:
+def _read_table(source: Source, definition: Definition, persons: Any, site: str) -> Table:
     """Read rows with the same checks as a site; but here a site may have no rows."""
-    at = "" if site is None else f"site {site!r}: "
     try:
         lacking = definition.policy.missing == "mask"
         # For a protected table, reading the persons has already warned.
@@ -354,7 +351,7 @@ def _read_table(
             names = tuple(dict.fromkeys(feature.name for feature in definition.features))
             d = len(columns_of(clustered(definition.features)))
             return Table(np.empty((0, d)), names, columns=names)
-        raise RuleViolation(error.rule, f"{at}{error}") from None
+        raise RuleViolation(error.rule, f"site {site!r}: {error}") from None
 
 
 # --- sites and features as Python's users hand them over ------------------------------------------

@@ -175,19 +175,14 @@ STAGES: tuple[Stage, ...] = (
 
 def stage_of(method: AnyMethod, phase_name: str) -> Stage:
     """Return the stage that a phase belongs to; KeyError where there is none."""
-    for stage in STAGES:
-        if any(each.name == phase_name for each in stage.every_phase(method)):
-            return stage
-    raise KeyError(phase_name)
+    by_phase = {each.name: stage for stage in STAGES for each in stage.every_phase(method)}
+    return by_phase[phase_name]
 
 
 def phase(plan_or_method: Plan | AnyMethod, name: str) -> Phase:
     """Return the phase called ``name``, the engine's own included; KeyError where there is none."""
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
-    for each in all_phases(method):
-        if each.name == name:
-            return each
-    raise KeyError(name)
+    return {each.name: each for each in all_phases(method)}[name]
 
 
 def all_phases(method: AnyMethod) -> tuple[Phase, ...]:

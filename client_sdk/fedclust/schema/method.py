@@ -146,10 +146,7 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
 
     def phase(self, name: str) -> Phase:
         """Return the phase called ``name``; KeyError where there is none."""
-        for phase in self.phases:
-            if phase.name == name:
-                return phase
-        raise KeyError(name)
+        return {phase.name: phase for phase in self.phases}[name]
 
 
 #: A method of the registry: no type says which options, state, tasks and payloads belong together.

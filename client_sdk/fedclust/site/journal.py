@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from fedclust.durable_files import FileLock
 from fedclust.errors import OtherData, StateDamaged, StateLocked
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.times import Timestamp
@@ -94,24 +94,23 @@ class Journal:
     ) -> None:
         self.state = state
         self._names = (session, coordinator, site, definition_sha256)
-        self._lock: FileLock | None = None
         self.record: SessionRecord | None = None
         self.answers: dict[int, WrittenAnswer] = {}
         self.outcomes: dict[int, SubmissionOutcome] = {}
         self._load()
 
-    def lock(self) -> None:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
         """Lock the session for this process; StateLocked if another process runs it."""
         try:
-            self._lock = self.state.lock("session", *self._names)
+            lock = self.state.lock("session", *self._names)
         except StateLocked as error:
             raise StateLocked(f"another process runs this session for this site: {error}") from None
-        self._load()
-
-    def unlock(self) -> None:
-        """Unlock the session."""
-        if self._lock is not None:
-            self._lock.release()
+        try:
+            self._load()
+            yield
+        finally:
+            lock.release()
 
     @property
     def memory(self) -> Memory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -297,13 +298,9 @@ class Site:
                 run = self._open(session, given)
                 run.ask, run.asking, run.agreed = ask, work.paused, agreed
                 run.report = partial(_report, report, rounds.most_rounds(run.plan))
-                run.journal.lock()
-                try:
+                # What another command has stored meanwhile is read again.
+                with run.journal.locked(), suppress(Overtaken):
                     return run.complete(consent)
-                except Overtaken:
-                    continue
-                finally:
-                    run.journal.unlock()
 
     def preview(self, session: str, data: Source, **rows: Unpack[RowOptions]) -> Preview:
         """Return the exact bytes of the next submission, without joining or sending anything.
