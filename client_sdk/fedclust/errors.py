@@ -67,6 +67,15 @@ def writing(path: object) -> Iterator[None]:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
+@contextmanager
+def of_extra(extra: str, what: str) -> Iterator[None]:
+    """Turn an ImportError into a UsageError that says what needs which extra of fedclust."""
+    try:
+        yield
+    except ImportError:
+        raise UsageError(f"{what}: pip install 'fedclust[{extra}]'") from None
+
+
 # --- at the site ----------------------------------------------------------------------------------
 
 

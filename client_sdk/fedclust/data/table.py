@@ -69,6 +69,10 @@ class Table:
     outcomes: NDArray[np.float64] | None = field(default=None, repr=False)
     cells: CellArray | None = field(default=None, repr=False)
 
+    def blocks(self) -> Iterator[tuple[NDArray[np.float64], Sequence[str] | None]]:
+        """Yield all rows and their identifiers, as :meth:`LabelRows.blocks` does."""
+        yield self.X, self.ids
+
     def digest(self) -> str:
         """Return the SHA-256 of these rows, persons and features."""
         digest = hashlib.sha256(repr((self.features, self.X.shape)).encode())

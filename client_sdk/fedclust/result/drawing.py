@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from fedclust.durable_files import write_atomically
-from fedclust.errors import UsageError, writing
+from fedclust.errors import UsageError, of_extra, writing
 from fedclust.result.wording import plain
 
 #: Okabe & Ito's colours, which colour-blind readers tell apart.
@@ -111,12 +111,8 @@ class Figure:
         UsageError
             The extra ``fedclust[plot]`` is not installed, or the system has no usable font.
         """
-        try:
+        with of_extra("plot", "use SVG, or install resvg-py for a PNG"):
             from resvg_py import svg_to_bytes
-        except ImportError:
-            raise UsageError(
-                "a PNG needs resvg-py: pip install 'fedclust[plot]', or use SVG"
-            ) from None
         sample = Figure([text(9, 20, "x", "start")], 40, "sample").svg
         if svg_to_bytes(svg_string=sample) == svg_to_bytes(svg_string=sample.replace(">x<", "><")):
             raise UsageError(

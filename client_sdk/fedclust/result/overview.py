@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Literal, TypeAlias, get_args
 
-from fedclust.errors import UsageError
+from fedclust.errors import UsageError, of_extra
 from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
@@ -250,10 +250,8 @@ def frame(facts: Facts, table: TableName) -> Any:
     """
     if table not in get_args(TableName):
         raise UsageError(f"there is no table {table!r}; there are {', '.join(get_args(TableName))}")
-    try:
+    with of_extra("data", "to_frame needs pandas"):
         import pandas as pd
-    except ImportError:
-        raise UsageError("to_frame needs pandas: pip install 'fedclust[data]'") from None
     result = facts.result
     numbers = pd.RangeIndex(len(facts.clusters), name="cluster")
     if table == "clusters":

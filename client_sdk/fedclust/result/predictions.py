@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.errors import UsageError
+from fedclust.errors import of_extra
 from fedclust.rounds import Placement
 
 if TYPE_CHECKING:
@@ -127,11 +127,8 @@ class Predictions:
         UsageError
             pandas is not installed.
         """
-        try:
+        with of_extra("data", "to_frame needs pandas"):
             import pandas as pd
-        except ImportError:
-            message = "to_frame needs pandas: pip install 'fedclust[data]'"
-            raise UsageError(message) from None
         outside = pd.array(self.outside > 0, dtype="boolean")
         outside[self.outside < 0] = pd.NA
         values = (self.labels, self.second, self.margin, self.distance, outside, self.why)

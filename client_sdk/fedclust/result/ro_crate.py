@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import Any
 
 from fedclust.definition import canonical, read_definition
-from fedclust.errors import UsageError
+from fedclust.errors import UsageError, of_extra
 from fedclust.methods.common.description import counted
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
@@ -123,11 +123,9 @@ def crate_bytes(
             "this version of fedclust writes the session's definition differently than the one "
             "that the sites consented to: use the version that the coordinator runs"
         )
-    try:
+    with of_extra("crate", "an RO-Crate needs rocrate"):
         from rocrate.model import Preview
         from rocrate.rocrate import ROCrate
-    except ImportError:
-        raise UsageError("an RO-Crate needs rocrate: pip install 'fedclust[crate]'") from None
     # As they are stored and travel: the order of keys may differ in memory.
     document = codec.decode_model(ResultDocument, codec.encode_model(document))
     facts = Facts.of(document, read_definition(frozen))

@@ -7,7 +7,7 @@ take part.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -99,19 +99,13 @@ class KnownSite:
     memory: Memory | None
     labels: Mapping[int, IntArray] = field(default_factory=dict)
 
-    def blocks(self) -> Iterator[tuple[FloatArray, Sequence[str] | None]]:
-        """Yield the rows (m, d) and their identifiers."""
-        if isinstance(self.rows, Table):
-            yield self.rows.X, self.rows.ids
-        elif self.rows is not None:
-            yield from self.rows.blocks()
-
     @property
     def held(self) -> tuple[str, ...]:
         """The features that the rows are labelled by."""
         # Without its memory a site knows no more of its own rows than of new ones.
-        by_column = self.memory is None and isinstance(self.rows, Table)
-        return self.rows.columns if by_column and isinstance(self.rows, Table) else self.features
+        if self.memory is None and isinstance(self.rows, Table):
+            return self.rows.columns
+        return self.features
 
 
 @dataclass(frozen=True, repr=False)
@@ -398,7 +392,7 @@ class SessionResult(Facts):
         mask = self._has(own.held)
         labels: list[IntArray] = []
         ids: list[str] = []
-        for X, names in own.blocks():
+        for X, names in () if own.rows is None else own.rows.blocks():
             ids += names or ()
             labels.append(rounds.label(self._plan, self.result, X, own.memory, site, mask))
         return np.concatenate(labels), tuple(ids) or None
