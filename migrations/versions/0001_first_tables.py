@@ -352,3 +352,25 @@ def upgrade() -> None:
     )
     op.create_index("ix_submissions_session_id", "submissions", ["session_id"])
     # ### end Alembic commands ###
+
+
+def downgrade() -> None:
+    for table in (
+        "submissions",
+        "addressees",
+        "states",
+        "sign_ins",
+        "rounds",
+        "results",
+        "participations",
+        "tokens",
+        "study_sites",
+        "sessions",
+        "studies",
+        "site_tables",
+        "principals",
+        "notifications",
+        "audit_chain",
+        "audit",
+    ):
+        op.drop_table(table)

@@ -154,6 +154,11 @@ class Store:
         """Whether the database is SQLite, which only one process can serve."""
         return self._engines.file is not None
 
+    @property
+    def address(self) -> str:
+        """The database's address with its password masked."""
+        return self._url.render_as_string(hide_password=True)
+
     def run_tx(self, name: str, fn: Callable[[Tx], T]) -> T:
         """Run ``fn`` in a write transaction named ``name``, commit once, and return its result.
 
@@ -269,8 +274,8 @@ class Store:
         except (DBAPIError, PoolTimeout) as error:
             if is_connection_lost(error):
                 raise StoreUnavailable(
-                    f"no connection to {self._url.render_as_string()}; check that the database "
-                    "runs, that it has that name, and the user and password"
+                    f"no connection to {self.address}; check that the database runs, that it has "
+                    "that name, and the user and password"
                 ) from None
             raise translate(error, "open") from None
         migrations.migrate_with(self._engines.write)
