@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -13,7 +11,7 @@ from fedclust_service.exit_codes import Exit
 from support.api_caller import ApiCaller
 from support.damage import overwrite, root_page
 from support.server import ServerProcess, running_server, service
-from support.timeouts import TIMEOUT_S, eventually
+from support.timeouts import TIMEOUT_S
 
 SITES = ("north", "south", "west")
 
@@ -31,35 +29,6 @@ def world_of(server: ServerProcess) -> ApiCaller:
 
 def ready(server: ServerProcess) -> httpx.Response:
     return httpx.get(f"{server.base_url}/readyz", timeout=TIMEOUT_S, trust_env=False)
-
-
-def test_two_bytes_of_a_payload(tmp_path: Path) -> None:
-    """The server runs, another process changes what it has acknowledged."""
-    with running_server(tmp_path / "server") as server:
-        api = world_of(server)
-        for site in SITES[:2]:
-            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
-        with closing(sqlite3.connect(server.data_dir / "fedclust.db")) as database, database:
-            (stored,) = database.execute(
-                "SELECT payload FROM submissions WHERE site = 'south'"
-            ).fetchone()
-            at = stored.rindex(b"\x40")  # in the last number that is 2 or more
-            changed = stored[: at - 2] + bytes([stored[at - 2] ^ 0xFF]) + stored[at - 1 :]
-            database.execute("UPDATE submissions SET payload = ? WHERE site = 'south'", (changed,))
-        last = api.answer("west", "heart")
-        assert api.put("west", "heart", 1, last).status_code == 201
-        eventually(lambda: api.ok("GET", "/v1/sessions/heart", "ada")["state"] == "failed")
-        session = api.ok("GET", "/v1/sessions/heart", "ada")
-        assert session["stopped_because"] == "stored_data_damaged"
-        entries = api.ok("GET", "/v1/admin/audit?action=round.damaged", server.operator_token)[
-            "items"
-        ]
-        assert [each["details"] for each in entries] == [
-            {"round": 1, "what": "submission", "site": "south"}
-        ]
-        # The database as such is whole, and so is the receipt of what was acknowledged.
-        assert ready(server).status_code == 200
-        assert api.put("west", "heart", 1, last).status_code == 200
 
 
 def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
