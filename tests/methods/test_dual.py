@@ -23,7 +23,7 @@ from fedclust_dual import METHOD, server
 from fedclust_dual.config import Config
 from fedclust_dual.messages import multiplier_digest
 from support.driven import Run, data_of, drive
-from support.site_rows import blobs, pooled
+from support.site_rows import blobs, least_inertia, pooled
 
 FloatArray = NDArray[np.float64]
 Sites = Mapping[str, FloatArray]
@@ -62,21 +62,6 @@ def few(seed: int, sizes: tuple[int, ...] = (4, 5, 4), d: int = 2) -> dict[str, 
     }
 
 
-def optimum(X: FloatArray, k: int = 2, sizes: Any = None) -> tuple[float, FloatArray]:
-    """Return the least weighted inertia of k centroids, and these, by trying every labelling."""
-    n, sizes = len(X), np.ones(len(X)) if sizes is None else sizes
-    labels = (np.arange(k ** (n - 1))[:, None] // k ** np.arange(n)) % k
-    mean = np.average(X, axis=0, weights=sizes)
-    middle = X - mean
-    members = [(labels == cluster) * sizes for cluster in range(k)]
-    counts = np.stack([own.sum(axis=1) for own in members])
-    sums = np.stack([own @ middle for own in members])
-    gains = ((sums**2).sum(axis=2) / np.maximum(counts, 1)).sum(axis=0)
-    best = int(gains.argmax())
-    means = sums[:, best] / np.maximum(counts[:, best], 1)[:, None] + mean
-    return float(sizes @ (middle**2).sum(axis=1) - gains[best]), means
-
-
 def inertia(X: FloatArray, centroids: FloatArray) -> float:
     return float(((X[:, None] - centroids[None]) ** 2).sum(axis=2).min(axis=1).sum())
 
@@ -98,7 +83,7 @@ def test_certified_bounds_enclose_the_optimum_in_every_round(update: str, symmet
     for seed in range(2):
         sites = few(seed)
         X = pooled(sites)
-        least, _ = optimum(X)
+        least, _ = least_inertia(X)
         found, result = run(sites, update=update, symmetry=symmetry, iterations=10)
         lower = [e.lower_bound for e in result.history if e.lower_bound is not None]
         upper = [e.upper_bound for e in result.history if e.upper_bound is not None]
@@ -123,7 +108,7 @@ def test_bounds_enclose_the_optimum_of_weighted_points(update: str) -> None:
     plan = plan_for(sites, policy=policy, update=update, iterations=8)
     X, sizes = points_of(plan, sites)
     assert len(X) < len(pooled(sites)) / 2
-    least, _ = optimum(X, sizes=sizes)
+    least, _ = least_inertia(X, sizes=sizes)
     found, result = run(sites, policy=policy, update=update, iterations=8)
     bounds = result.bounds
     assert bounds is not None
@@ -156,7 +141,7 @@ def test_points_are_clipped_to_the_declared_bounds(protection: str) -> None:
 def test_the_gap_closes_for_clusters_far_apart() -> None:
     sites = blobs(np.array([[0.0, 0.0], [9.0, 3.0]]), (3, 4, 2), spread=0.3)
     found, result = run(sites)
-    least, centroids = optimum(pooled(sites))
+    least, centroids = least_inertia(pooled(sites))
     assert result.stopped_because == "gap"
     assert result.bounds is not None
     assert result.bounds.gap is not None
@@ -185,7 +170,7 @@ def test_wide_boxes_and_distant_rows_keep_valid_bounds(
     update: str, offset: float, box: float
 ) -> None:
     sites = {site: rows + offset for site, rows in few(2).items()}
-    least, _ = optimum(pooled(few(2)))
+    least, _ = least_inertia(pooled(few(2)))
     _, result = run(sites, update=update, box=(-box, box), iterations=6)
     bounds = result.bounds
     assert bounds is not None
@@ -207,7 +192,7 @@ def test_close_rows_far_from_zero_pass_the_checks(scaling: str) -> None:
 
 def test_a_node_limit_is_reported_and_its_bound_is_valid() -> None:
     sites = few(3, (6, 6, 5))
-    least, _ = optimum(pooled(sites))
+    least, _ = least_inertia(pooled(sites))
     _, result = run(sites, node_limit=3, iterations=4)
     assert result.bounds is not None
     assert result.bounds.lower is not None
@@ -233,7 +218,7 @@ def test_a_form_that_cuts_off_the_optimum_is_not_certified(
         site: np.array([[0.0 + shift], [4.0 + shift], [20.0 - shift]])
         for site, shift in zip("abc", (0.0, 0.1, 0.3), strict=True)
     }
-    least, centroids = optimum(pooled(sites))
+    least, centroids = least_inertia(pooled(sites))
     references = np.array([[0.0], [3.0]])
     monkeypatch.setattr(server, "best_partitions", lambda *_: [references])
     _, result = run(sites, symmetry=symmetry, iterations=12, polish=True)
@@ -301,7 +286,7 @@ def test_the_order_of_sites_does_not_matter() -> None:
 @pytest.mark.parametrize("update", RULES)
 def test_one_site_proves_its_optimum_in_one_round(update: str) -> None:
     sites = {"a": few(7)["b"]}
-    least, _ = optimum(sites["a"])
+    least, _ = least_inertia(sites["a"])
     _, result = run(sites, update=update, gap=1e-6)
     assert result.bounds is not None
     assert result.bounds.iterations == 1

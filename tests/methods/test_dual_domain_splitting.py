@@ -30,10 +30,10 @@ from fedclust_dual.multiplier_update import (
     SiteAssignment,
     add_assignments,
     known_cost,
-    propose_in_region,
     start_ascent,
 )
 from support.driven import Run, data_of, drive
+from support.site_rows import least_inertia, pooled
 
 FloatArray = NDArray[np.float64]
 NO_PROPOSAL = Proposal(np.zeros((1, 2, 2)))
@@ -47,19 +47,6 @@ def sites_of(seed: int, sizes: tuple[int, ...], d: int = 2) -> dict[str, FloatAr
         "abcd"[i]: centres[rng.integers(0, 3, n)] + rng.normal(size=(n, d))
         for i, n in enumerate(sizes)
     }
-
-
-def least_inertia(X: FloatArray, k: int, sizes: Any = None) -> float:
-    """Return the least weighted inertia of k clusters, by trying every labelling."""
-    sizes = np.ones(len(X)) if sizes is None else sizes
-    labels = (np.arange(k ** (len(X) - 1))[:, None] // k ** np.arange(len(X))) % k
-    middle = X - np.average(X, axis=0, weights=sizes)
-    gains = np.zeros(len(labels))
-    for cluster in range(k):
-        members = (labels == cluster) * sizes
-        sums = members @ middle
-        gains += (sums**2).sum(axis=1) / np.maximum(members.sum(axis=1), 1.0)
-    return float(sizes @ (middle**2).sum(axis=1) - gains.max())
 
 
 def plan_for(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Plan:
@@ -89,7 +76,7 @@ def test_the_gap_closes_and_the_optimum_stays_between_the_bounds(
     cut = 0
     for seed in range(2):
         sites = sites_of(seed, sizes)
-        least = least_inertia(np.concatenate(list(sites.values())), k)
+        least, _ = least_inertia(pooled(sites), k)
         found = run(
             sites, {}, n_clusters=k, symmetry=symmetry, splits=1_000, gap=0.002, iterations=2_000
         )
@@ -117,7 +104,7 @@ def test_the_gap_of_weighted_points_closes() -> None:
     own = [data_of(plan, rows) for rows in sites.values()]
     X = np.concatenate([points.X for points in own])
     sizes = np.concatenate([points.sizes for points in own])
-    least = least_inertia(X, 2, sizes)
+    least, _ = least_inertia(X, 2, sizes)
     assert found is not None
     assert found.bounds is not None
     assert found.bounds.lower is not None
@@ -164,7 +151,7 @@ def test_used_up_iterations_end_with_the_bound_so_far(complete: Run) -> None:
     assert found.stopped_because == "iterations"
     assert found.bounds is not None
     assert found.bounds.iterations == dual_rounds - 2
-    least = least_inertia(np.concatenate(list(sites.values())), 2)
+    least, _ = least_inertia(pooled(sites), 2)
     assert (found.bounds.lower or 0.0) <= least * (1 + 1e-9)
 
 
@@ -284,15 +271,6 @@ def test_a_half_without_ordered_centroids_is_dropped() -> None:
     assert [float(box.lower[0, 0]) for box in boxes] == [0.0]
 
 
-def test_the_bound_is_the_least_of_all_boxes() -> None:
-    box = {"lower": np.zeros((2, 2)), "upper": np.ones((2, 2))}
-    waiting = (Box(**box, bound=3.0), Box(**box, bound=2.0))
-    splitting = Splitting(waiting=waiting, current=Box(**box, bound=1.0))
-    assert splitting.bound == 1.0
-    assert record_bound(splitting, 5.0).bound == 2.0
-    assert record_bound(splitting, 0.5).bound == 1.0
-
-
 def test_without_a_consensus_the_widest_side_is_halved() -> None:
     splitting = start_splitting(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), 2, 0.0)
     splitting = splitting.model_copy(update={"waiting": (), "current": splitting.waiting[0]})
@@ -306,23 +284,6 @@ def test_without_a_consensus_the_widest_side_is_halved() -> None:
     assert after.splits == 1
     boxes = [*after.waiting, *after.settled, *([after.current] if after.current else [])]
     assert {float(box.upper[0, 0]) for box in boxes} == {0.0, 2.0}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_model_value_of_a_box_is_at_least_that_of_the_domain(seed: int) -> None:
-    domain = make_domain("pairwise", seed)
-    ascent = ascent_with_assignments(seed)
-    _, everywhere = propose_in_region(ascent, domain.region, 0.0)
-    lower, upper = (np.tile(bound, (2, 1)) for bound in (np.full(2, -2.0), np.full(2, 2.0)))
-    upper[0, 0] = 0.3
-    _, part = propose_in_region(
-        ascent, domain.restrict(Box(lower=lower, upper=upper, bound=0.0)), 0.0
-    )
-    assert everywhere.model_value is not None
-    assert part.model_value is not None
-    assert part.model_value >= everywhere.model_value - 1e-6 * abs(everywhere.model_value)
-    assert part.consensus is not None
-    assert (part.consensus + domain.origin <= upper + 1e-6).all()
 
 
 def test_the_known_cost_is_an_upper_bound() -> None:

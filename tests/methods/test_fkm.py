@@ -366,12 +366,3 @@ def test_candidates_reach_what_lloyd_reaches_from_the_same_cells(protection: str
     assert result.inertia_ is not None
     assert plain.inertia_ is not None
     assert result.inertia_ <= plain.inertia_ * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("options", VARIANTS)
-def test_three_distinct_rows_and_sixteen_clusters(options: dict[str, Any]) -> None:
-    rows = {site: np.repeat(np.eye(3), 20, axis=0) for site in "abc"}
-    result = simulate("fkm", rows, config={"n_clusters": 16, **options}, policy=BARE)
-
-    assert len(result.cluster_centers_) == 3
-    assert result.warnings_

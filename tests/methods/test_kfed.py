@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust import SessionResult, rounds, simulate
@@ -24,7 +23,7 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from support.driven import drive
-from support.site_rows import blobs, breast_cancer, pooled
+from support.site_rows import breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
 OPEN = {"scaling": "none", "missing": "drop", "protection": "none", "min_sites": 1}
@@ -226,19 +225,6 @@ def test_small_cells_in_many_dimensions_do_not_mix_clusters() -> None:
     assert np.mean(pure[16]) > np.mean(pure[None]) + 0.05
 
 
-@pytest.mark.parametrize("n", [1, 5, 9])
-def test_a_payload_holds_as_many_cells_as_the_site_made_and_no_more_than_asked(n: int) -> None:
-    task = _cells_task(6)
-    payload = _cells([5] * n, np.arange(2.0 * n).reshape(n, 2))
-
-    if n <= 6:
-        kfed.check(task, payload, _config(5))
-        return
-    with pytest.raises(RuleViolation) as caught:
-        kfed.check(task, payload, _config(5))
-    assert caught.value.rule == "shape"
-
-
 @pytest.mark.parametrize(
     ("counts", "means", "rule"),
     [
@@ -246,6 +232,7 @@ def test_a_payload_holds_as_many_cells_as_the_site_made_and_no_more_than_asked(n
         ([5, 9], [[0, 0], [51, 1]], "bounds"),
         ([5, 0], [[0, 0], [1, 1]], "empty-cell"),
         ([], np.empty((0, 2)), "shape"),
+        ([5] * 7, np.zeros((7, 2)), "shape"),
     ],
 )
 def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
@@ -291,23 +278,14 @@ def test_the_papers_coordinator_starts_from_the_first_site_with_equal_weights() 
 
 
 def test_one_lloyd_step_and_convergence_differ_if_a_mean_changes_its_cluster() -> None:
-    means = [[0, 0], [4, 0], [1.8, 0], [10, 0], [5.5, 0]]
+    means = [[0, 0], [4, 0], [1.8, 0], [10, 0], [16, 0]]
     outcomes = {}
     for how in ("one", "converge"):
         config = _config(variant="paper", local_clusters=2, server_lloyd=how)
         outcome = _aggregate(config, _cells([5, 5], means[:2]), _cells([5, 5, 5], means[2:]))
         assert isinstance(outcome, Done)
         outcomes[how] = outcome.result
-    # Means .9 and 6.5 leave all where they are.
-    np.testing.assert_allclose(outcomes["one"].centroids, [[0.9, 0], [6.5, 0]])
-    np.testing.assert_allclose(outcomes["converge"].centroids, [[0.9, 0], [6.5, 0]])
-    means[4] = [16, 0]
-    for how in ("one", "converge"):
-        config = _config(variant="paper", local_clusters=2, server_lloyd=how)
-        outcome = _aggregate(config, _cells([5, 5], means[:2]), _cells([5, 5, 5], means[2:]))
-        assert isinstance(outcome, Done)
-        outcomes[how] = outcome.result
-    # Means .9 and 10: now 4 changes sides, then nothing does.
+    # Means .9 and 10: 4 changes sides, then nothing does.
     np.testing.assert_allclose(outcomes["one"].centroids, [[0.9, 0], [10, 0]])
     assert outcomes["one"].mapping["a"] == (0, 1)
     np.testing.assert_allclose(outcomes["converge"].centroids, [[5.8 / 3, 0], [13, 0]])
@@ -362,18 +340,6 @@ def test_own_rows_follow_their_cell_and_new_rows_the_nearest_centroid() -> None:
     centroids = result.result.centroids
     gaps = ((sites["a"][:, None] - centroids) ** 2).sum(axis=2)
     assert result.predict(sites["a"]).tolist() == gaps.argmin(axis=1).tolist()
-
-
-def test_rows_with_missing_values_get_no_label_and_shift_no_others() -> None:
-    sites, truth = _some_of([[0, 1], [1, 2], [2, 3]])
-    sites["b"][[0, 7, 39], 1] = np.nan
-    config = {"n_clusters": 4}
-    result = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
-
-    labels = result.labels_["b"]
-    assert np.flatnonzero(labels == -1).tolist() == [0, 7, 39]
-    kept = labels >= 0
-    assert adjusted_rand_score(truth["b"][kept], labels[kept]) == 1.0
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
@@ -484,14 +450,6 @@ def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str
         check_method_task(kfed.METHOD, more, config, 0)
 
 
-def test_a_session_has_the_number_of_rounds_of_its_options() -> None:
-    features = (Feature(name="x"),)
-    for refine, limit, wanted in ((0, None, 1), (3, None, 4), (3, 2, 2)):
-        options = kfed.Config(n_clusters=2, refine=refine).root
-        plan = Plan(kfed.METHOD, options, features, Policy(max_rounds=limit), 0)
-        assert rounds.max_rounds(plan) == wanted
-
-
 @pytest.mark.parametrize("config", [{}, {"variant": "paper"}, {"refine": 1}])
 def test_no_vector_sent_is_a_real_record(config: dict[str, Any]) -> None:
     """Cells hold whole groups; a site may send a group's record, never a person's."""
@@ -530,34 +488,6 @@ def test_the_default_is_better_than_the_paper_on_uneven_sites() -> None:
     assert np.mean(found["paper"]) < np.mean(found["default"]) - 0.05
 
 
-def test_one_round_costs_little_more_than_central_k_means() -> None:
-    rng = np.random.default_rng(3)
-    sites = blobs(rng.normal(size=(6, 4)) * 2, (30, 30, 30, 30), spread=1.0)
-    X = pooled(sites)
-    central = KMeans(6, n_init=20, random_state=0).fit(X).inertia_
-    config = {"n_clusters": 6}
-    result = simulate("kfed", sites, config=config, policy=OPEN, seed=0)
-    gaps = ((X[:, None] - result.cluster_centers_) ** 2).sum(axis=2).min(axis=1)
-
-    assert gaps.sum() <= 1.03 * central
-
-
 def test_a_large_site_makes_fewer_restarts() -> None:
     assert local_kmeans.local_restarts(100, 30, 8) == 10
     assert local_kmeans.local_restarts(1_000_000, 100, 80) == 2
-
-
-def test_a_site_receives_no_other_sites_mapping() -> None:
-    """Labels follow the site's own mapping alone, whoever else's a result holds."""
-    sites, _ = _some_of([[0, 1], [1, 2], [2, 3]])
-    options = kfed.Config(n_clusters=4, labels="cells").root
-    features = tuple(Feature(name=f"x{j}") for j in range(2))
-    plan = Plan(kfed.METHOD, options, features, Policy(**OPEN), 2)
-    run = drive(plan, sites)
-    assert run.result is not None
-    memory = {"kfed": CENTRES[:2]}
-    swapped = run.result.model_copy(update={"mapping": {"a": (3, 2), "b": (0, 0)}})
-
-    assert set(rounds.label(plan, swapped, sites["a"], memory, "a")) == {2, 3}
-    by_nearest = rounds.label(plan, swapped, sites["a"], memory, "c")
-    assert by_nearest.tolist() == rounds.label(plan, swapped, sites["a"]).tolist()

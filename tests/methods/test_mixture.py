@@ -339,14 +339,6 @@ def test_persons_are_labelled_by_the_most_probable_class() -> None:
     np.testing.assert_allclose(result.sizes_, sizes, atol=40)
 
 
-def test_the_evaluation_counts_by_probability() -> None:
-    sites = hospitals()
-    policy = {"protection": "none", "min_sites": 3}
-    result = simulate("mixture", sites, config={"n_clusters": 2}, policy=policy)
-    counts = np.sum([np.bincount(own, minlength=2) for own in result.labels_.values()], axis=0)
-    assert result.sizes_ == tuple(counts)
-
-
 def test_a_site_labels_by_its_own_proportions() -> None:
     policy = {"protection": "none", "min_sites": 3}
     sites = hospitals()

@@ -11,12 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.manifold import spectral_embedding
 
-from fedclust import SessionResult, rounds, simulate
+from fedclust import SessionResult, simulate
 from fedclust.methods import spectral
 from fedclust.methods.spectral import embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
 from fedclust.methods.spectral.landmark_clustering import cluster_landmarks, is_dense, matched_share
-from fedclust.rounds import Plan
 from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
@@ -24,8 +23,7 @@ from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from support.driven import data_of
+from fedclust.schema.task import Contribution, Done, SiteTask
 from support.site_rows import breast_cancer
 
 Rows = dict[str, NDArray[np.float64]]
@@ -270,53 +268,13 @@ def test_eigenvectors_agree_where_sites_hold_all_clusters(alignment: str) -> Non
     assert (asked[0].payload.counts[: 1 if alignment == "sign" else 2] >= 5).all()
 
 
-def test_without_alignment_signs_spoil_the_result() -> None:
-    """The paper's naive variant needs an anchor."""
-    shares = []
-    for seed in range(4):
-        sites, truth = _moons(400, 5, seed)
-        config = {"n_clusters": 2, "alignment": "none", "gamma": 50.0}
-        policy = {"scaling": "none", "protection": "none"}
-        shares.append(
-            _share_correct(simulate("spectral", sites, config=config, policy=policy), truth)
-        )
-    assert min(shares) < 0.8
-
-
 def test_a_site_labels_new_rows_by_nystroem() -> None:
     sites, truth = _moons(400, 3, 0)
-    features = tuple(Feature(name=name) for name in ("x", "y"))
-    options = messages.Config(n_clusters=2, alignment="sign", gamma=50.0).root
-    plan = Plan(spectral.METHOD, options, features, Policy(**POLICY), 0)
-    memory: dict[str, Any] = {site: {} for site in sites}
-    step: Any = rounds.start(plan, sorted(sites))
-    number = 0
-    while isinstance(step, Next):
-        number += 1
-        answers = []
-        for site, X in sites.items():
-            common, part = rounds.write_task(plan, "session", number, step.task, site)
-            payload, memory[site] = rounds.local_step(
-                plan,
-                rounds.read_task(plan, common, part),
-                data_of(plan, X),
-                site=site,
-                round_number=number,
-                p=5,
-                size_band=None,
-                memory=memory[site],
-            )
-            answers.append(Contribution(site, payload, 5))
-        state: Any = step.state
-        step = rounds.advance(plan, state, answers, sorted(sites))
-    own = rounds.label(plan, step.result, sites["s1"], memory["s1"], "s1")
+    config = {"n_clusters": 2, "alignment": "sign", "gamma": 50.0}
+    result = simulate("spectral", sites, config=config, policy=POLICY, seed=0)
     new, known = _moons(40, 1, 8)
-    placed = rounds.label(plan, step.result, new["s0"], memory["s1"], "s1")
-
-    same = matched_share(own, truth["s1"])
-    assert same == 1.0
-    joined = matched_share(np.append(own, placed), np.append(truth["s1"], known["s0"]))
-    assert joined == 1.0
+    found = np.append(result.labels_["s1"], result.predict(new["s0"], site="s1"))
+    assert matched_share(found, np.append(truth["s1"], known["s0"])) == 1.0
 
 
 def test_missing_clusters_get_a_warning() -> None:

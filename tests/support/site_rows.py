@@ -66,3 +66,18 @@ def central_lloyd(
         centroids = moved
     distances = ((X[:, None, :] - centroids[None, :, :]) ** 2).sum(axis=2)
     return centroids, distances.argmin(axis=1), float(distances.min(axis=1).sum())
+
+
+def least_inertia(X: FloatArray, k: int = 2, sizes: Any = None) -> tuple[float, FloatArray]:
+    """Return the least weighted inertia of k centroids, and these, by trying every labelling."""
+    n, sizes = len(X), np.ones(len(X)) if sizes is None else sizes
+    labels = (np.arange(k ** (n - 1))[:, None] // k ** np.arange(n)) % k
+    mean = np.average(X, axis=0, weights=sizes)
+    middle = X - mean
+    members = [(labels == cluster) * sizes for cluster in range(k)]
+    counts = np.stack([own.sum(axis=1) for own in members])
+    sums = np.stack([own @ middle for own in members])
+    gains = ((sums**2).sum(axis=2) / np.maximum(counts, 1)).sum(axis=0)
+    best = int(gains.argmax())
+    means = sums[:, best] / np.maximum(counts[:, best], 1)[:, None] + mean
+    return float(sizes @ (middle**2).sum(axis=1) - gains[best]), means
