@@ -170,15 +170,6 @@ def test_the_101st_point_is_refused_whatever_is_asked_and_by_whom(
     assert hospital.acts(table).count("charged") == 3
 
 
-def test_a_session_is_charged_once_however_often_it_joins(hospital: Hospital, table: str) -> None:
-    before = len(hospital.history(table))
-    for _ in range(3):
-        assert hospital.charge(table, question("heart", 60))
-    assert (hospital.left(table), len(hospital.history(table))) == (40, before + 1)
-    # The same name elsewhere is another session.
-    assert not hospital.charge(table, question("heart", 60, SECOND))
-
-
 def test_each_act_is_a_change_with_its_own_head_and_line(hospital: Hospital, table: str) -> None:
     hospital.charge(table, question())
     hospital.charges.give_back(question().key, NOW, ended=False)
@@ -205,38 +196,6 @@ def test_an_attempt_with_other_columns_replaces_the_charge(hospital: Hospital, t
 
 
 # --- giving back ----------------------------------------------------------------------------------
-
-
-def test_a_refused_join_gives_back_and_can_be_charged_again(hospital: Hospital, table: str) -> None:
-    asked = question("heart", 60)
-    hospital.charge(table, asked)
-    assert hospital.charges.give_back(asked.key, NOW, ended=False) == 60
-    assert hospital.charges.give_back(asked.key, NOW, ended=False) == 0
-    with pytest.raises(errors.StateError, match="no points are charged"):
-        hospital.draw(table, asked)
-    assert hospital.charge(table, asked)
-    hospital.draw(table, asked)
-    assert hospital.left(table) == 40
-
-
-def test_a_session_that_ends_without_noise_gives_back_and_never_draws(
-    hospital: Hospital, table: str
-) -> None:
-    asked = question("heart", 60)
-    hospital.charge(table, asked)
-    hospital.join(asked, table)
-    assert [each.key for each in hospital.charges.open_charges(FIRST)] == [asked.key]
-    assert hospital.charges.open_charges(SECOND) == []
-
-    assert hospital.charges.give_back(asked.key, NOW, ended=True) == 60
-
-    assert hospital.left(table) == ALLOWANCE
-    assert hospital.charges.open_charges(FIRST) == []
-    # A coordinator that has it run again gets no outcomes.
-    assert not hospital.charge(table, asked)
-    with pytest.raises(errors.StateError):
-        hospital.draw(table, asked)
-    assert hospital.left(table) == ALLOWANCE
 
 
 def test_what_was_drawn_is_never_given_back(hospital: Hospital, table: str) -> None:
@@ -620,18 +579,6 @@ def test_no_short_history_spends_more_than_the_limit() -> None:
             ]
         histories, seen = longer, seen + len(longer)
     assert seen > 10_000
-
-
-def test_returned_points_never_come_from_before_a_doubt() -> None:
-    lines = [
-        {"what": "created"},
-        {"what": "charged", "key": "k", "time": "", "outcomes": {"died": 30}, "columns": []}
-        | dict.fromkeys(("coordinator", "site", "session", "definition_sha256"), "x"),
-        {"what": "restored", "places": [{"coordinator": FIRST, "site": "me"}]},
-        {"what": "confirmed", "coordinator": FIRST, "site": "me"},
-    ]
-    found = allowance_of(lines)
-    assert (found.spent, found.left, found.charges["k"].state) == (30, 70, "closed")
 
 
 def test_without_a_table_nothing_is_done(hospital: Hospital) -> None:

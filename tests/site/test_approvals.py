@@ -19,7 +19,6 @@ from fedclust import errors
 from fedclust.schema.feature import Feature
 from fedclust.site import Progress, Site
 from fedclust.site.approvals import Approval, Review
-from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
@@ -416,10 +415,3 @@ def test_in_a_terminal_python_shows_what_is_asked_and_asks(
     assert "groups of at least 5 similar persons" in text
     assert text.count("Does this site take part? [y/N]") == (2 if agreed else 1)
     assert bool(fake.joined) == agreed
-
-
-def test_consent_may_still_be_a_function(site: Site) -> None:
-    asked: list[ConsentRequest] = []
-    site.participate("heart", MINE, consent=lambda request: not asked.append(request))
-    assert asked[0].site == "me"
-    assert asked[0].approval_code == site.check("heart", MINE).approval_code

@@ -64,26 +64,6 @@ def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Pat
     assert min(result.labels_) >= 0
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "rule", "says"),
-    [
-        (frame(MINE, [*IDS[:-1], "p0"]), {"id_column": "id"}, "persons", "--person-column"),
-        (frame(MINE, [f"q{i}" for i in IDS]), {"id_column": "id"}, "unknown-persons", "--id-map"),
-        (MINE, {}, "unknown-persons", "--id-map"),
-    ],
-    ids=["repeat", "change", "vanish"],
-)
-def test_ids_that_are_not_those_of_the_groups(
-    data: Any, options: dict[str, Any], rule: str, says: str, tmp_path: Path
-) -> None:
-    coordinator().site(tmp_path).participate(
-        "heart", frame(MINE, IDS), id_column="id", consent=True
-    )
-    with pytest.raises(errors.DataError, match=says) as refused:
-        coordinator(policy={"max_rounds": 5}).site(tmp_path).check("heart", data, **options)
-    assert refused.value.rule == rule
-
-
 def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Path) -> None:
     """Means of noughts and ones on the step of numbers would be counts of fewer than p persons."""
     coordinator().site(tmp_path).participate(
@@ -102,13 +82,6 @@ def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Pa
     for name in ("x", "y"):
         released = before.cohort.table([name]).values(name)
         np.testing.assert_array_equal(after.cohort.table([name]).values(name), released)
-
-
-def test_without_protection_a_site_has_to_consent_expressly(tmp_path: Path) -> None:
-    fake = coordinator(policy={"protection": "none", "max_rounds": 4})
-    with pytest.raises(errors.ConsentNeeded, match="consent=True"):
-        fake.site(tmp_path).participate("heart", MINE)
-    assert all(request.startswith("GET") for request in fake.requests)
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])

@@ -144,13 +144,6 @@ def test_each_change_is_a_line_of_the_ledger_in_counts(hospital: Hospital) -> No
     assert hospital.ledger.verify() == []
 
 
-def test_a_draft_writes_nothing(hospital: Hospital) -> None:
-    draft = hospital.draft(mixed(80))
-    assert draft.change.persons == 80
-    assert hospital.store.records() == {}
-    assert hospital.lines() == []
-
-
 def test_a_draft_from_before_another_change_is_made_again(hospital: Hospital) -> None:
     draft = hospital.draft(mixed(80))
     other = hospital.update(mixed(80))
@@ -531,11 +524,6 @@ def test_a_named_table_takes_no_person_of_another_real_record(hospital: Hospital
     more = here | persons(20, first=200)
     assert len(hospital.update(more, table=first.table_id).keys) == 80
     assert len(hospital.update(more, table=apart.table_id).keys) == 80, "both were approved"
-
-
-def test_withdrawal_without_a_table_is_refused(hospital: Hospital) -> None:
-    with pytest.raises(errors.PersonsRefused, match="no table yet"):
-        hospital.store.withdraw("P7", NOW)
 
 
 def test_levels_and_ties_survive(hospital: Hospital) -> None:

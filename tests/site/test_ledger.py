@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -163,9 +162,3 @@ def test_two_processes_append_one_after_the_other(tmp_path: Path) -> None:
     ledger = Ledger(SiteState(tmp_path))
     assert ledger.verify() == []
     assert len(list(ledger.read())) == 60
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
-def test_files_belong_to_their_owner_alone(ledger: Ledger) -> None:
-    for path in [ledger.state.directory, *ledger.state.directory.iterdir()]:
-        assert path.stat().st_mode & 0o077 == 0, path

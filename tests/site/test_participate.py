@@ -227,14 +227,6 @@ def test_ask_sees_every_submission_first_and_may_stop(tmp_path: Path) -> None:
     assert fake.accepted[3] == asked[2].body
 
 
-def test_a_declared_persons_column_stays_here(tmp_path: Path) -> None:
-    fake = coordinator()
-    person = np.repeat(np.arange(40), 2)
-    fake.site(tmp_path).participate("heart", MINE, person=person, consent=True)
-    assert fake.joined is not None
-    assert fake.joined.features == ("x", "y")
-
-
 # --- preview --------------------------------------------------------------------------------------
 
 

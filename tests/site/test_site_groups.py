@@ -50,15 +50,6 @@ def preview(fake: FakeCoordinator, place: Path, **more: Any) -> Preview:
     return fake.site(place).preview("heart", MINE, **{"person": IDS, **more})
 
 
-def test_every_session_uses_the_same_table(tmp_path: Path) -> None:
-    first, second = coordinator(), coordinator(config={"n_clusters": 2})
-    take_part(first, tmp_path)
-    take_part(second, tmp_path)
-
-    (record,) = tables(tmp_path).values()
-    assert declared(first) == declared(second) == (record.cohort.table_id, False)
-
-
 def test_a_known_person_is_answered_from_the_store_real_record(tmp_path: Path) -> None:
     """Two sessions, between which one value changes, send the same: nothing to subtract."""
     take_part(coordinator(), tmp_path)
@@ -81,23 +72,6 @@ def test_nothing_is_kept_by_a_check_or_without_consent(tmp_path: Path) -> None:
         take_part(fake, tmp_path, consent=False)
     assert tables(tmp_path) == {}
     assert list(Ledger(SiteState(tmp_path)).read()) == []
-
-
-def test_what_is_previewed_is_what_is_sent(tmp_path: Path) -> None:
-    fake = coordinator()
-    seen = preview(fake, tmp_path).body
-    take_part(fake, tmp_path)
-    assert fake.puts[0] == (1, seen)
-
-
-def test_the_table_is_kept_before_the_site_joins(tmp_path: Path) -> None:
-    fake = coordinator()
-
-    def refuse(request: Any) -> Any:
-        assert not request.url.path.endswith("/participation") or tables(tmp_path)
-
-    fake.before = refuse
-    take_part(fake, tmp_path)
 
 
 def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path) -> None:
@@ -233,10 +207,4 @@ def test_without_protection_there_is_no_table(tmp_path: Path) -> None:
     fake = coordinator(policy={"protection": "none", "max_rounds": 4})
     take_part(fake, tmp_path, consent=True)
     assert declared(fake) == (None, False)
-    assert tables(tmp_path) == {}
-
-
-def test_fewer_than_p_persons_have_no_table(tmp_path: Path) -> None:
-    request = coordinator().site(tmp_path).check("heart", MINE[:4], person=IDS[:4])
-    assert request.persons == 0
     assert tables(tmp_path) == {}

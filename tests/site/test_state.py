@@ -15,7 +15,7 @@ import pytest
 from fedclust import errors
 from fedclust.schema.model import Model
 from fedclust.site import state as state_module
-from fedclust.site.state import SiteState, StateDocument, seal
+from fedclust.site.state import SiteState, StateDocument
 from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
@@ -113,32 +113,6 @@ def test_the_database_is_durable_and_private(tmp_path: Path) -> None:
             modes = {path.stat().st_mode & 0o777 for path in state.files if path.exists()}
             assert modes == {0o600}
             assert state.directory.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_full_disk_stores_nothing_and_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = SiteState(tmp_path)
-    StateDocument(state, "counts", Counts).update(lambda _: Counts(n=3))
-    connect = SiteState._connect
-
-    def small(self: SiteState) -> sqlite3.Connection:
-        connection = connect(self)
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages + 1}")
-        return connection
-
-    def store() -> None:
-        with state.write() as connection:
-            connection.execute("INSERT INTO cohorts VALUES ('t', ?)", (seal(bytes(99_999)),))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SiteState, "_connect", small)
-        with pytest.raises(errors.StateError, match=r"the disk is full\. Fix this and run"):
-            store()
-    with state.read() as connection:
-        assert connection.execute("SELECT count(*) FROM cohorts").fetchone() == (0,)
-    store()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write it")
