@@ -64,14 +64,6 @@ def crash_in(monkeypatch: pytest.MonkeyPatch, store: Store, name: str, *, after:
 # --- the good way ---------------------------------------------------------------------------------
 
 
-def test_a_session_runs_to_its_end(direct: DirectApi) -> None:
-    direct.session(rounds=3)
-    assert direct.finish("heart").state == "completed"
-    assert direct.co.driver.run_once() is False
-    closed = [details["round"] for _, _, details in direct.audit(action="round.closed")]
-    assert closed == [1, 2, 3]
-
-
 def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
     # Nothing is due by polling: the submission itself wakes the driver.
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=60, sweep_every_s=60)
@@ -535,29 +527,3 @@ def test_the_worker_outlives_errors_of_the_database(
     eventually(lambda: direct.info("heart").round == 2)
     direct.co.driver.ask_to_stop()
     direct.co.driver.join(TIMEOUT_S)
-
-
-def test_stopping_does_not_wait_for_an_endless_aggregation(direct: DirectApi) -> None:
-    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
-    direct.session()
-    stuck, release = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        stuck.set()
-        release.wait(TIMEOUT_S)
-
-    counting_method.HOOK.append(hang)
-    direct.co.driver.start()
-    direct.answer_all("heart")
-    assert stuck.wait(TIMEOUT_S)
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(0.05)
-    assert latest(direct).state is RoundState.AGGREGATING
-    release.set()
-    eventually(lambda: not direct.co.driver.alive)
-
-
-def test_holders_differ() -> None:
-    from fedclust_service.usecases.core import new_holder
-
-    assert new_holder() != new_holder()

@@ -5,36 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from fedclust_service import logging
-from usecases import counting_method
-from usecases.direct_api import DirectApi
-
-
-def test_a_failed_aggregation_is_located_and_its_words_are_not_repeated(
-    direct: DirectApi, logged: pytest.LogCaptureFixture
-) -> None:
-    direct.session("heart", rounds=2)
-    direct.answer_all("heart")
-
-    def fail() -> None:
-        raise ValueError("the row 42.4242 of Mrs Smith")
-
-    counting_method.HOOK.append(fail)
-    direct.drive()
-    lines: list[Any] = [each.msg for each in logged.records if isinstance(each.msg, dict)]
-    (failed,) = [line for line in lines if line["event"] == "aggregation_error"]
-    assert (failed["session"], failed["round"], failed["method"]) == ("heart", 1, "counting")
-    (where,) = failed["raised"]
-    assert where.startswith("ValueError at ")
-    assert "test_logs.fail" in where
-    ended = [line for line in lines if line["event"] == "session.failed"]
-    assert [(line["session"], line["round"]) for line in ended] == [("heart", 1)]
-    assert "42.4242" not in logged.text
-
 
 #: Every way in which a line gets onto stderr.
 FAILING = """

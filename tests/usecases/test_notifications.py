@@ -16,7 +16,6 @@ from fedclust.wire.models import PrincipalCreate, PrincipalPatch, SessionPatch, 
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import (
     DELIVERY_LEASE,
-    GIVE_UP_AFTER,
     KEPT_FOR,
     LONGEST_PAUSE,
     Body,
@@ -25,7 +24,6 @@ from fedclust_service.domain.notification import (
     DeliveryState,
     NotificationKind,
     Outgoing,
-    next_attempt,
 )
 from fedclust_service.store import Store, StoreFault
 from fedclust_service.usecases import principals, sessions
@@ -174,17 +172,6 @@ def test_another_deadline_that_passes_is_another_cause(
     sweep(notifying.co)
     send_all(notifying.co)
     assert [body["kind"] for body, _ in posts.got].count("overdue") == 2
-
-
-def test_a_round_that_waits_for_lack_of_sites_names_no_late_one(
-    notifying: DirectApi, posts: Box
-) -> None:
-    notifying.session()
-    exclude(notifying.co, ANALYST, "heart", "west")
-    send_all(notifying.co)
-    body = next(body for body, _ in posts.got if body["kind"] == "overdue")
-    assert body["sites"] == []
-    assert "too few sites take part" in str(body["text"])
 
 
 def operators_text(mails: Box) -> str:
@@ -471,14 +458,6 @@ def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
     assert send_all(notifying.co) == 0
 
 
-def test_pauses_are_jittered_and_end_after_a_day(clock: ManualClock) -> None:
-    begin = clock.now()
-    assert next_attempt(begin, 1, begin, 0.0) == begin + timedelta(seconds=22.5)
-    assert next_attempt(begin, 1, begin, 1.0) == begin + timedelta(seconds=37.5)
-    assert next_attempt(begin, 5000, begin, 0.5) == begin + LONGEST_PAUSE
-    assert next_attempt(begin, 20, begin + GIVE_UP_AFTER, 0.0) is None
-
-
 def test_a_recipient_refused_for_good_fails_at_once_and_needs_attention(
     notifying: DirectApi, mails: Box
 ) -> None:
@@ -638,19 +617,6 @@ def test_an_older_notification_that_keeps_failing_holds_no_other_up(
     posts.failures = [DeliveryFailed("webhook_url: status 400")]
     send_all(notifying.co)
     assert ("finished", "other") in [(body["kind"], body["session"]) for body, _ in posts.got]
-
-
-def test_operators_with_an_address_are_operators_too(notifying: DirectApi, mails: Box) -> None:
-    for name, email in (("grace", "grace@x.example"), ("same", OPS)):
-        body = PrincipalCreate(name=name, email=email)
-        principals.create_principal(notifying.co, OPERATOR, Role.OPERATOR, body)
-    notifying.session()
-    sessions.cancel_session(notifying.co, ANALYST, "heart")
-    send_all(notifying.co)
-    finished = [to for kind, to in mails.kinds if kind == "finished"]
-    assert sorted(finished) == sorted(
-        ["ada@x.example", "grace@x.example", "north@x.example", "south@x.example", OPS]
-    )
 
 
 def test_old_rows_are_removed_once_the_clock_is_trusted(

@@ -72,42 +72,6 @@ def test_coming_back_with_another_declaration_is_refused(
     assert refused(direct, **changes).slug == "wrong-state"
 
 
-FIRST, SECOND = "0" * 32, "11111111-1111-1111-1111-111111111111"
-
-
-def test_a_site_joins_with_a_table_that_it_has_used_before(direct: DirectApi) -> None:
-    for name in ("heart", "liver", "lung", "skin", "bone"):
-        direct.define(name)
-    direct.join("heart", "north", table_id=FIRST)
-    problem = refusal(direct.join, "liver", "north", table_id=SECOND)
-    assert problem.slug == "table-changed"
-    assert "--separate-groups" in problem.detail
-    # Tables are a site's own; a session without a table asks for none.
-    direct.join("liver", "south", table_id=SECOND)
-    direct.join("liver", "north", table_id=FIRST)
-    direct.join("lung", "north")
-    direct.join("skin", "north", table_id=SECOND, separate_groups=True)
-    direct.join("bone", "north", table_id=SECOND)
-    entries = direct.audit(action="site.joined")
-    assert [
-        (details["table"], details["separate_groups"])
-        for who, _, details in entries
-        if who == "site:north"
-    ] == [(FIRST, False), (FIRST, False), (None, False), (SECOND, True), (SECOND, False)]
-
-
-@pytest.mark.parametrize("other", [None, SECOND])
-def test_a_table_stays_the_same_until_the_session_ends(
-    direct: DirectApi, other: str | None
-) -> None:
-    direct.define()
-    direct.join("heart", "north", table_id=FIRST)
-    problem = refused(direct, table_id=other, separate_groups=True)
-    assert problem.slug == "table-changed"
-    assert "backup" in problem.detail
-    direct.join("heart", "north", table_id=FIRST, separate_groups=True)
-
-
 def test_no_site_joins_from_the_hour_at_which_the_session_expires(
     direct: DirectApi, clock: ManualClock
 ) -> None:

@@ -136,8 +136,9 @@ def test_an_unknown_table_is_refused_or_brought_as_separate_groups(
 def test_a_session_keeps_its_table(direct_on_both: DirectApi) -> None:
     direct = place(direct_on_both)
     join(direct, "one", chain("a"))
+    assert refusal(direct.join, "one", "north").slug == "table-changed", "nor without one"
     assert refused(direct, "one", chain("a"), table=OTHER).slug == "table-changed"
-    ((_, _, details),) = direct.audit(action="site.table_refused")
+    (*_, (_, _, details)) = direct.audit(action="site.table_refused")
     assert details["reason"] == "other"
 
 

@@ -109,13 +109,6 @@ def test_who_is_not_asked_is_refused_before_the_body_is_read(direct: DirectApi) 
     assert refused(direct, "d", b"nonsense").slug == "not-addressed"
 
 
-def test_who_has_left_the_open_round_is_not_asked_any_more(direct: DirectApi) -> None:
-    direct.session(sites=("a", "b", "c", "d"))
-    body = direct.body("heart", "d")
-    participation.leave(direct.co, site("d"), "heart")
-    assert refused(direct, "d", body).slug == "not-addressed"
-
-
 def test_a_stranger_finds_nothing(direct: DirectApi) -> None:
     direct.session()
     direct.register("other")
@@ -177,14 +170,6 @@ def test_the_larger_smallest_count_holds_everywhere(direct: DirectApi) -> None:
     assert counting_method.CHECKED == [(9, "50-199"), (5, "50-199"), (5, "50-199")]
     direct.drive()
     assert counting_method.CONTRIBUTED == [("north", 9), ("south", 5), ("west", 5)]
-
-
-def test_an_empty_answer_is_stored_as_empty(direct: DirectApi) -> None:
-    direct.session(sites=("a", "b", "c", "d"))
-    assert direct.answer("heart", "d", empty=True).created
-    direct.answer_all("heart")
-    direct.drive()
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1, 0]
 
 
 def test_the_etag_of_the_receipt_is_that_of_the_task(direct: DirectApi) -> None:
