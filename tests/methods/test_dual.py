@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import permutations
 from typing import Any
 
@@ -390,9 +391,10 @@ def test_bounds_for_fewer_clusters_than_requested_are_reported() -> None:
 # --- Consent --------------------------------------------------------------------------------------
 
 
+@cache
 def _task_of_phase(phase: str) -> tuple[Plan, Any, Any]:
     sites = few(6)
-    plan = plan_for(sites, gap=0.0)
+    plan = plan_for(sites, gap=0.0, iterations=5)
     opened = next(one for one in drive(plan, sites).rounds if one.phase == phase)
     return plan, opened.tasks["a"], data_of(plan, sites["a"])
 
