@@ -81,14 +81,11 @@ def test_with_protection_it_says_what_the_numbers_are_of() -> None:
     assert row(table, "female")[0] == "female, % of groups"
     assert row(table, "female")[-1] == "–"
     assert any(note.startswith("Typical value, % of groups") for note in table.footnotes)
-
-
-def test_no_standard_deviation_where_groups_are_few() -> None:
-    sites = {name: ROWS[place:120:3] for place, name in enumerate(("berlin", "oslo", "porto"))}
-    few = simulate("lloyd", sites, config={"n_clusters": 2}, features=FEATURES, seed=1)
-    table = table_one(few)
-    assert all("(" not in cell for cell in row(table, "age")[2:4])
-    assert "SD: this table cannot tell for clusters of fewer than 100 persons." in table.footnotes
+    assert row(table, "crp")[0] == "crp, typical value"
+    assert row(table, "age")[0] == "age [years], mean (SD)"
+    assert ["(" in cell for cell in row(table, "age")[1:4]] == [True, False, False]
+    said = "SD: only of all persons. This table cannot tell that of a cluster."
+    assert said in table.footnotes
 
 
 def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:

@@ -29,9 +29,6 @@ from fedclust.schema.outcomes import OutcomeResult
 FORMATS = (".docx", ".xlsx", ".csv", ".html")
 #: The time of files without one: the first that a ZIP file can hold.
 _NO_TIME = datetime(1980, 1, 1, tzinfo=UTC)
-#: The least number of groups whose records estimate a cluster's spread: of fewer, it was wrong by
-#: a factor of up to five.
-_GROUPS_FOR_SD = 20
 #: Measures that may differ from those of persons.
 _OF_GROUPS = frozenset({"typical value", "share of groups"})
 _DASH = "–"
@@ -184,7 +181,7 @@ def table_one(facts: Facts) -> TableOne:
     for feature, places in blocks:
         of_feature = [*places]
         if facts.columns[of_feature[0]].level is not None:
-            measure = _measure(clusters[0].entries[of_feature[0]])
+            measure = _written(_measure(facts, clusters[0].entries[of_feature[0]]))
             rows.append((f"{isolated(feature)}, {measure}", *[""] * (len(clusters) + 2)))
         rows += [_feature_row(facts, j) for j in of_feature]
     for found in outcomes.results if outcomes is not None else ():
@@ -202,43 +199,48 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
     column, profile = facts.columns[j], facts.result.profile
     entries = [each.entries[j] for each in facts.clusters]
     unit = f" [{column.unit}]" if column.unit else ""
+    measure = _measure(facts, entries[0])
     name = f"  {column.level}" if column.level is not None else f"{isolated(column.name)}{unit}"
     # A level stands below the name of its feature, which says what its numbers are.
-    said = name if column.level is not None else f"{name}, {_measure(entries[0])}"
+    said = name if column.level is not None else f"{name}, {_written(measure)}"
     everybody = _DASH
     if profile is not None:
         mean, spread = float(profile.overall_means[j]), float(profile.overall_deviations[j])
-        everybody = _value(column, entries[0].measure, mean, spread)
+        everybody = _value(column, measure, mean, spread)
+    # Of records, a cluster's deviation was .36 to 6 times that of its persons, and nothing that
+    # leaves a site says where.
+    spread_known = facts.definition.policy.protection == "none"
     shown = [
         _DASH
         if entry.mean is None or profile is None
         else _value(
             column,
-            entry.measure,
+            measure,
             float(profile.means[k, j]),
-            float(profile.deviations[k, j]) if _has_spread(facts, k) else 0.0,
+            float(profile.deviations[k, j]) if spread_known else 0.0,
         )
         for k, entry in enumerate(entries)
     ]
-    return (said, everybody, *shown, _largest_difference(entries))
+    return (said, everybody, *shown, _largest_difference(entries, measure))
 
 
-def _has_spread(facts: Facts, k: int) -> bool:
-    """Whether a cluster has enough groups to estimate standard deviations."""
-    policy, size = facts.definition.policy, facts.clusters[k].size
-    if policy.protection == "none":
-        return True
-    return size is not None and size >= _GROUPS_FOR_SD * policy.min_group_size
+def _measure(facts: Facts, entry: ClusterColumn) -> str:
+    """Return what the numbers of a column are.
+
+    Records are rounded before the transform, so that their geometric mean can differ.
+    """
+    protected = facts.definition.policy.protection != "none"
+    return "typical value" if protected and entry.measure == "geometric mean" else entry.measure
 
 
-def _measure(entry: ClusterColumn) -> str:
-    """Return what the numbers of a column are."""
+def _written(measure: str) -> str:
+    """Return a measure with what stands in brackets."""
     return {
         "mean": "mean (SD)",
         "share": "%",
         "share of groups": "% of groups",
         "geometric mean": "geometric mean (within one SD)",
-    }.get(entry.measure, entry.measure)
+    }.get(measure, measure)
 
 
 def _value(column: Column, measure: str, mean: float, spread: float) -> str:
@@ -259,9 +261,9 @@ def _value(column: Column, measure: str, mean: float, spread: float) -> str:
     return f"{mean:.{digits}f} ({spread:.{digits}f})"
 
 
-def _largest_difference(entries: Sequence[ClusterColumn]) -> str:
+def _largest_difference(entries: Sequence[ClusterColumn], measure: str) -> str:
     known = [entry.difference for entry in entries if entry.difference is not None]
-    if entries[0].measure in _OF_GROUPS:
+    if measure in _OF_GROUPS:
         return _DASH
     return f"{max(known) - min(known):.2f}" if known and len(known) == len(entries) else _DASH
 
@@ -295,15 +297,14 @@ def _footnotes(facts: Facts) -> list[str]:
             f"Features and numbers of persons: from groups of at least {policy.min_group_size} "
             f"persons at {len(facts.sites)} sites, each group with the middle value of its persons."
         )
-    measures = {entry.measure for each in facts.clusters for entry in each.entries}
+    measures = {_measure(facts, e) for each in facts.clusters for e in each.entries}
     if measures & _OF_GROUPS:
         notes.append(
-            "Typical value, % of groups: half of a site's groups or more hold one value, so that "
-            "the mean or share of persons can differ."
+            "Typical value, % of groups: half of a site's groups or more hold one value, or the "
+            "values have a transform, so that the mean or share of persons can differ."
         )
-    if not all(_has_spread(facts, each.number) for each in facts.clusters):
-        least = _GROUPS_FOR_SD * policy.min_group_size
-        notes.append(f"SD: this table cannot tell for clusters of fewer than {least} persons.")
+    if "mean" in measures and policy.protection != "none":
+        notes.append("SD: only of all persons. This table cannot tell that of a cluster.")
     notes.append(
         "Difference: the largest between two clusters, in standard deviations of all persons."
     )
