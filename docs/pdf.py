@@ -6,21 +6,14 @@ wrote, with page numbers, and fails if a picture is missing.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
-_NAMES = (
-    "chromium",
-    "chromium-headless-shell",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-)
+from chromium import ABSENT, chromium
+
 _FOOTER = (
     '<div style="width: 100%; font-size: 8px; text-align: center">'
     '<span class="pageNumber"></span> / <span class="totalPages"></span></div>'
@@ -34,17 +27,12 @@ _MISSING = """() => [...document.images]
 def main() -> None:
     """Print the page in the first folder to the second path."""
     source, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        sys.exit("no Chromium here: apt-get install --no-install-recommends chromium")
-    # As root Chromium's own sandbox cannot start.
-    alone = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=alone)
+    with chromium() as browser:
+        if browser is None:
+            sys.exit(ABSENT)
         page = browser.new_page()
         page.goto((source / "index.html").as_uri(), wait_until="load")
         pictures = _print(page, target)
-        browser.close()
     content = target.read_bytes()
     pages = len(re.findall(rb"/Type\s*/Page\b", content))
     print(f"{target.name}: {pages} pages, {pictures} pictures, {len(content) / 1e6:.1f} MB")

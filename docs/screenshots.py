@@ -6,13 +6,14 @@ written to ``docs/figures``. A temporary coordinator with made-up sessions answe
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
+
+from chromium import ABSENT, chromium
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -27,30 +28,18 @@ KEPT = {
     ("basel", "consent"): ("page_consent", "body"),
 }
 _WIDE, _PHONE = {"width": 1280, "height": 800}, {"width": 375, "height": 812}
-_NAMES = (
-    "chromium",
-    "chromium-headless-shell",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-)
 
 
 def main() -> None:
     """Take all pictures."""
     shutil.rmtree(TARGET, ignore_errors=True)
     TARGET.mkdir(parents=True)
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        sys.exit("no Chromium here: apt-get install --no-install-recommends chromium")
-    # As root Chromium's own sandbox cannot start.
-    alone = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=alone)
+    with tempfile.TemporaryDirectory() as place, chromium() as browser:
+        if browser is None:
+            sys.exit(ABSENT)
         with showcase(Path(place)) as shown:
             for name in PAGES:
                 _take(browser, shown, name)
-        browser.close()
     print(f"{len(list(TARGET.iterdir()))} pictures in {TARGET.relative_to(ROOT)}")
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from chromium import ABSENT, chromium
 from operation_bodies import SITES
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.timeouts import TIMEOUT_S
 
-# The shell draws no window of its own: a third less work for the same pages.
-_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 WIDE = {"width": 1280, "height": 900}
 
 
@@ -71,19 +69,13 @@ class Registered:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Start Chromium; without one the tests are skipped, but never in CI."""
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        reason = "no Chromium here: apt-get install --no-install-recommends chromium-headless-shell"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    # As root, in a container, Chromium's own sandbox cannot start.
-    alone = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=alone)
+    with chromium() as running:
+        if running is None:
+            if os.environ.get("CI"):
+                pytest.fail(ABSENT)
+            pytest.skip(ABSENT)
         expect.set_options(timeout=TIMEOUT_S * 1_000)
         yield running
-        running.close()
 
 
 @pytest.fixture
