@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.tokens import SecretKeys, TokenError, TokenText, new_token, parse_token
+from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token, parse_token
 
 OLD, NEW, OTHER = (secrets.token_bytes(32) for _ in range(3))
 
@@ -36,16 +36,14 @@ def test_one_wrong_letter_is_not_a_token(position: int, letter: str) -> None:
     changed = text[:position] + letter + text[position + 1 :]
     if changed == text:
         return
-    with pytest.raises(TokenError):
-        parse_token(changed)
+    assert parse_token(changed) is None
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 64])
 def test_a_cut_or_padded_token_is_not_one(cut: int) -> None:
     text = new_token(Role.ANALYST).reveal()
     for changed in (text[:cut], text + " ", text + "\n", " " + text, text[cut + 1 :]):
-        with pytest.raises(TokenError):
-            parse_token(changed)
+        assert parse_token(changed) is None
 
 
 def test_the_secret_is_in_no_repr() -> None:

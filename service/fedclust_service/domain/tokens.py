@@ -42,10 +42,6 @@ class Secret(Protocol):
         """
 
 
-class TokenError(ValueError):
-    """A string that is not a complete token."""
-
-
 @dataclass(frozen=True)
 class TokenText:
     """A token with its secret, as its holder has it."""
@@ -76,15 +72,14 @@ def new_id() -> str:
     return _random_text(_ID_DIGITS, _ID_LENGTH)
 
 
-def parse_token(text: str) -> TokenText:
-    """Parse a token; TokenError if its form or checksum is wrong."""
+def parse_token(text: str) -> TokenText | None:
+    """Parse a token; None if its form or checksum is wrong."""
     match = _SHAPE.fullmatch(text)
     if match is None:
-        raise TokenError("not a token")
+        return None
     prefix, token_id, secret, checksum = match.groups()
-    body = text[: -len(checksum)]
-    if not hmac.compare_digest(_checksum(body), checksum):
-        raise TokenError("checksum")
+    if not hmac.compare_digest(_checksum(text[: -len(checksum)]), checksum):
+        return None
     return TokenText(_ROLES[prefix], token_id, secret)
 
 

@@ -29,7 +29,7 @@ from fedclust_service.domain.access import (
     sees_account_details,
 )
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.tokens import TokenError, TokenText, new_token, parse_token
+from fedclust_service.domain.tokens import TokenText, new_token, parse_token
 from fedclust_service.store import SiteView, Store, Tx
 from fedclust_service.usecases.access_queries import is_part_of_slug, is_slug
 from fedclust_service.usecases.coordinator import Coordinator
@@ -100,13 +100,11 @@ def _actor(row: Token, principal: Principal) -> Actor:
 
 
 def _parsed(token: str) -> TokenText:
-    try:
-        return parse_token(token)
-    except TokenError:
-        raise Refusal(
-            "unauthenticated",
-            "This is not a complete token: copy it again, from fcs_, fca_ or fco_ on.",
-        ) from None
+    text = parse_token(token)
+    if text is None:
+        why = "This is not a complete token: copy it again, from fcs_, fca_ or fco_ on."
+        raise Refusal("unauthenticated", why)
+    return text
 
 
 def _valid(

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from fedclust_service.domain.access import Actor, Principal, Token
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.sign_in import CookieText, SignIn, new_cookie, parse_cookie
-from fedclust_service.domain.tokens import TokenError, parse_token
+from fedclust_service.domain.tokens import parse_token
 from fedclust_service.store import Tx
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.principals import (
@@ -52,12 +52,11 @@ class SignedIn:
 
 def known_token(co: Coordinator, token: str) -> str:
     """Return the id that a token names, even with a wrong secret; empty if no token has it."""
-    try:
-        named = parse_token(token).id
-    except TokenError:
+    text = parse_token(token)
+    if text is None:
         return ""
-    found = co.store.read("token.named", lambda tx: tx.tokens.get(named))
-    return "" if found is None else named
+    found = co.store.read("token.named", lambda tx: tx.tokens.get(text.id))
+    return "" if found is None else text.id
 
 
 def sign_in(co: Coordinator, token: str) -> tuple[str, SignedIn]:
