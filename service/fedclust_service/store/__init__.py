@@ -30,33 +30,3 @@ from fedclust_service.store.site_views import SiteView
 from fedclust_service.store.store import Store, TxMetrics
 from fedclust_service.store.submissions import StoredReceipt
 from fedclust_service.store.tx import Tx
-
-__all__ = [
-    "AlreadyExists",
-    "ConstraintViolated",
-    "DataDamaged",
-    "DatabaseDamaged",
-    "DueRound",
-    "Listener",
-    "NotOurDatabase",
-    "RoundChanges",
-    "RoundView",
-    "SchemaMissing",
-    "SchemaNewer",
-    "SchemaOlder",
-    "SchemaProblem",
-    "SiteView",
-    "Store",
-    "StoreBusy",
-    "StoreError",
-    "StoreFault",
-    "StoreLocked",
-    "StoreUnavailable",
-    "StoredReceipt",
-    "StoredResult",
-    "Tx",
-    "TxMetrics",
-    "Unwritable",
-    "UrlRefused",
-    "WaitingRound",
-]
