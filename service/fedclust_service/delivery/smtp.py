@@ -136,31 +136,15 @@ def _explained(server: MailServer) -> Iterator[None]:
         yield
     except smtplib.SMTPRecipientsRefused as error:
         (code,) = (code for code, _ in error.recipients.values())
-        if code < 500:  # such as greylisting
-            raise DeliveryFailed(
-                f"the mail server takes no mail to the recipient now ({code}), which is temporary"
-            ) from None
-        if code == _LOGIN_NEEDED:
-            raise _login_needed(code) from None
-        raise DeliveryFailed(
-            f"the mail server refuses the recipient ({code}): correct the address of the account "
-            "or operator_emails",
-            final=True,
-        ) from None
+        advice = f"recipient ({code}): correct the address of the account or operator_emails"
+        raise _refused(code, " to the recipient", advice, final=True) from None
     except smtplib.SMTPAuthenticationError as error:
         raise DeliveryFailed(
             f"smtp_user, smtp_password: the mail server refuses them ({error.smtp_code})"
         ) from None
     except smtplib.SMTPSenderRefused as error:
-        if error.smtp_code == _LOGIN_NEEDED:
-            raise _login_needed(error.smtp_code) from None
-        if error.smtp_code < 500:
-            raise DeliveryFailed(
-                f"the mail server takes no mail now ({error.smtp_code}), which is temporary"
-            ) from None
-        raise DeliveryFailed(
-            f"smtp_from: the mail server refuses this sender ({error.smtp_code})"
-        ) from None
+        advice = f"sender ({error.smtp_code}): correct smtp_from"
+        raise _refused(error.smtp_code, "", advice) from None
     except smtplib.SMTPResponseException as error:
         raise DeliveryFailed(f"the mail server refuses the mail ({error.smtp_code})") from None
     except smtplib.SMTPException as error:
@@ -171,10 +155,14 @@ def _explained(server: MailServer) -> Iterator[None]:
         raise DeliveryFailed(_connection_fault(place, error)) from None
 
 
-def _login_needed(code: int) -> DeliveryFailed:
-    return DeliveryFailed(
-        f"smtp_user, smtp_password: the mail server asks for a login ({code}); set both"
-    )
+def _refused(code: int, to: str, advice: str, *, final: bool = False) -> DeliveryFailed:
+    if code < 500:  # such as greylisting
+        return DeliveryFailed(f"the mail server takes no mail{to} now ({code}), which is temporary")
+    if code == _LOGIN_NEEDED:
+        return DeliveryFailed(
+            f"smtp_user, smtp_password: the mail server asks for a login ({code}); set both"
+        )
+    return DeliveryFailed(f"the mail server refuses the {advice}", final=final)
 
 
 def _server_address(server: MailServer) -> str:
