@@ -12,6 +12,7 @@ from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
 from fedclust.errors import ConsentDeclined, UsageError
+from fedclust.methods.common.description import counted
 from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
 from fedclust.site.journal import has_joined
 from fedclust.site.state import SiteState
@@ -112,13 +113,9 @@ def approve(
 
 def _withdrawn(session: str, n_sent: int, state: SiteState) -> str:
     """Return what a withdrawal does and does not."""
-    said = f"{session}: the approval is withdrawn; "
+    said = f"{session}: the approval is withdrawn; nothing more is sent"
     if n_sent:
-        count = "1 submission was" if n_sent == 1 else f"{n_sent} submissions were"
-        stays = "stays" if n_sent == 1 else "stay"
-        said += f"{count} sent and {stays} with the coordinator; nothing more is sent"
-    else:
-        said += "nothing was sent, and nothing is sent"
+        said += f". The coordinator keeps what was sent: {counted(n_sent, 'submission')}"
     if has_joined(state, session=session):
         said += (
             ". This site has joined: while the session runs, other sites wait for it until the "

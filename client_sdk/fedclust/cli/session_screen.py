@@ -99,14 +99,13 @@ def overdue_text(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> str | None
         return None
     last, policy = rounds[-1], info.definition.policy
     until = last.deadline + timedelta(seconds=policy.fail_after_s)
-    ends = f"it waits until {until:%Y-%m-%d %H:%M} UTC at most"
+    ends = f"round {last.number} is overdue: it waits until {until:%Y-%m-%d %H:%M} UTC at most"
     joined = sum(site.state == "joined" for site in info.sites)
     if joined >= policy.min_sites:
-        return f"round {last.number} is overdue: {ends}"
-    count = f"{joined} site takes" if joined == 1 else f"{joined} sites take"
+        return ends
     return (
-        f"round {last.number} is overdue: {count} part and the session needs {policy.min_sites}; "
-        f"{ends}, or cancel it: fedclust session cancel {info.name}"
+        f"{ends}. Only {joined} of {policy.min_sites} needed sites take part; to end it: fedclust "
+        f"session cancel {info.name}"
     )
 
 
