@@ -32,9 +32,8 @@ def cells(n_sites: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -> Stability:
     """Return the stability of the model of all cells, on the cells themselves."""
-    models = resampled_models(
-        PooledCells(means, counts, sites, ()), k, n_models=40, min_sites=2, seed=1
-    )
+    cells = PooledCells(means, counts, sites, ())
+    models = resampled_models(cells, k, n_models=40, min_sites=2, seed=1)
     labels = [nearest_centroid(means, model) for model in models]
     final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
     tables = [contingency_table(final, each, counts, (k, k)) for each in labels]
@@ -88,10 +87,8 @@ def test_samples_vary_as_much_as_a_bootstrap_of_all_persons(min_sites: int) -> N
 
 
 def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:
-    means, counts = np.array([[0.0], [1.0]]), np.array([9, 9])
-    models = resampled_models(
-        PooledCells(means, counts, np.array([0, 1]), ()), 4, n_models=3, min_sites=2, seed=0
-    )
+    cells = PooledCells(np.array([[0.0], [1.0]]), np.array([9, 9]), np.array([0, 1]), ())
+    models = resampled_models(cells, 4, n_models=3, min_sites=2, seed=0)
     assert models[:, :, 0].tolist() == [[0.0, 1.0, 1.0, 1.0]] * 3
 
 
