@@ -96,7 +96,7 @@ SESSIONS: dict[str, dict[str, Callable[[], Session]]] = {
             "4 sites x 500 rows, d = 10, K = 4": lambda: blobs(4, 500, 10, 4),
             "20 sites x 20,000 rows, d = 50, K = 20": lambda: blobs(20, 20_000, 50, 20),
         }
-        for method in ("lloyd", "fkm", "kfed", "spectral", "mixture")
+        for method in ("lloyd", "fkm", "kfed", "spectral", "mixture", "ward")
     },
     **{
         method: {

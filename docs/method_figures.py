@@ -20,9 +20,14 @@ from fedclust.methods.kfed import farthest_first
 from fedclust.methods.overlap_oneshot.agglomeration import build_merge_tree, cluster_forces
 from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.methods.spectral.graph import self_tuning_graph
+from fedclust.methods.ward import gather
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.result.drawing import PALETTE, Figure
+from fedclust.result.figures.tree import cut_height
+from fedclust.result.figures.tree import places as tree_places
+from fedclust.schema.result import Dendrogram
+from fedclust.schema.task import narrow
 from panels import COLOURS, GREY, SITES, Panel, Sheet, draw_tree
 
 FloatArray = NDArray[np.float64]
@@ -224,6 +229,61 @@ def draw_lloyd() -> Figure:
         "rows to the nearest centroid and send sums and counts, and the centroids move to the "
         f"means. After {len(rounds)} rounds from a poor start each centroid is in the middle of a "
         "cluster, and the inertia stands still.",
+    )
+
+
+def draw_ward() -> Figure:
+    """Draw the groups, the first merges, the tree with its cuts, and the clusters."""
+    rng = np.random.default_rng(3)
+    centres = np.array([(2.4, 2.6), (7.6, 2.4), (5.4, 7.8)])
+    held = {"berlin": [0, 1], "oslo": [1, 2], "porto": [0, 2]}
+    sites = {site: blobs(centres[own], 25, 1.0, rng) for site, own in held.items()}
+    result = simulate("ward", sites, config={"n_clusters": [2, 3]}, policy=POLICY, seed=SEED)
+    three = result.at(3)
+    tree = narrow(three.result.dendrogram, Dendrogram)
+    across, heights = tree_places(tree)
+    sheet = Sheet(LOW, HIGH)
+    groups = sheet.panel(
+        "Groups",
+        "Each site sends sizes and records of its groups, in one message.",
+    )
+    groups.rows(sites)
+    cut = sheet.panel("Merging", "Each step merges the two clusters that add the least inertia.")
+    for site, own in payloads(result, "cells").items():
+        for panel in (groups, cut):
+            panel.sent(site, own.means, own.counts)
+    sent = payloads(result, "cells")
+    means, _, _ = gather(sent, 2)
+    nodes = [*means]
+    for first, second in tree.merges[:-2].tolist():
+        cut.links(nodes[first][None], nodes[second][None], width=1.5)
+        nodes.append((nodes[first] + nodes[second]) / 2)
+    drawn = sheet.panel(
+        "Tree",
+        "The last merges are the highest. Every K is one cut of the same tree (red: two).",
+        (-1.0, -0.06 * heights.max()),
+        (len(tree.sizes), 1.06 * heights.max()),
+    )
+    places = np.column_stack([across, heights])
+    for number, pair in enumerate(tree.merges.tolist()):
+        top = heights[len(tree.sizes) + number]
+        ends = np.column_stack([across[pair], [top, top]])
+        drawn.links(np.vstack([places[pair], ends[:1]]), np.vstack([ends, ends[1:]]), width=1.5)
+    for k in (2, 3):
+        at = narrow(cut_height(tree, k), float)
+        drawn.links(np.array([(-0.8, at)]), np.array([(len(tree.sizes) - 0.2, at)]), "#cc0000")
+        drawn.words((0.6 * len(tree.sizes), at), f"K = {k}", lift=6)
+    found = sheet.panel("Result", "The means of the branches. A row takes the nearest one's label.")
+    found.regions(three.cluster_centers_)
+    found.rows(sites)
+    found.numbers(three.cluster_centers_)
+    return sheet.figure(
+        "ward on a small example",
+        sites,
+        "small: a row · large: the record of a group, by its size · disc: a centroid",
+        "Three sites hold two of three clusters each and send the records of their groups. The "
+        f"coordinator merges {tree.n_cells} groups, nearest first, into one tree. The last two "
+        "merges are much higher than all others; cut below them the tree has three clusters.",
     )
 
 
@@ -540,6 +600,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "method_overlap_oneshot": draw_overlap_oneshot,
     "method_dual": draw_dual,
     "method_mixture": draw_mixture,
+    "method_ward": draw_ward,
 }
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from fedclust.numeric.ward import ward_is_affordable, ward_means
+from fedclust.numeric.ward import affordable_points, ward_means
 
 
 def _in_order(means: np.ndarray) -> np.ndarray:
@@ -60,8 +60,9 @@ def test_it_terminates_on_a_grid_of_equal_distances() -> None:
 
 
 def test_affordability_depends_on_sizes_only() -> None:
-    assert ward_is_affordable(2_000, 100)
-    assert not ward_is_affordable(100_000, 784)
+    assert affordable_points(100) > 2_000
+    assert affordable_points(784) < 1_000
+    assert affordable_points(10) > 8_000
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-12, 1e-15])

@@ -70,6 +70,7 @@ TRIED: dict[str, Tried] = {
     ),
     # Sweeps run it with common proportions.
     "mixture": Tried(({"proportions": "by_site"},), rounds=3, busy={"tol": 0.0}),
+    "ward": Tried(({}, {"labels": "tree", "cells": 5}), few=True),
 }
 
 #: Every method with every one of its variants, and a name for the pair.

@@ -16,7 +16,7 @@ from fedclust.schema.method import AnyMethod, Method
 
 GROUP = "fedclust.methods"
 #: In the order in which the API describes them.
-BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "mixture")
+BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "mixture", "ward")
 #: This project's methods in distributions of their own, with these.
 SEPARATE = {"dual": "fedclust-dual"}
 #: What scikit-learn's estimators run where the user names no method.

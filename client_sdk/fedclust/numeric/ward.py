@@ -1,4 +1,4 @@
-"""Ward's agglomeration of weighted points: a deterministic start for k-means.
+"""Ward's agglomeration of weighted points: a tree, and a deterministic start for k-means.
 
 References
 ----------
@@ -9,9 +9,11 @@ nearest-neighbour chain, which finds the same merges in O(m^2 d)).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from fedclust.numeric.array_types import FloatArray
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmin, tolerant_argsort
 
 #: The most multiply-adds of one agglomeration, which takes about _PASSES passes over all pairs.
@@ -19,9 +21,9 @@ _MAX_WORK = 4_000_000_000
 _PASSES = 6
 
 
-def ward_is_affordable(n_points: int, n_features: int) -> bool:
-    """Return whether points (n_points, n_features) are few enough to agglomerate."""
-    return _PASSES * n_points * n_points * n_features <= _MAX_WORK
+def affordable_points(n_features: int) -> int:
+    """Return the most points with so many features to agglomerate: some seconds."""
+    return math.isqrt(_MAX_WORK // (_PASSES * max(n_features, 1)))
 
 
 def ward_means(points: FloatArray, weights: FloatArray, n_clusters: int) -> FloatArray:
@@ -39,22 +41,46 @@ def ward_means(points: FloatArray, weights: FloatArray, n_clusters: int) -> Floa
     (K, d) float64
         The weighted means of the groups, in the order of their first points.
     """
-    size = len(points)
+    groups = cut_merges(ward_merges(points, weights), n_clusters)
+    return group_means(points, weights, groups)
+
+
+def ward_merges(points: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return all merges of points (m, d) with weights (m,), those that add least inertia first.
+
+    Returns
+    -------
+    (m - 1, 3) float64
+        Of each merge a point of each of the two groups, and the inertia that it adds.
+    """
     merges = _merges(points, weights)
     # The chain finds merges out of order. A merge never costs less than those it contains.
-    order = tolerant_argsort(merges[:, 2])[: size - n_clusters]
+    return merges[tolerant_argsort(merges[:, 2])]
+
+
+def cut_merges(merges: FloatArray, n_clusters: int) -> IntArray:
+    """Return the group (m,) of each point once ``n_clusters`` are left of m.
+
+    Groups are numbered by their first points.
+    """
+    size = len(merges) + 1
     group = np.arange(size)
-    for first, second in merges[order, :2].astype(np.intp):
+    for first, second in merges[: size - n_clusters, :2].astype(np.intp):
         a, b = group[first], group[second]
         group[group == max(a, b)] = min(a, b)
-    kept, labels = np.unique(group, return_inverse=True)
-    sums = np.zeros((len(kept), points.shape[1]))
-    np.add.at(sums, labels, points * weights[:, None])
-    return sums / np.bincount(labels, weights=weights)[:, None]
+    return np.unique(group, return_inverse=True)[1].astype(np.int64)
+
+
+def group_means(points: FloatArray, weights: FloatArray, groups: IntArray) -> FloatArray:
+    """Return the weighted means (K, d) of the groups of points (m, d)."""
+    sizes = np.bincount(groups, weights=weights)
+    sums = np.zeros((len(sizes), points.shape[1]))
+    np.add.at(sums, groups, points * weights[:, None])
+    return sums / sizes[:, None]
 
 
 def _merges(points: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return (m - 1, 3): a point of each of the two groups, and the cost of merging them."""
+    """Return :func:`ward_merges` in the order in which the chain finds them."""
     origin = np.average(points, axis=0, weights=weights)
     centres, mass = points - origin, weights.astype(np.float64)
     squares = np.einsum("ij,ij->i", centres, centres)

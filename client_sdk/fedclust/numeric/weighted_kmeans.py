@@ -29,7 +29,7 @@ from fedclust.numeric.canonical import (
 from fedclust.numeric.distances import ROW_BLOCK
 from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.threads import one_thread
-from fedclust.numeric.ward import ward_is_affordable, ward_means
+from fedclust.numeric.ward import affordable_points, ward_means
 
 #: Centroids (K, d) and their weighted inertia.
 Run = tuple[FloatArray, float]
@@ -136,7 +136,7 @@ def best_partitions(
         return _best_distinct(_run_starts(cloud, n_clusters, rng, n_restarts), keep)
     n_restarts = restart_count(len(points), points.shape[1], n_clusters)
     runs = _run_starts(cloud, n_clusters, rng, n_restarts)
-    if ward_is_affordable(*points.shape):
+    if len(points) <= affordable_points(points.shape[1]):
         runs.append(_lloyd(cloud, ward_means(points, cloud.weights, n_clusters)))
     return _best_distinct(runs, keep)
 

@@ -121,7 +121,40 @@ def _clusters(facts: Facts, plots: Plots) -> str:
             [[name, *(round(float(at), 3) + 0.0 for at in place)] for name, place in points],
         )
         places += html_folded("The places", numbers)
-    return html_site_sizes(facts) + mix + _profile(facts) + _centroids(facts) + places
+    parts = (html_site_sizes(facts), mix, _profile(facts), _centroids(facts), places)
+    return "".join(parts) + _tree(facts, plots)
+
+
+def _tree(facts: Facts, plots: Plots) -> str:
+    """Return the top of the tree and its merges; nothing for a method that builds none."""
+    tree = facts.result.dendrogram
+    if tree is None or not len(tree.heights):
+        return ""
+    figure = html_figure(
+        plots.tree,
+        f"The last {len(tree.heights)} merges of {tree.n_cells} groups of persons (cells). Height: "
+        "the root of twice the inertia that a merge adds, as R's ward.D2 has it. Dashed: where "
+        "the tree is cut for each number of clusters.",
+    )
+    n_leaves = len(tree.sizes)
+    merges = html_table(
+        f"Leaves have the numbers 0 to {n_leaves - 1}; the first merge makes {n_leaves}, and so on "
+        "(scipy's linkage form: result.linkage_).",
+        ["merge", "of", "with", "height"],
+        [
+            [n_leaves + i, *pair, float(height)]
+            for i, (pair, height) in enumerate(zip(tree.merges.tolist(), tree.heights, strict=True))
+        ],
+    )
+    leaves = html_table(
+        "The leaves.",
+        ["leaf", "cluster", "persons"],
+        [
+            [leaf, int(k), int(size)]
+            for leaf, (k, size) in enumerate(zip(tree.clusters, tree.sizes, strict=True))
+        ],
+    )
+    return figure + html_folded("The merges", merges + leaves)
 
 
 def _profile(facts: Facts) -> str:

@@ -227,6 +227,16 @@ class SessionResult(Facts):
         return self.result.sweep
 
     @property
+    def linkage_(self) -> FloatArray | None:
+        """The top of the tree (T - 1, 4) as scipy's linkage, whose leaves stand for cells.
+
+        The last column counts leaves; ``result.dendrogram.sizes`` has the persons of each. None
+        for a method that builds no tree.
+        """
+        tree = self.result.dendrogram
+        return None if tree is None else tree.linkage
+
+    @property
     def one_cloud_(self) -> CloudComparison | None:
         """How clear the clusters are, compared with one cloud; None if nobody asked."""
         return self.result.one_cloud

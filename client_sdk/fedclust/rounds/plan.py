@@ -137,6 +137,9 @@ def check_evidence(method: AnyMethod, config: RunConfig) -> None:
         )
         raise RuleViolation("evidence", message)
     one_k = not isinstance(options.n_clusters, tuple)
+    if not one_k and not options.evaluated:
+        message = "a sweep is judged by its closing evaluation: leave it on"
+        raise RuleViolation("sweep", message, "/evaluate")
     asked = {
         "stability": options.resampled_models > 0,
         "transfer": options.transferred,

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import Field, SerializeAsAny, create_model
 
+from fedclust.methods.common.finalize import result_of_several
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.rounds.model_selection import start_agreement
 from fedclust.schema.errors import MethodFailure, RuleViolation
@@ -23,7 +24,7 @@ from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
-from fedclust.schema.result import HistoryEntry, Result, SweepEntry
+from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import (
@@ -145,10 +146,10 @@ def split_parts(
 
 
 def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
-    """Return the task of each K with its config; of one K the task itself."""
-    if not isinstance(config.options.n_clusters, tuple):
+    """Return the task of each K with its config; a task without parts is returned as it is."""
+    if not isinstance(task.common, SweepTask):
         return [(task, config)]
-    common = narrow(task.common, SweepTask)
+    common = task.common
     parts = split_parts(common.n_clusters, common.parts, config)
     return [(replace(task, common=part), own) for own, part in parts]
 
@@ -229,7 +230,12 @@ class State(Model):
 
 def for_options(method: AnyMethod, options: MethodOptions) -> AnyMethod:
     """Return what runs a method with these options: wrapped, where they name several K."""
-    return swept(method) if isinstance(options.n_clusters, tuple) else method
+    return for_several(method) if isinstance(options.n_clusters, tuple) else method
+
+
+def for_several(method: AnyMethod) -> AnyMethod:
+    """Return what runs several K of a method: itself if one answer serves all."""
+    return method if method.every_k else swept(method)
 
 
 @functools.cache
@@ -238,10 +244,6 @@ def swept(method: AnyMethod) -> AnyMethod:
     # Longer than a screen because it holds one small function for each of the method's.
 
     def check_config(config: RunConfig) -> None:
-        if not config.options.evaluated:
-            raise RuleViolation(
-                "sweep", "a sweep is judged by its closing evaluation: leave it on", "/evaluate"
-            )
         for k in several_of(config):
             try:
                 method.check_config(config_at(config, k))
@@ -392,15 +394,8 @@ def _start_agreements(
 
 
 def _raw(state: State) -> Result:
-    """Return the outcome of every K before any is measured; the largest stands for all."""
-    ks = sorted(int(k) for k in state.results)
-    entries = tuple(
-        SweepEntry(
-            n_clusters=k,
-            start_agreement=state.start_agreement[str(k)],
-            result=state.results[str(k)].model_copy(update={"n_clusters": k}),
-        )
-        for k in ks
-    )
-    update = {"sweep": entries, "warnings": state.warnings, "history": ()}
-    return entries[-1].result.model_copy(update=update)
+    """Return the outcome of every K before any is measured."""
+    results = {int(k): result for k, result in state.results.items()}
+    agreements = {int(k): found for k, found in state.start_agreement.items()}
+    raw = result_of_several(results, agreements)
+    return raw.model_copy(update={"warnings": state.warnings})

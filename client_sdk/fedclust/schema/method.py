@@ -105,6 +105,10 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         Whether its results tell clusters apart by prototypes.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
+    every_k : bool
+        Whether one answer of a site serves several K. Then the functions get the options as they
+        are, with several ``n_clusters``, and the raw result is that of
+        ``finalize.result_of_several``. Otherwise the engine asks for each K by itself.
     dissimilarities : tuple of str
         The values of the policy's ``dissimilarity`` that it takes.
     """
@@ -137,6 +141,7 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     default_max_rounds: int = 100
     by_prototypes: bool = False
     takes_masks: bool = False
+    every_k: bool = False
     dissimilarities: tuple[str, ...] = ("euclidean",)
 
     @property

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
-from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix
+from fedclust.numeric.array_types import FloatArray
+from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix, IntVector
 from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability, Transfer
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
@@ -138,6 +140,39 @@ class Likelihood(Model):
     def entropy_per_person(self) -> float:
         """Mean entropy of a person's probabilities, from 0 to log K."""
         return max(self.icl - self.bic, 0.0) / (2.0 * self.n_rows)
+
+
+class Dendrogram(Model):
+    """The top of a tree of clusters: its last merges, down to T leaves.
+
+    Attributes
+    ----------
+    merges : (T - 1, 2) int64
+        The two nodes of each merge, as in scipy's linkage: leaves are 0 to T - 1, and merge i makes
+        node T + i.
+    heights : (T - 1,) float64
+        Ascending, in the scaled space: the root of twice the inertia that the merge adds.
+    sizes : (T,) int64
+        Persons behind each leaf.
+    clusters : (T,) int64
+        The cluster of each leaf.
+    n_cells : int
+        Cells of the whole tree.
+    """
+
+    merges: IntMatrix
+    heights: FloatVector
+    sizes: IntVector
+    clusters: IntVector
+    n_cells: int
+
+    @property
+    def linkage(self) -> FloatArray:
+        """The merges (T - 1, 4) in scipy's form: two nodes, the height, and leaves below."""
+        n_leaves = [1] * len(self.sizes)
+        for first, second in self.merges.tolist():
+            n_leaves.append(n_leaves[first] + n_leaves[second])
+        return np.column_stack([self.merges, self.heights, n_leaves[len(self.sizes) :]])
 
 
 class ClusterProfile(Model):
@@ -273,6 +308,8 @@ class Result(Model):
         their order.
     likelihood : Likelihood or None
         Of a method that fits a mixture.
+    dendrogram : Dendrogram or None
+        Of a method that builds a tree.
     """
 
     centroids: FloatMatrix
@@ -309,6 +346,7 @@ class Result(Model):
     outcomes: Outcomes | None = None
     soft: dict[str, FloatMatrix] | None = None
     likelihood: Likelihood | None = None
+    dendrogram: Dendrogram | None = None
 
     @property
     def space(self) -> Space:

@@ -106,7 +106,7 @@ def build_description(app: FastAPI) -> dict[str, Any]:
             "phases": described(method),
             # Of sessions that compare several n_clusters.
             **(
-                {"phases_of_several": described(sweep.swept(method))}
+                {"phases_of_several": described(sweep.for_several(method))}
                 if takes_several(method.options)
                 else {}
             ),

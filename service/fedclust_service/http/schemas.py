@@ -61,7 +61,8 @@ def phases() -> dict[str, list[Phase]]:
     """Return the phases of this project's methods by name, including those of sweeps."""
     found: dict[str, list[Phase]] = {}
     for method in METHODS.described().values():
-        for each in (method, sweep.swept(method)) if takes_several(method.options) else (method,):
+        several = (sweep.for_several(method),) if takes_several(method.options) else ()
+        for each in (method, *several):
             for phase in rounds.all_phases(each):
                 found.setdefault(phase.name, []).append(phase)
     return found

@@ -105,6 +105,33 @@ def label_by_centroid(result: Result, X: FloatArray) -> IntArray:
     return labels
 
 
+def label_by_cells(result: Result, X: FloatArray, cells: FloatArray | None) -> IntArray:
+    """Label rows (n, d) in own units by the cluster of the site's nearest cell.
+
+    Parameters
+    ----------
+    result : Result
+    X : (n, d) float64
+    cells : (c, d) float64 or None
+        Scaled. Without cells, or without a mapping of them in the result, rows go by the nearest
+        centroid.
+
+    Returns
+    -------
+    (n,) int64
+        -1 for incomplete rows.
+    """
+    labels = label_by_centroid(result, X)
+    if cells is None or not result.mapping:
+        return labels
+    (clusters,) = result.mapping.values()
+    check_mapping(clusters, len(cells))
+    complete = labels >= 0
+    own = nearest_centroid(scale_rows(result, X)[complete], cells)
+    labels[complete] = np.array(clusters, dtype=np.int64)[own]
+    return labels
+
+
 def probabilities_of_rows(
     probabilities: Probabilities, result: Result, X: FloatArray, memory: Memory | None
 ) -> FloatArray:

@@ -13,7 +13,7 @@ from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.result import ClusterProfile, Result
+from fedclust.schema.result import ClusterProfile, Result, SweepEntry
 from fedclust.schema.run_config import RunConfig
 
 _T = TypeVar("_T", bound=np.generic)
@@ -57,6 +57,22 @@ def raw_result(
         stopped_because=stopped_because,
         warnings=tuple(warnings),
     )
+
+
+def result_of_several(
+    results: Mapping[int, Result], start_agreements: Mapping[int, float | None] | None = None
+) -> Result:
+    """Return one raw result of those of several K, by K; the largest stands for all."""
+    entries = tuple(
+        SweepEntry(
+            n_clusters=k,
+            start_agreement=(start_agreements or {}).get(k),
+            result=results[k].model_copy(update={"n_clusters": k}),
+        )
+        for k in sorted(results)
+    )
+    update = {"sweep": entries, "warnings": (), "history": ()}
+    return entries[-1].result.model_copy(update=update)
 
 
 def _values_and_mask(centroids: FloatArray, mask: BoolArray | None) -> FloatArray:
@@ -127,6 +143,7 @@ def complete_result(
         update={
             **_select_centroids(raw, firsts[order]),
             **_sort_prototypes(raw, new_number[clusters]),
+            **_renumber_leaves(raw, new_number[clusters]),
             "sizes": None if sizes is None else tuple(sizes[k] for k in order),
             "site_sizes": {
                 site: tuple(own[k] for k in order)
@@ -191,6 +208,14 @@ def _sort_prototypes(raw: Result, new_number: IntArray) -> dict[str, Any]:
         "prototypes": _freeze(raw.prototypes[order]),
         "prototype_labels": tuple(int(label) for label in labels),
     }
+
+
+def _renumber_leaves(raw: Result, new_number: IntArray) -> dict[str, Any]:
+    """Return the dendrogram with its clusters' new numbers."""
+    if raw.dendrogram is None:
+        return {}
+    renumbered = _freeze(new_number[raw.dendrogram.clusters])
+    return {"dendrogram": raw.dendrogram.model_copy(update={"clusters": renumbered})}
 
 
 def _freeze(array: NDArray[_T]) -> NDArray[_T]:

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
+from fedclust.methods.common.assign import label_by_cells
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.description import counted, local_starts
 from fedclust.methods.common.finalize import no_centroids, raw_result
@@ -279,16 +279,7 @@ def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
     nearest cell (Definition 3.3). New rows, rows of a site that joined later (Theorem 3.2), and
     all rows after refinement go by the nearest centroid.
     """
-    labels = label_by_centroid(result, X)
-    cells = (memory or {}).get(_MEMORY_KEY)
-    if cells is None or not result.mapping:
-        return labels
-    (clusters,) = result.mapping.values()
-    check_mapping(clusters, len(cells))
-    complete = labels >= 0
-    own = nearest_centroid(scale_rows(result, X)[complete], cells)
-    labels[complete] = np.array(clusters, dtype=np.int64)[own]
-    return labels
+    return label_by_cells(result, X, (memory or {}).get(_MEMORY_KEY))
 
 
 # --- At the coordinator ---------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fedclust.result.figures.map import draw_map
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import draw_profile
 from fedclust.result.figures.sizes import draw_mix, draw_sizes
+from fedclust.result.figures.tree import draw_tree
 from fedclust.result.one_cloud import apart_text, chosen_text
 from fedclust.result.wording import joined
 from fedclust.rounds.model_selection import CLEAR, p_text
@@ -40,6 +41,7 @@ _NAMES = (
     "sizes",
     "mix",
     "centroids",
+    "tree",
     "stability",
     "own_clusters",
     "forest",
@@ -97,6 +99,10 @@ class Plots:
     def centroids(self) -> Figure:
         """Draw a map of clusters and sites on the two axes along which all persons differ most."""
         return draw_map(self._facts)
+
+    def tree(self) -> Figure:
+        """Draw the top of the tree of clusters, the persons of its leaves, and where it is cut."""
+        return draw_tree(self._facts)
 
     def stability(self) -> Figure:
         """Draw how far each cluster is found again in resampled data, and if it stands apart."""
