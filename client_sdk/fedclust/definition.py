@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,15 @@ from fedclust.methods.registry import METHODS
 from fedclust.rounds import VERSION, Plan, check_evidence, sweep
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+from fedclust.schema.feature import (
+    Declaration,
+    Feature,
+    Outcome,
+    Trajectory,
+    TrajectoryColumn,
+    clustered,
+    outcomes_of,
+)
 from fedclust.schema.field_names import field_errors, unknown_name_message
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
@@ -34,6 +42,8 @@ OUTCOME_EDGES = {"ordered": (2, 5), "time": (4, 6)}
 _OUTCOME_FIELDS = {"levels": "categorical", "values": "ordered", "event": "time"}
 #: Each of two persons could compute the other's value from their mean.
 LEAST_GROUP = 3
+#: The fewest knots of a natural spline that is no straight line.
+LEAST_KNOTS = 3
 #: Columns of all features together: as many as a session may have features.
 MAX_COLUMNS = 10_000
 #: The largest weight; its inverse is the smallest.
@@ -183,7 +193,7 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         raise DefinitionError(errors)
 
 
-def _check_roles(features: Sequence[Feature | Outcome]) -> list[FieldError]:
+def _check_roles(features: Sequence[Declaration]) -> list[FieldError]:
     """Refuse a column that is feature and outcome where sites may lack features."""
     names = {feature.name for feature in clustered(features)}
     message = "with missing: mask a column is a feature or an outcome: a site may lack either"
@@ -330,9 +340,7 @@ def check_once(sites: Sequence[str]) -> list[FieldError]:
     ]
 
 
-def check_features(
-    features: tuple[Feature | Outcome, ...], scaling: str = "none"
-) -> list[FieldError]:
+def check_features(features: tuple[Declaration, ...], scaling: str = "none") -> list[FieldError]:
     """Return what is wrong with the features of a session with this ``scaling``."""
     errors = [
         _error(f"/features/{index}/name", "unique", "each feature is named once")
@@ -347,23 +355,37 @@ def check_features(
             read_as = {each.name: each for each in feature.columns} | read_as
         else:
             faults = _feature_faults(feature)
-            needs_bounds = scaling == "bounds" and feature.kind == "numeric"
-            if needs_bounds and (feature.lower is None or feature.upper is None):
-                faults.append(("", "bounds", "scaling by bounds needs lower and upper"))
+            if scaling == "bounds" and not faults:
+                faults = [*map(_bounds_fault, _unbounded(clustered([feature])))][:1]
         errors += [_error(at + pointer, rule, message) for pointer, rule, message in faults]
-    if features and not clustered(features):
+    if features and all(isinstance(each, Outcome) for each in features):
         message = "every one has the role outcome: at least one must have the role feature, so "
         message += "that there is something to cluster by"
         errors.append(_error("/features", "role", message))
     return errors or _check_columns(clustered(features), features)
 
 
+def _unbounded(features: Sequence[Feature]) -> Iterator[Feature]:
+    """Yield the numbers that have no lower or no upper bound."""
+    for each in features:
+        if each.kind == "numeric" and (each.lower is None or each.upper is None):
+            yield each
+
+
+def _bounds_fault(feature: Feature) -> tuple[str, str, str]:
+    message = "scaling by bounds needs lower and upper"
+    if isinstance(feature, TrajectoryColumn) and feature.point in ("slope", "auc"):
+        message = f"scaling by bounds needs them of every column, and {feature.name} has none: "
+        message += "scale by standard, or leave it out"
+    return "", "bounds", message
+
+
 def _check_columns(
-    features: tuple[Feature, ...], declared: tuple[Feature | Outcome, ...]
+    features: tuple[Feature, ...], declared: tuple[Declaration, ...]
 ) -> list[FieldError]:
     """Check the encoded columns: unique names, different bounds, not too many."""
     columns = columns_of(features)
-    place = {each.name: i for i, each in enumerate(declared) if isinstance(each, Feature)}
+    place = {of.name: i for i, each in enumerate(declared) for of in clustered([each])}
     at = [f"/features/{place[column.feature]}" for column in columns]
     message = "another feature has a level, or a name, that makes a column of the same name"
     errors = [
@@ -381,7 +403,9 @@ def _check_columns(
     return errors
 
 
-def _feature_faults(feature: Feature) -> list[tuple[str, str, str]]:
+def _feature_faults(feature: Feature | Trajectory) -> list[tuple[str, str, str]]:
+    if isinstance(feature, Trajectory):
+        return _trajectory_faults(feature)
     faults = []
     if not 1 / MAX_WEIGHT <= feature.weight <= MAX_WEIGHT:
         message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: more would drown other features"
@@ -404,6 +428,30 @@ def _feature_faults(feature: Feature) -> list[tuple[str, str, str]]:
     elif not math.isfinite((feature.upper or 0.0) - (feature.lower or 0.0)):
         faults.append(("/upper", "bounds", "upper minus lower is too large for a number"))
     return faults
+
+
+def _trajectory_faults(trajectory: Trajectory) -> list[tuple[str, str, str]]:
+    """Return what is wrong with a trajectory; bounds, transform and weight as of its values."""
+    grid, summary, faults = trajectory.grid, trajectory.summary, []
+    if (grid is None) == (summary is None):
+        faults.append(("/grid", "grid", "give either a grid (times) or a summary"))
+    elif grid is not None:
+        if not grid or any(a >= b for a, b in pairwise(grid)):
+            faults.append(("/grid", "grid", "one or more times, which ascend"))
+        if trajectory.window is None:
+            message = "say how far from a time of the grid a value may be, in units of the time"
+            faults.append(("/window", "window", message))
+        if trajectory.fill == "spline" and len(grid) < LEAST_KNOTS:
+            message = f"a spline needs a grid of at least {LEAST_KNOTS} times: they are its knots"
+            faults.append(("/grid", "grid", message))
+    else:
+        if trajectory.window is not None or trajectory.fill != "linear":
+            faults.append(("/summary", "summary", "fill and window are for a grid: leave them out"))
+        if not summary:
+            faults.append(("/summary", "summary", "name at least one"))
+        faults += [(f"/summary/{i}", "unique", "named twice") for i in _repeated(summary or ())]
+    own = {name: getattr(trajectory, name) for name in ("lower", "upper", "transform", "weight")}
+    return faults + _feature_faults(Feature(name=trajectory.name, **own))
 
 
 def _outcome_faults(outcome: Outcome, read_as: Mapping[str, Feature]) -> list[tuple[str, str, str]]:

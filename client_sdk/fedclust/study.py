@@ -209,7 +209,7 @@ def _differences(study: StudyCreate, request: SessionCreate) -> list[FieldError]
         other = [
             name
             for name in type(feature).model_fields
-            if getattr(declared, name) != getattr(feature, name)
+            if getattr(declared, name, None) != getattr(feature, name)
         ]
         if other:
             message = (

@@ -162,6 +162,7 @@ class RowCheck:
             "repeated_ids": {
                 name: {"ids": ids, "rows": rows} for name, (ids, rows) in found.repeated.items()
             },
+            "trajectories": list(found.trajectories),
             "ignored_columns": list(found.ignored),
             "unused_mappings": found.unused,
         }
@@ -180,7 +181,7 @@ class RowCheck:
                 show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
                 for each in lines:
                     show(out, f"      {each}")
-        for text in (*_furthest_texts(found.columns), *self._pattern_texts()):
+        for text in (*found.trajectories, *_furthest_texts(found.columns), *self._pattern_texts()):
             _say(text)
         if found.unused:
             show(

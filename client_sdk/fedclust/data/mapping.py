@@ -72,6 +72,11 @@ class ColumnMap(Model):
         Text that means a missing value, in addition to the usual markers.
     lacking : bool
         Whether this site lacks the feature, whatever its columns are called.
+    person, time : str or None
+        Of a trajectory in a table with a row for each value: the columns with the person, and with
+        the time as a number. Without them its columns are columns here, such as ``crea@0``.
+    time_factor : float
+        session's time = time here x time_factor.
     """
 
     column: Text | None = None
@@ -83,6 +88,14 @@ class ColumnMap(Model):
     sentinels: tuple[FiniteFloat, ...] = ()
     missing: tuple[Text, ...] = ()
     lacking: bool = False
+    person: Text | None = None
+    time: Text | None = None
+    time_factor: FiniteFloat = 1.0
+
+    @property
+    def long(self) -> bool:
+        """Whether the values of a person have a row each."""
+        return self.person is not None or self.time is not None
 
 
 class ColumnsFile(Model):
@@ -351,6 +364,8 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
             "unit",
             f"features.{feature.name}: {message}; say factor, offset and to for that one",
         )
+    if rule.long:
+        raise refuse("person and time are for a trajectory; the session asks one value a person")
     if rule.levels and feature.kind == "numeric":
         raise refuse("levels are for binary and categorical features")
     known_codes: dict[str, str | bool | int] = {}

@@ -330,6 +330,11 @@ def read_persons(
     text = [name for name in (named, id_column) if name is not None]
     codes = {name: column.codes for name, column in pinned.items()}
     rows = RowSource(source, features, text=text, lacking=lacking, codes=codes, outcomes=outcomes)
+    for each in rows.long if person is None else ():
+        column = each.sources[2]
+        message = f"the rows of {each.of.name!r} are values of a person, and each would count as a "
+        message += f"person; give {shlex.join(['--person-column', column])} (person=)"
+        raise rows.origin.fault("persons", message, column=column)
     _refuse_other_rules(rows, pinned)
     reader = _Reader(rows, person, named, pinned)
     if isinstance(source, Dataset) and source.options.out_of_core:

@@ -96,7 +96,8 @@ class SourceProfile:
     that are neither a feature nor an identifier. ``refused`` is why the site could not take part,
     else None. ``repeated`` has, by column of identifiers, how many of them occur several times, and
     in how many rows. ``far_out`` are rows that are far out in many columns, and ``absences``
-    features whose absence equals a yes/no column.
+    features whose absence equals a yes/no column. ``trajectories`` says how many values
+    persons have.
     """
 
     source: str
@@ -109,6 +110,7 @@ class SourceProfile:
     repeated: dict[str, tuple[int, int]] = field(default_factory=dict)
     far_out: RowsFarOut | None = None
     absences: tuple[Absence, ...] = ()
+    trajectories: tuple[str, ...] = ()
 
 
 class _Column:
@@ -243,12 +245,11 @@ def profile(
             rows.held(shares, lacking, rows.min_present)
     except DataError as error:
         refused = error
-    used = {rows.local[name] for name in rows.columns}
+    used = rows.used
     # A header in which no feature is found may be a row, and its names values.
     ignored = tuple(
         name for name in rows.reader.header if used and name and name not in used.union(text)
     )
-    unused = tuple(sorted(set(rows.file.features) - set(columns)))
     counted = {name: [k for k in found.values() if k > 1] for name, found in ids.items()}
     repeated = {name: (len(found), sum(found)) for name, found in counted.items() if found}
     return SourceProfile(
@@ -257,11 +258,12 @@ def profile(
         complete,
         profiles,
         ignored,
-        unused,
+        tuple(sorted(set(rows.file.features) - set(columns))),
         refused,
         repeated,
         far.found(rows.origin.unit),
         absent.found,
+        rows.trajectory_texts,
     )
 
 

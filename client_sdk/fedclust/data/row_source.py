@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +13,14 @@ from numpy.typing import NDArray
 from fedclust.data.advice import binary_advice, on_one_line, too_few_text
 from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.decode import ColumnRule, Decoder, Wrong
-from fedclust.data.mapping import ColumnMap, as_dataset, canonical_code, check_mapping
+from fedclust.data.mapping import (
+    ColumnMap,
+    ColumnsFile,
+    Dataset,
+    as_dataset,
+    canonical_code,
+    check_mapping,
+)
 from fedclust.data.outcome_rows import (
     CellArray,
     cells_of_rows,
@@ -22,6 +30,12 @@ from fedclust.data.outcome_rows import (
 )
 from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.sources import describe, open_reader
+from fedclust.data.trajectories import (
+    LongTrajectory,
+    TrajectoryReader,
+    long_trajectories,
+    mapped_columns,
+)
 from fedclust.errors import DataError
 from fedclust.schema.encoding import encode_features
 from fedclust.schema.feature import Feature, Outcome
@@ -122,6 +136,8 @@ class RowSource:
         The names of ``features`` that have a column.
     local : dict of str to str
         Each feature's column here.
+    long : tuple of LongTrajectory
+        What is made of several rows of a person.
     min_present : float
         A feature with a smaller share of values counts as lacking.
 
@@ -143,13 +159,16 @@ class RowSource:
         self.n_features, self.outcomes = len(features), tuple(outcomes)
         features = with_outcomes(features, outcomes)
         dataset = as_dataset(source)
-        options, self.file = dataset.options, dataset.options.resolved()
+        options, written = dataset.options, dataset.options.resolved()
+        long = long_trajectories(written, features, options.mapping_name)
+        rules = mapped_columns(written, features, long)
+        self.file = written.model_copy(update={"features": rules})
         self._on_read = dataset.on_read
         self.features, self._text = features, tuple(dict.fromkeys(text))
         self.min_present = self.file.min_present
         self._place = {feature.name: place for place, feature in enumerate(features)}
         names = [feature.name for feature in features]
-        unknown = sorted(set(options.sentinels) - set(names))
+        unknown = sorted(set(options.sentinels) - {*names, *(each.of.name for each in long)})
         if unknown:
             message = f"sentinels are given for {unknown[0]!r}: the session has no such feature"
             raise DataError(describe(dataset.source), "mapping", message)
@@ -161,8 +180,15 @@ class RowSource:
             if name in names or name in self.local.values():
                 message = "it identifies rows or persons and may not be a feature of the session"
                 raise origin.fault("reserved-column", message, column=name)
-        wanted = [*self.local.values(), *self._text]
+        self.long = long
+        made = {each.local(column) for each in long for column in each.columns}
+        sources = [name for each in long for name in each.sources]
+        wanted = [name for name in (*self.local.values(), *self._text) if name not in made]
+        wanted = [*dict.fromkeys((*wanted, *sources))]
         self.reader = open_reader(dataset, self.file, names, wanted, self._text)
+        if long:
+            read = functools.partial(_read_trajectory, dataset, written)
+            self.reader = TrajectoryReader(self.reader, long, read, lacking)
         try:
             self.columns = self._find_columns(lacking)
         except DataError:
@@ -184,6 +210,17 @@ class RowSource:
             if reading.column is not None
         }
         self._faults: dict[tuple[int, Wrong], RowFault] = {}
+
+    @property
+    def used(self) -> set[str]:
+        """The columns here that features are made of."""
+        found = {self.local[name] for name in self.columns}
+        return found.union(*(each.sources for each in self.long)) if found else found
+
+    @property
+    def trajectory_texts(self) -> tuple[str, ...]:
+        """How many values persons have of each trajectory, once the rows were read."""
+        return self.reader.texts if isinstance(self.reader, TrajectoryReader) else ()
 
     @property
     def origin(self) -> Origin:
@@ -384,6 +421,23 @@ class RowSource:
                 )
                 fault.count += len(places)
         return RowBlock(at, tuple(values), chunk.text, chunk.numbers)
+
+
+def _read_trajectory(
+    dataset: Dataset, written: ColumnsFile, each: LongTrajectory
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], Sequence[str]]]:
+    """Yield values in the session's unit, times as they are here, and persons, by blocks."""
+    _, time, person = each.sources
+    features = (Feature(name=each.of.name, unit=each.of.unit), Feature(name=f"time {time}"))
+    rule = each.rule.model_copy(update={"person": None, "time": None, "time_factor": 1.0})
+    rules = {features[0].name: rule, features[1].name: ColumnMap(column=time)}
+    mapping = written.model_copy(update={"features": rules}).model_dump(mode="json")
+    options = dataset.options.model_copy(update={"mapping": mapping, "sentinels": {}})
+    rows = RowSource(Dataset.of(dataset.source, options), features, text=(person,))
+    for block in rows.scan():
+        values, times = rows.session_values(block)
+        yield values, times, block.text[person]
+    rows.refuse()
 
 
 def as_indices(feature: Feature, values: NDArray[np.float64]) -> NDArray[Any]:

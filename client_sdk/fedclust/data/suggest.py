@@ -39,7 +39,7 @@ from fedclust.data.row_source import BLOCK
 from fedclust.data.sources import describe, open_reader, read_columns
 from fedclust.data.sql import SqlQuery
 from fedclust.errors import DataError, UsageError, writing
-from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+from fedclust.schema.feature import Declaration, Feature, clustered, outcomes_of
 
 #: At most so many different cells of a column are distinguished, and so many codes are written.
 _MOST_CELLS: Final = 100_000
@@ -84,7 +84,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def suggest_mapping(declared: Sequence[Feature | Outcome], source: Any) -> MappingSuggestion:
+def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSuggestion:
     """Guess which column of a table is which feature, and how it is read.
 
     Parameters

@@ -36,7 +36,7 @@ from fedclust.rounds import EngineState, Plan
 from fedclust.rounds.outcomes import Count, OutcomesPayload
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import clustered, outcomes_of
+from fedclust.schema.feature import asked_of, clustered, outcomes_of
 from fedclust.schema.field_names import (
     field_errors,
     nearest_name,
@@ -348,7 +348,7 @@ def _read_table(source: Source, definition: Definition, persons: Any, site: str)
         )
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
-            names = tuple(dict.fromkeys(feature.name for feature in definition.features))
+            names = tuple(dict.fromkeys(each.name for each in asked_of(definition.features)))
             d = len(columns_of(clustered(definition.features)))
             return Table(np.empty((0, d)), names, columns=names)
         raise RuleViolation(error.rule, f"site {site!r}: {error}") from None

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.schema.encoding import columns_of
-from fedclust.schema.feature import Feature, Outcome, clustered
+from fedclust.schema.feature import Declaration, Feature, clustered
 from fedclust.schema.policy import Policy
 from fedclust.schema.scaling import gamma_of
 
@@ -21,7 +21,7 @@ _UNITS = {
 
 def dissimilarity_text(
     policy: Policy,
-    declared: Sequence[Feature | Outcome],
+    declared: Sequence[Declaration],
     scale: NDArray[np.float64] | None = None,
 ) -> str:
     """Return the name of the dissimilarity, and what it makes of each kind of feature.

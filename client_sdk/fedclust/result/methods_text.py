@@ -29,7 +29,7 @@ from fedclust.result.wording import (
 )
 from fedclust.rounds import Plan
 from fedclust.rounds.model_selection import CLEAR, p_text
-from fedclust.schema.feature import POINTS_TIMES_VARIANCE, clustered, outcomes_of
+from fedclust.schema.feature import POINTS_TIMES_VARIANCE, Outcome, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 
 _CITED = re.compile(r"@([a-z]+[0-9]*)")
@@ -145,7 +145,7 @@ def _completed(facts: Facts) -> str:
 
 
 def _variables(facts: Facts) -> str:
-    features = clustered(facts.definition.features)
+    features = [each for each in facts.definition.features if not isinstance(each, Outcome)]
     listed = "; ".join(map(variable_text, features))
     coded = ""
     if any(feature.kind == "categorical" for feature in features):

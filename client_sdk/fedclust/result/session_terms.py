@@ -15,13 +15,13 @@ from fedclust.definition import plan_of
 from fedclust.methods.common.description import counted
 from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
-from fedclust.result.wording import named_values, outcome_details
+from fedclust.result.wording import named_values, outcome_details, trajectory_text
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.rounds import Plan, evidence, resampling
 from fedclust.rounds.plan import sends_cells
 from fedclust.rounds.record_cells import N_CELLS
 from fedclust.schema.display import first_few
-from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+from fedclust.schema.feature import Declaration, Feature, Outcome, Trajectory, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.models import Definition, SessionInfo
 
@@ -193,7 +193,7 @@ class SessionTerms:
             yield heading, own.get(heading, ())
         method = self.plan.method
         yield "method", [f"{method.title} ({definition.algorithm} version {method.version})"]
-        yield "columns", [", ".join(map(feature_text, clustered(definition.features)))]
+        yield "columns", [", ".join(map(feature_text, self._declared()))]
         yield "outcomes", self._outcome_lines()
         if full or policy.dissimilarity != "euclidean":
             yield "distance", [dissimilarity_text(policy, definition.features)]
@@ -269,9 +269,13 @@ class SessionTerms:
             "analyst with figures by site."
         )
 
+    def _declared(self) -> list[Feature | Trajectory]:
+        """Return what is clustered by, as declared: a trajectory is one entry."""
+        return [each for each in self.definition.features if not isinstance(each, Outcome)]
+
     def _names(self) -> str:
         """Return the names of the columns that are clustered, of many the first."""
-        names = [feature.name for feature in clustered(self.definition.features)]
+        names = [feature.name for feature in self._declared()]
         return first_few(names, _MOST_NAMES, "columns more")
 
     def _field_lines(self) -> Iterator[str]:
@@ -322,7 +326,7 @@ def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerm
     )
 
 
-def feature_text(feature: Feature | Outcome) -> str:
+def feature_text(feature: Declaration) -> str:
     """Return a feature's name, unit, bounds and kind, or an outcome's cells and points."""
     if isinstance(feature, Outcome):
         details = ["outcome", *outcome_details(feature), counted(feature.points, "point")]
@@ -332,9 +336,11 @@ def feature_text(feature: Feature | Outcome) -> str:
         low = "" if feature.lower is None else f"{feature.lower:g}"
         text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
     details = []
-    if feature.kind != "numeric":
+    if isinstance(feature, Trajectory):
+        details.append(trajectory_text(feature))
+    elif feature.kind != "numeric":
         details.append(feature.kind)
-    if feature.levels:
+    if isinstance(feature, Feature) and feature.levels:
         details.append(" | ".join(feature.levels))
     if feature.transform != "none":
         details.append(feature.transform)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from fedclust.schema.feature import Feature, Outcome
+from fedclust.schema.feature import Feature, Outcome, Trajectory
 
 #: Shares and scaled values this close to 0, and shares this close to 1, differ by rounding.
 _ROUNDING = 1e-12
@@ -144,14 +144,34 @@ def outcome_details(outcome: Outcome) -> list[str]:
     return details
 
 
-def variable_text(feature: Feature | Outcome) -> str:
+_FILLS = {
+    "linear": "the line between values",
+    "last": "the last value before",
+    "none": "the nearest value",
+    "spline": "a natural spline through the values, fitted by least squares,",
+}
+
+
+def trajectory_text(trajectory: Trajectory) -> str:
+    """Return how a trajectory becomes columns, in one line."""
+    unit = f" {trajectory.time_unit}" if trajectory.time_unit else ""
+    if trajectory.grid is None:
+        return f"trajectory: {', '.join(trajectory.summary or ())} of each person"
+    times = ", ".join(f"{time:g}" for time in trajectory.grid)
+    how = _FILLS[trajectory.fill]
+    return f"trajectory at {times}{unit}: {how} within {trajectory.window:g}{unit}"
+
+
+def variable_text(feature: Feature | Outcome | Trajectory) -> str:
     """Return a variable with unit, levels, transform, bounds and weight, in Markdown."""
     if isinstance(feature, Outcome):
         return in_markdown(f"{feature.name} ({', '.join(outcome_details(feature))})")
     details = [feature.unit] if feature.unit else []
-    if feature.kind == "binary":
+    if isinstance(feature, Trajectory):
+        details.append(trajectory_text(feature))
+    elif feature.kind == "binary":
         details.append("yes/no")
-    if feature.levels:
+    elif feature.levels:
         details.append(f"categorical: {', '.join(feature.levels)}")
     if feature.transform != "none":
         details.append("log(1 + x)" if feature.transform == "log1p" else "natural logarithm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -20,7 +21,10 @@ from pydantic_core import CoreSchema
 
 from fedclust.schema.model import FeatureName, Model, Visible
 
-Unit = Annotated[str, StringConstraints(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$"), Visible]
+_MOST_UNIT = 64
+Unit = Annotated[
+    str, StringConstraints(max_length=_MOST_UNIT, pattern=r"^[^\x00-\x1f\x7f]*$"), Visible
+]
 #: A person who has another value changes two cells by one, so noise of variance v is zCDP of
 #: rho = 1 / v: points / 250. The allowance of 100 points is rho = .4.
 POINTS_TIMES_VARIANCE = 250
@@ -74,6 +78,10 @@ class Feature(Model):
         # A definition without outcomes keeps the canonical form and the hash of one that knows
         # none.
         return {k: v for k, v in write(self).items() if k != "role"}
+
+
+#: What a trajectory can be summarised by.
+Summary: TypeAlias = Literal["first", "slope", "peak", "auc"]
 
 
 class Outcome(Model):
@@ -162,10 +170,93 @@ class Outcome(Model):
         return {k: v for k, v in write(self).items() if v is not None and (k, v) != ("unit", "")}
 
 
-def _role(declared: Any) -> str:
-    if isinstance(declared, dict):
-        return str(declared.get("role", "feature"))
-    return str(getattr(declared, "role", "feature"))
+class Trajectory(Model):
+    """A number that is measured several times, and the columns that it becomes.
+
+    Methods see only its columns (:attr:`columns`), each a number. What it has by name, such as
+    ``lower`` and ``transform``, holds for every column that is in its unit.
+
+    Attributes
+    ----------
+    name : str
+        The name of the measurement; its columns are ``name@0``, ``name@slope``.
+    kind : {"trajectory"}
+    unit : str
+        Unit of the values.
+    time_unit : str
+        Unit of the times, such as ``days``; a site converts its own.
+    lower, upper, transform
+        As of a :class:`Feature`.
+    weight : float
+        Of all columns together: a trajectory counts as one number does, however many they are.
+    grid : tuple of float or None
+        Ascending times. Each is a column: the value at that time.
+    fill : {"linear", "last", "none", "spline"}
+        Where the value at a time of the grid comes from. ``linear``: the line between the values
+        before and after it, or one of these alone; ``last``: the last one until then; ``none``: the
+        nearest one; ``spline``: the natural cubic spline with the grid as its knots that fits all
+        values of the person best (least squares).
+    window : float or None
+        A value that is further than this from a time of the grid does not count for it.
+    summary : tuple of str or None
+        In place of a grid. ``first``: the first value; ``slope``: of the straight line through all
+        values; ``peak``: the largest; ``auc``: the area under the lines between the values. Slope
+        and area need values at two times.
+
+    Examples
+    --------
+    >>> crea = Trajectory(name="crea", kind="trajectory", grid=(0, 3), window=1)
+    >>> [column.name for column in crea.columns]
+    ['crea@0', 'crea@3']
+    """
+
+    name: Annotated[FeatureName, StringConstraints(max_length=100)]
+    kind: Literal["trajectory"]
+    unit: Unit = ""
+    time_unit: Unit = ""
+    lower: FiniteFloat | None = None
+    upper: FiniteFloat | None = None
+    transform: Literal["none", "log", "log1p"] = "none"
+    weight: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    grid: tuple[FiniteFloat, ...] | None = None
+    fill: Literal["linear", "last", "none", "spline"] = "linear"
+    window: Annotated[FiniteFloat, Field(ge=0)] | None = None
+    summary: tuple[Summary, ...] | None = None
+    role: Literal["feature"] = "feature"
+
+    @property
+    def columns(self) -> tuple[TrajectoryColumn, ...]:
+        """Its columns, as features of a session."""
+        points: tuple[float | Summary, ...] = self.grid or self.summary or ()
+        return tuple(self._column(point, self.weight / len(points)) for point in points)
+
+    def _column(self, point: float | Summary, weight: float) -> TrajectoryColumn:
+        name = f"{self.name}@{point if isinstance(point, str) else format(point, 'g')}"
+        column = TrajectoryColumn(name=name, weight=weight, of=self, point=point)
+        if point in ("slope", "auc"):
+            mark = "/" if point == "slope" else " x "
+            unit = f"{self.unit}{mark}{self.time_unit}" if self.unit and self.time_unit else ""
+            return column.model_copy(update={"unit": unit[:_MOST_UNIT]})
+        same = {name: getattr(self, name) for name in ("unit", "lower", "upper", "transform")}
+        return column.model_copy(update=same)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, write: Any) -> dict[str, Any]:
+        return {k: v for k, v in write(self).items() if v is not None and k != "role"}
+
+
+class TrajectoryColumn(Feature):
+    """A column of a trajectory, which knows how a site with a row for each value makes it."""
+
+    of: Trajectory
+    point: FiniteFloat | Summary
+
+
+def _tag(declared: Any) -> str:
+    """Return which model declares something: its role says it, or the kind of a feature."""
+    get = declared.get if isinstance(declared, dict) else functools.partial(getattr, declared)
+    role = str(get("role", "feature"))
+    return "trajectory" if role == "feature" and get("kind", "") == "trajectory" else role
 
 
 class _AnyOf:
@@ -179,19 +270,39 @@ class _AnyOf:
         return {"anyOf": found.pop("oneOf"), **found}
 
 
-#: What a definition lists. The role says which it is.
+#: What a definition lists: one of these.
+Declaration: TypeAlias = Feature | Trajectory | Outcome
+#: As the field of a body, read by role and kind.
 Declared: TypeAlias = Annotated[
-    Annotated[Feature, Tag("feature")] | Annotated[Outcome, Tag("outcome")],
-    Discriminator(_role),
+    Annotated[Feature, Tag("feature")]
+    | Annotated[Trajectory, Tag("trajectory")]
+    | Annotated[Outcome, Tag("outcome")],
+    Discriminator(_tag),
     _AnyOf,
 ]
 
 
-def clustered(declared: Sequence[Feature | Outcome]) -> tuple[Feature, ...]:
-    """Return the features that persons are clustered by."""
-    return tuple(each for each in declared if isinstance(each, Feature))
+def clustered(declared: Sequence[Declaration]) -> tuple[Feature, ...]:
+    """Return the features that persons are clustered by: of a trajectory its columns."""
+    found: list[Feature] = []
+    for each in declared:
+        if isinstance(each, Trajectory):
+            found += each.columns
+        elif isinstance(each, Feature):
+            found.append(each)
+    return tuple(found)
 
 
-def outcomes_of(declared: Sequence[Feature | Outcome]) -> tuple[Outcome, ...]:
+def outcomes_of(declared: Sequence[Declaration]) -> tuple[Outcome, ...]:
     """Return the outcomes of a definition."""
     return tuple(each for each in declared if isinstance(each, Outcome))
+
+
+def asked_of(declared: Sequence[Declaration]) -> tuple[Feature | Outcome, ...]:
+    """Return what a site is asked for: the features that are clustered, then the outcomes."""
+    return (*clustered(declared), *outcomes_of(declared))
+
+
+def trajectories_of(features: Sequence[Feature]) -> tuple[Trajectory, ...]:
+    """Return the trajectories that columns are of, each once."""
+    return tuple(dict.fromkeys(each.of for each in features if isinstance(each, TrajectoryColumn)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedclust.schema.feature import Feature, Outcome
+from fedclust.schema.feature import Feature, Outcome, Trajectory
 from fedclust.schema.model import Model
 
 #: What a name of a session, a site or an account consists of.
@@ -20,8 +20,12 @@ SLUG_RULE = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
 Location = Sequence[str | int]
 #: Returns the message for an unknown field at a place; None does not say which field it is.
 UnknownField = Callable[[Location], str] | None
-#: What a definition lists, by the role that pydantic puts into a place after the index.
-_ROLES: Mapping[str, type[BaseModel]] = {"feature": Feature, "outcome": Outcome}
+#: What a definition lists, by the tag that pydantic puts into a place after the index.
+_ROLES: Mapping[str, type[BaseModel]] = {
+    "feature": Feature,
+    "outcome": Outcome,
+    "trajectory": Trajectory,
+}
 #: Names of unknown fields that may be repeated: short, and written as fields are. A value that
 #: was put in the place of a name rarely is.
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")

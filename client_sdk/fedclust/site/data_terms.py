@@ -12,7 +12,7 @@ from typing import Any
 from fedclust.data import Dataset, Source, SqlQuery
 from fedclust.data.mapping import ColumnMap, ColumnsFile, as_dataset
 from fedclust.data.table import IdMap
-from fedclust.schema.feature import Feature
+from fedclust.schema.feature import Feature, trajectories_of
 from fedclust.wire.codec import canonical_json, sha256
 
 IN_MEMORY = "rows in memory"
@@ -84,6 +84,13 @@ def data_terms(
     dataset = as_dataset(source)
     file = dataset.options.resolved()
     rules = {each.name: file.features.get(each.name, ColumnMap()) for each in features}
+    for of in trajectories_of(features):
+        if (rule := file.features.get(of.name, ColumnMap())).long:
+            # One line for all its columns.
+            names = [each.name for each in of.columns]
+            rules = {name: each for name, each in rules.items() if name not in names}
+            rules[of.name] = rule
+            held = [of.name if name in names else name for name in held]
     query = _query(dataset)
     named = person if person is None or isinstance(person, str) else "values"
     how = {
@@ -158,6 +165,9 @@ def _feature_lines(rules: dict[str, ColumnMap], held: Sequence[str]) -> Iterator
 
 def _details(name: str, rule: ColumnMap) -> Iterator[str]:
     yield f"from column {rule.column or name}"
+    if rule.long:
+        factor = f" x {rule.time_factor:g}" if rule.time_factor != 1 else ""
+        yield f"a row for each value; person from {rule.person}, time from {rule.time}{factor}"
     if rule.factor != 1 or rule.offset != 0:
         unit = f" ({rule.unit})" if rule.unit else ""
         offset = f" {'-' if rule.offset < 0 else '+'} {abs(rule.offset):g}" if rule.offset else ""

@@ -12,6 +12,7 @@ from fedclust.durable_files import write_atomically
 from fedclust.errors import writing
 from fedclust.result.markup import html_document, html_facts, html_table
 from fedclust.result.session_terms import SHORT, TECHNICAL, feature_text
+from fedclust.schema.feature import asked_of
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
 
@@ -178,7 +179,8 @@ def _own_figures(request: ConsentRequest, now: datetime) -> str:
 
 
 def _covered(request: ConsentRequest) -> str:
-    shown = {feature.name: feature_text(feature) for feature in request.definition.features}
+    asked = asked_of(request.definition.features)
+    shown = {feature.name: feature_text(feature) for feature in asked}
 
     def words(value: object) -> str:
         if isinstance(value, list):

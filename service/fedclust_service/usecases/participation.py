@@ -10,6 +10,7 @@ from typing import Any
 from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import server_version
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import asked_of
 from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
 from fedclust.wire.models import Participation as JoinRequest
@@ -219,7 +220,7 @@ def _check_versions(session: Session, body: JoinRequest) -> None:
 
 
 def _check_own_features(definition: Definition, body: JoinRequest) -> None:
-    wanted, given = [each.name for each in definition.features], set(body.features)
+    wanted, given = [each.name for each in asked_of(definition.features)], set(body.features)
     faults = [
         (f"/features/{index}", "unknown-feature", "the session has no such feature")
         for index, name in enumerate(body.features)

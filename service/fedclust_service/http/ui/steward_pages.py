@@ -9,6 +9,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from fedclust.result.session_terms import SHORT, TECHNICAL, session_terms
+from fedclust.schema.feature import Trajectory
 from fedclust.wire.models import Definition, SessionInfo
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
@@ -49,7 +50,8 @@ def _isolating(definition: Definition) -> Callable[[str], Markup]:
     """Return what isolates an analyst's words in a line: they may be written from the right."""
     words = {definition.contact, definition.approval}
     for feature in definition.features:
-        words |= {feature.name, feature.unit, *(feature.levels or ())}
+        words |= {feature.name, feature.unit}
+        words |= set() if isinstance(feature, Trajectory) else {*(feature.levels or ())}
     longest = sorted((word for word in words if not word.isascii()), key=len, reverse=True)
     pattern = re.compile(f"({'|'.join(map(re.escape, longest))})") if longest else None
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from fedclust.result.session_terms import feature_text
 from fedclust.result.wording import named_values
 from fedclust.result.worth_asking import CHOOSE_FIRST, points_asked
-from fedclust.schema.feature import Feature, Outcome, outcomes_of
+from fedclust.schema.feature import Declaration, outcomes_of
 from fedclust.study import StudyInfo
 from fedclust_service.domain.access import Role
 from fedclust_service.http.ui.action import Action
@@ -49,7 +49,7 @@ def _read(page: PageRequest) -> Response:
     )
 
 
-def points_of_study(features: Sequence[Feature | Outcome]) -> tuple[str, ...]:
+def points_of_study(features: Sequence[Declaration]) -> tuple[str, ...]:
     """Return what a session with all outcomes of a study asks of each site; () without any."""
     asked = outcomes_of(features)
     if not asked:

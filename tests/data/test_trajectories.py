@@ -1,0 +1,296 @@
+"""Columns of trajectories, made of a table with a row for each value of a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline, make_interp_spline
+
+from fedclust.data import Dataset, load
+from fedclust.data.persons import read_persons
+from fedclust.data.profile import profile
+from fedclust.data.trajectories import Visits, natural_basis, trajectory_columns
+from fedclust.definition import check_features
+from fedclust.errors import DataError
+from fedclust.schema.feature import Feature, Trajectory, clustered
+
+NAN = pytest.approx(np.nan, nan_ok=True)
+GRID = (0.0, 1.0, 2.5, 7.0)
+
+
+def declared(**fields: Any) -> Trajectory:
+    return Trajectory(name="crea", kind="trajectory", unit="mg/dl", **fields)
+
+
+def made(of: Trajectory, times: Any, values: Any, persons: Any = None) -> NDArray[np.float64]:
+    persons = np.zeros(len(times), dtype=np.int64) if persons is None else np.asarray(persons)
+    visits = Visits.of(
+        np.asarray(values, dtype=float), np.asarray(times, dtype=float), persons, persons.max() + 1
+    )
+    return trajectory_columns(of, visits)
+
+
+def random_visits(n: int = 40) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    rng = np.random.default_rng(3)
+    persons = rng.permutation(np.repeat(np.arange(n), rng.integers(5, 9, n)))
+    return rng.uniform(-1, 9, len(persons)), rng.normal(5, 2, len(persons)), persons
+
+
+def by_person(times: Any, values: Any, persons: Any) -> list[tuple[Any, Any]]:
+    found = []
+    for person in range(persons.max() + 1):
+        own = np.flatnonzero(persons == person)
+        own = own[np.argsort(times[own])]
+        found.append((times[own], values[own]))
+    return found
+
+
+def test_linear_within_a_wide_window_is_numpys_interpolation() -> None:
+    times, values, persons = random_visits()
+    wanted = [np.interp(GRID, t, v) for t, v in by_person(times, values, persons)]
+    found = made(declared(grid=GRID, window=100), times, values, persons)
+    np.testing.assert_allclose(found, wanted, rtol=1e-11)
+
+
+def test_what_each_fill_takes_and_that_no_value_beyond_the_window_counts() -> None:
+    times, values = [0.0, 2.0, 6.0], [10.0, 20.0, 40.0]
+    grid = (-1.0, 0.5, 2.0, 4.0, 9.0)
+    nan = np.nan
+    for fill, wanted in {
+        "linear": [10, 12.5, 20, nan, nan],
+        "last": [nan, 10, 20, nan, nan],
+        "none": [10, 10, 20, nan, nan],
+    }.items():
+        found = made(declared(grid=grid, window=1.5, fill=fill), times, values)
+        np.testing.assert_array_equal(found[0], wanted, err_msg=fill)
+
+
+def test_one_value_within_the_window_counts_alone() -> None:
+    found = made(declared(grid=(1.0,), window=1), [0.5, 9.0], [3.0, 100.0])
+    assert found[0, 0] == 3
+
+
+def test_values_of_one_time_count_as_their_mean_and_missing_ones_not() -> None:
+    found = made(
+        declared(grid=(0.0, 3.0), window=0), [0, 0, 3, np.nan, 3], [1.0, 3.0, np.nan, 9.0, 5.0]
+    )
+    np.testing.assert_array_equal(found, [[2, 5]])
+
+
+def test_summaries_are_those_of_numpy() -> None:
+    times, values, persons = random_visits()
+    wanted = [
+        [v[0], np.polyfit(t, v, 1)[0], v.max(), np.trapezoid(v, t)]
+        for t, v in by_person(times, values, persons)
+    ]
+    of = declared(summary=("first", "slope", "peak", "auc"))
+    np.testing.assert_allclose(made(of, times, values, persons), wanted, rtol=1e-9)
+
+
+def test_a_person_with_one_value_has_no_slope_and_no_area() -> None:
+    of = declared(summary=("first", "slope", "peak", "auc"))
+    found = made(of, [1, 2, 3], [4.0, 5.0, 6.0], [0, 2, 2])
+    np.testing.assert_array_equal(found[0], [4, np.nan, 4, np.nan])
+    assert np.isnan(found[1]).all()
+
+
+def test_the_basis_is_scipys_natural_spline_and_straight_beyond_the_knots() -> None:
+    knots, times = np.array([0.0, 1.0, 4.0, 5.0, 9.0]), np.linspace(0, 9, 50)
+    spline = CubicSpline(knots, np.eye(5), bc_type="natural")
+    np.testing.assert_allclose(natural_basis(knots, times), spline(times), atol=1e-12)
+    for end, beyond in ((0.0, np.array([-3.0, -1.0])), (9.0, np.array([10.0, 14.0]))):
+        wanted = spline(end) + (beyond - end)[:, None] * spline(end, 1)
+        np.testing.assert_allclose(natural_basis(knots, beyond), wanted, atol=1e-11)
+
+
+def test_a_spline_is_fitted_by_least_squares() -> None:
+    times, values, persons = random_visits()
+    knots = np.array([0.0, 4.0, 8.0])
+    basis = make_interp_spline(knots, np.eye(3), k=3, bc_type="natural")
+    found = made(declared(grid=tuple(knots), fill="spline", window=50), times, values, persons)
+    for (t, v), own in zip(by_person(times, values, persons), found, strict=True):
+        inside = np.clip(t, 0, 8)
+        design = basis(inside) + (t - inside)[:, None] * basis(inside, 1)
+        np.testing.assert_allclose(own, np.linalg.lstsq(design, v)[0], rtol=1e-8)
+
+
+def test_too_few_times_for_a_spline_give_no_value() -> None:
+    of = declared(grid=(0.0, 4.0, 8.0), fill="spline", window=9)
+    assert np.isnan(made(of, [0, 1], [1.0, 2.0])).all()
+    far = declared(grid=(0.0, 4.0, 8.0), fill="spline", window=1)
+    assert np.isnan(made(far, [0, 1, 2, 3], [1.0, 2.0, 3.0, 5.0])[0, 2])
+
+
+# --- a session's declaration ----------------------------------------------------------------------
+
+
+def test_a_trajectory_is_a_column_for_each_time_and_counts_as_one_number() -> None:
+    of = declared(grid=(0.0, 0.5, 2.0), window=1, lower=0.1, upper=9, transform="log", weight=3)
+    columns = clustered([of])
+    assert [each.name for each in columns] == ["crea@0", "crea@0.5", "crea@2"]
+    assert {(c.unit, c.lower, c.upper, c.transform, c.weight) for c in columns} == {
+        ("mg/dl", 0.1, 9.0, "log", 1.0)
+    }
+
+
+def test_slope_and_area_have_units_of_their_own_and_no_bounds() -> None:
+    of = declared(summary=("peak", "slope", "auc"), time_unit="days", lower=0, upper=9)
+    found = [(each.unit, each.lower) for each in of.columns]
+    assert found == [("mg/dl", 0.0), ("mg/dl/days", None), ("mg/dl x days", None)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "either a grid"),
+        ({"grid": (0.0,), "summary": ("peak",), "window": 1.0}, "either a grid"),
+        ({"grid": (1.0, 1.0), "window": 1.0}, "ascend"),
+        ({"grid": (), "window": 1.0}, "one or more times"),
+        ({"grid": (0.0, 1.0)}, "how far"),
+        ({"grid": (0.0, 1.0), "window": 1.0, "fill": "spline"}, "at least 3"),
+        ({"summary": ()}, "at least one"),
+        ({"summary": ("peak", "peak")}, "twice"),
+        ({"summary": ("peak",), "window": 1.0}, "for a grid"),
+        ({"grid": (0.0,), "window": 1.0, "transform": "log"}, "log needs a lower bound"),
+        ({"grid": (0.0,), "window": 1.0, "lower": 2.0, "upper": 1.0}, "lower must be below"),
+    ],
+)
+def test_a_declaration_that_cannot_be(fields: dict[str, Any], message: str) -> None:
+    errors = check_features((declared(**fields),))
+    assert [message in str(error) for error in errors].count(True) == 1
+
+
+def test_scaling_by_bounds_says_which_column_has_none() -> None:
+    of = declared(summary=("peak", "slope"), lower=0.0, upper=9.0)
+    (error,) = check_features((of,), "bounds")
+    assert "crea@slope" in str(error)
+
+
+# --- a site's table -------------------------------------------------------------------------------
+
+OF = declared(grid=(0.0, 2.0), window=1.0, lower=0.0, upper=20.0, time_unit="days")
+MAPPING: dict[str, Any] = {"features": {"crea": {"column": "wert", "time": "tag", "person": "pid"}}}
+VISITS = pd.DataFrame(
+    {
+        "pid": ["a", "b", "a", "b", "c"],
+        "tag": [0.0, 0.0, 2.0, 1.5, 7.0],
+        "wert": [1.0, 2.0, 3.0, 4.0, 5.0],
+        "age": [30.0, 40.0, 30.0, 40.0, 50.0],
+    }
+)
+
+
+def persons(source: Any, features: Any = None, person: str | None = "pid") -> dict[str, Any]:
+    found = read_persons(source, features or clustered([OF]), person=person)
+    (block,) = found.blocks()
+    return {"names": block.keys, **{each.name: each.values.tolist() for each in block.sources}}
+
+
+def test_persons_get_their_columns_and_what_they_have_else(tmp_path: Path) -> None:
+    features = (*clustered([OF]), Feature(name="age"))
+    found = persons(Dataset(VISITS, mapping=MAPPING), features)
+    how = "(tag, days, mg/dl, linear, 1)"
+    assert found == {
+        "names": ("a", "b", "c"),
+        f"wert@0 {how}": [1.0, 2.0, NAN],
+        f"wert@2 {how}": [3.0, 4.0, NAN],
+        "age": [30.0, 40.0, 50.0],
+    }
+    path = tmp_path / "visits.csv"
+    VISITS.to_csv(path, sep=";", decimal=",", index=False)
+    read = persons(Dataset(path, mapping=MAPPING, decimal=",", delimiter=";"), features)
+    np.testing.assert_equal(read, found)
+
+
+def test_units_sentinels_and_times_are_converted() -> None:
+    rule = {"unit": "umol/l", "to": "mg/dl", "factor": 0.01, "sentinels": [-9], "time_factor": 0.5}
+    mapping = {"features": {"crea": {**MAPPING["features"]["crea"], **rule}}}
+    table = VISITS.assign(wert=[100.0, -9.0, 300.0, 400.0, 500.0], tag=VISITS["tag"] * 2)
+    found = persons(Dataset(table, mapping=mapping))
+    assert [*found.values()][1:] == [
+        [1.0, NAN, NAN],
+        [3.0, 4.0, NAN],
+    ]
+    by_option = Dataset(VISITS, mapping=MAPPING, sentinels={"crea": 3})
+    assert [*persons(by_option).values()][2] == [NAN, 4.0, NAN]
+
+
+def test_a_table_with_the_columns_needs_no_mapping() -> None:
+    table = pd.DataFrame({"pid": ["a", "b"], "crea@0": [1.0, 2.0], "crea@2": [3.0, np.nan]})
+    found = persons(table)
+    assert found["crea@0"] == [1.0, 2.0]
+
+
+def test_another_grid_fill_or_unit_is_another_column_of_the_table() -> None:
+    def names(of: Trajectory) -> set[str]:
+        return {*persons(Dataset(VISITS, mapping=MAPPING), clustered([of]))} - {"names"}
+
+    more = declared(grid=(0.0, 1.0), window=1.0, time_unit="days")
+    assert len(names(OF) & names(more)) == 1
+    for other in (
+        {"fill": "last", "window": 1.0},
+        {"window": 2.0},
+        {"window": 1.0, "time_unit": "hours"},
+    ):
+        of = declared(**{"grid": (0.0, 2.0), "time_unit": "days", **other})
+        assert not names(OF) & names(of)
+
+
+def test_every_row_of_a_person_is_labelled_by_the_same_values() -> None:
+    found = load(Dataset(VISITS, mapping=MAPPING), clustered([OF]))
+    np.testing.assert_array_equal(found.X[:4], [[1, 3], [2, 4], [1, 3], [2, 4]])
+
+
+def test_check_says_what_persons_have_and_what_was_filled() -> None:
+    found = profile(Dataset(VISITS, mapping=MAPPING), clustered([OF]), text=["pid"])
+    (said,) = found.trajectories
+    assert "3 of 3 persons have values, 1 to 2 each" in said
+    assert "3 were measured at the time of the grid, 1 are interpolated, and 2 are missing" in said
+    assert found.ignored == ("age",)
+    assert not found.unused
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "message"),
+    [
+        ({"time": None}, "mapping", "time and person"),
+        ({"time": "day"}, "missing-column", "column 'day'"),
+        ({"person": "who"}, "missing-column", "column 'who'"),
+        ({"unit": "mmol/l"}, "unit", "mmol/l"),
+    ],
+)
+def test_a_mapping_that_does_not_fit(change: dict[str, Any], rule: str, message: str) -> None:
+    own = {k: v for k, v in {**MAPPING["features"]["crea"], **change}.items() if v is not None}
+    with pytest.raises(DataError, match=message) as caught:
+        persons(Dataset(VISITS, mapping={"features": {"crea": own}}))
+    assert caught.value.rule == rule
+
+
+def test_rows_that_do_not_fit() -> None:
+    for table, person, rule, message in (
+        (VISITS, None, "persons", "--person-column pid"),
+        (VISITS.assign(pid=["a", "", "a", "b", "c"]), "pid", "persons", "row 1.*no person"),
+        (VISITS.assign(tag=["0", "x", "2", "3", "4"]), "pid", "not-a-number", "tag"),
+        (VISITS.assign(tag=100.0), "pid", "trajectory", "within its window"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            persons(Dataset(table, mapping=MAPPING), person=person)
+        assert caught.value.rule == rule
+
+
+def test_persons_and_times_are_for_trajectories_alone() -> None:
+    with pytest.raises(DataError, match="for a trajectory"):
+        load(Dataset(VISITS, mapping=MAPPING), [Feature(name="crea")])
+
+
+def test_a_site_that_lacks_it() -> None:
+    features = clustered([OF, declared(grid=(0.0,), window=1.0).model_copy(update={"name": "y"})])
+    table = VISITS.rename(columns={"wert": "y@0"})
+    for mapping in ({"features": {"crea": {"lacking": True}}}, MAPPING):
+        found = load(Dataset(table, mapping=mapping), features, lacking=True)
+        assert found.features == ("y@0",)
