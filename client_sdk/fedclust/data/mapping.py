@@ -345,8 +345,8 @@ def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -
 
 
 def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
-    def refuse(message: str) -> DataError:
-        return DataError(source, "mapping", f"features.{feature.name}: {message}")
+    def refuse(message: str, broken: str = "mapping") -> DataError:
+        return DataError(source, broken, f"features.{feature.name}: {message}")
 
     if rule.factor == 0:
         raise refuse("a factor of 0 would lose the values")
@@ -354,16 +354,11 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
     if converted and feature.kind != "numeric":
         raise refuse(f"factor and offset are for numbers; this feature is {feature.kind}")
     if converted and rule.to is None:
-        message = f"factor and offset need the unit that they lead to: to = {feature.unit!r}"
-        raise refuse(message)
+        raise refuse(f"factor and offset need the unit that they lead to: to = {feature.unit!r}")
     unit = rule.unit if rule.to is None else rule.to
     if unit is not None and not same_unit(unit, feature.unit):
         message = f"it gives {unit!r} and the session's unit is {feature.unit!r}"
-        raise DataError(
-            source,
-            "unit",
-            f"features.{feature.name}: {message}; say factor, offset and to for that one",
-        )
+        raise refuse(f"{message}; say factor, offset and to for that one", "unit")
     if rule.long:
         raise refuse("person and time are for a trajectory; the session asks one value a person")
     if rule.levels and feature.kind == "numeric":

@@ -129,12 +129,6 @@ class _Column:
         #: Numbers outside the bounds, in the unit here.
         self.outside: Counter[float] = Counter()
 
-    def add_outside(self, own: NDArray[np.float64], values: NDArray[Any]) -> None:
-        """Count numbers outside the bounds, given the column's own and the session's values."""
-        lower, upper = limits(self.feature)
-        if len(self.outside) < _MOST_OUTSIDE:
-            self.outside.update(own[(values < lower) | (values > upper)].tolist())
-
     @property
     def sentinel(self) -> str:
         """The number that most values outside the bounds have; "NUMBER" if they differ."""
@@ -147,17 +141,21 @@ class _Column:
         found = {"minimum": self.minimum, "maximum": self.maximum, "mean": self.mean}
         return {**found, "sd": math.sqrt(self.m2 / self.n)}
 
-    def add(self, values: NDArray[Any]) -> None:
+    def add(self, own: NDArray[Any], values: NDArray[Any]) -> None:
+        """Add rows, given the column's own values and the session's."""
         if self.feature.kind == "categorical":
             given = values[values >= 0]
             self.levels += np.bincount(given, minlength=len(self.levels))
             self.n += len(given)
             return
         given = values[~np.isnan(values)]
+        lower, upper = limits(self.feature)
         if self.feature.kind == "binary":
             self.levels += np.array([(given == 0).sum(), (given == 1).sum()])
         else:
             self.ids.add(values)
+            if len(self.outside) < _MOST_OUTSIDE:
+                self.outside.update(own[(values < lower) | (values > upper)].tolist())
         if not len(given):
             return
         n, mean = len(given), given.mean()
@@ -168,10 +166,6 @@ class _Column:
         self.n = total
         self.minimum = min(self.minimum, float(given.min()))
         self.maximum = max(self.maximum, float(given.max()))
-        self._count_outside(given)
-
-    def _count_outside(self, given: NDArray[np.float64]) -> None:
-        lower, upper = limits(self.feature)
         self.below += int((given < lower).sum())
         self.above += int((given > upper).sum())
         if math.isfinite(lower) or math.isfinite(upper):
@@ -290,10 +284,8 @@ def _read_columns(
         for place, (column, reading, own, values) in enumerate(
             zip(columns.values(), rows.readings, block.values, converted, strict=True)
         ):
-            column.add(values)
+            column.add(own, values)
             column.unknown += unknown_codes(reading, own, rows.coded(reading.feature.name))
-            if reading.feature.kind == "numeric":
-                column.add_outside(own, values)
             if place < rows.n_features:
                 complete &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
         n += len(block)
@@ -414,30 +406,20 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
     """Return descriptions of what is allowed but probably a mistake."""
     feature, says = column.feature, []
     lower, upper = limits(feature)
-    outside = column.below + column.above
-    if (
-        feature.kind == "numeric"
-        and outside
-        and max(column.below, column.above) >= (_MOSTLY * column.n)
-    ):
-        fitting = fitting_units(
-            feature.name, [fits >= _MOSTLY * column.n for fits in column.fits.tolist()]
-        )
+    numeric, unit = feature.kind == "numeric", feature.unit or "the unit of the session"
+    outside, most = column.below + column.above, max(column.below, column.above)
+    if numeric and outside and most >= _MOSTLY * column.n:
+        fits = [count >= _MOSTLY * column.n for count in column.fits.tolist()]
         side = "below" if column.below > column.above else "above"
-        text = f"{max(column.below, column.above) / column.n:.0%} of its values lie {side} the "
-        text += f"bounds: is it in {feature.unit or 'the unit of the session'}?"
-        if fitting:
-            text += f" {fitting}"
-        says.append(text)
+        text = f"{most / column.n:.0%} of its values lie {side} the bounds: is it in {unit}?"
+        says.append(f"{text} {fitting_units(feature.name, fits)}".rstrip())
     low = 0 <= lower < upper < math.inf and column.maximum < lower + (upper - lower) / 20
-    if feature.kind == "numeric" and low and not (outside or wrong) and column.n >= 10:
-        text = "all its values lie in the lowest twentieth of the bounds: is it in "
-        says.append(text + f"{feature.unit or 'the unit of the session'}?")
-    if feature.kind == "numeric" and column.ids.suspicious:
+    if numeric and low and not (outside or wrong) and column.n >= 10:
+        where = "in the lowest twentieth of the bounds"
+        says.append(f"all its values lie {where}: is it in {unit}?")
+    if numeric and column.ids.suspicious:
         says.append(IdDetector.MESSAGE)
-    constant = column.minimum == column.maximum
-    if feature.kind == "categorical" or feature.kind == "binary":
-        constant = int((column.levels > 0).sum()) == 1
+    constant = column.minimum == column.maximum if numeric else (column.levels > 0).sum() == 1
     if column.n > 1 and constant and not wrong:
         says.append("all its values are the same")
     coded = column.n + column.unknown.total()

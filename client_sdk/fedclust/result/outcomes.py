@@ -256,19 +256,13 @@ def outcome_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
 def count_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
     """Yield every noisy count: by site, cluster and cell, as each site sent it."""
     for found in outcomes.results:
+        noise = {"sigma": found.sigma, "points": found.points}
         for site, table in sorted(found.tables.items()):
             for k, row in enumerate(table.tolist()):
                 cluster = k if k < outcomes.n_clusters else "none"
+                about = {"outcome": found.name, "site": site, "cluster": cluster}
                 for cell, count in zip(found.cells, row, strict=True):
-                    yield {
-                        "outcome": found.name,
-                        "site": site,
-                        "cluster": cluster,
-                        "cell": cell,
-                        "count": count,
-                        "sigma": found.sigma,
-                        "points": found.points,
-                    }
+                    yield {**about, "cell": cell, "count": count, **noise}
 
 
 # --- words ----------------------------------------------------------------------------------------
