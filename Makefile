@@ -3,6 +3,7 @@
 #   make demo               a coordinator and four hospitals on this machine
 #   make demo-support       a study of eight hospitals, from files to manuscript; one is killed
 #   make test               all tests          (make test ARGS="tests/e2e -k https")
+#   make test-flower        the tests that need Flower, in an environment of their own
 #   make bench              all benchmarks     (make bench crash footprint)
 
 SHELL := /bin/sh
@@ -15,10 +16,12 @@ ARGS ?=
 RUN_STAMP := $(VENV)/.installed-run
 EXAMPLES_STAMP := $(VENV)/.installed-examples
 DEV_STAMP := $(VENV)/.installed-dev
+FLOWER := .venv-flower
+FLOWER_STAMP := $(FLOWER)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-support serve test lint format bench openapi docs docs-site \
-	docs-pdf screenshots dist clean
+.PHONY: help install demo demo-support serve test test-flower lint format bench openapi docs \
+	docs-site docs-pdf screenshots dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,6 +44,11 @@ serve: $(RUN_STAMP)
 test: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest \
 		-n $(JOBS) --dist worksteal $(ARGS)
+
+# Flower holds libraries of the service back, so it is not in the environment of development.
+test-flower: $(FLOWER_STAMP)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest \
+		-n 2 tests_flower $(ARGS)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -112,7 +120,7 @@ dist: $(DEV_STAMP)
 	$(BIN)/python deploy/bundle.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(HELP) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(FLOWER) $(HELP) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 
 # --- the virtual environment ----------------------------------------------------------------------
@@ -153,6 +161,13 @@ $(RUN_STAMP): pyproject.toml $(DUAL)/pyproject.toml $(VENV)/.created
 
 $(EXAMPLES_STAMP): pyproject.toml $(RUN_STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[service,examples]'
+	@touch $@
+
+$(FLOWER_STAMP): pyproject.toml $(DUAL)/pyproject.toml $(VENV)/.created
+	$(BIN)/python -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(FLOWER)/bin/python -m pip install --quiet --editable '.[flower]' --editable $(DUAL) \
+		--group test-flower
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml $(RUN_STAMP)

@@ -93,20 +93,27 @@ def approve(
         conclude(_withdrawn(session, approvals.count_sent(session), state), taken, as_json)
         return
     with connection.site() as site:
-        asked = site.last_review(session)
-        if not as_json:
-            _show_review(asked)
-        if code is None:
-            # Typing the code proves that the page was read, so it is not shown here.
-            question = (
-                f"{name} approves this by typing the first {LEAST_DIGITS} digits of the approval "
-                "code on the page; empty to decline:"
-            )
-            code = typed(question, "--code with the code on the page")
-            if not code:
-                held = site.approvals.held(asked.coordinator, asked.site, asked.session)
-                raise ConsentDeclined(_declined(session, held))
-        approval = site.approvals.approve(asked, name, code)
+        record_approval(site.approvals, site.last_review(session), name, code, as_json)
+
+
+def record_approval(
+    approvals: Approvals, asked: Review, name: str, code: str | None, as_json: bool
+) -> None:
+    """Record that a person approves what a review asked for, after asking for its code."""
+    session = asked.session
+    if not as_json:
+        _show_review(asked)
+    if code is None:
+        # Typing the code proves that the page was read, so it is not shown here.
+        question = (
+            f"{name} approves this by typing the first {LEAST_DIGITS} digits of the approval "
+            "code on the page; empty to decline:"
+        )
+        code = typed(question, "--code with the code on the page")
+        if not code:
+            held = approvals.held(asked.coordinator, asked.site, session)
+            raise ConsentDeclined(_declined(session, held))
+    approval = approvals.approve(asked, name, code)
     said = f"{session}: approved by {approval.approved_by}, code {approval.code}"
     conclude(said, approval, as_json)
 

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 import warnings
+from importlib.metadata import entry_points
 
 import typer
 
@@ -63,6 +64,8 @@ app.add_typer(session.app, name="session")
 app.add_typer(accounts.sites, name="site")
 app.add_typer(accounts.analysts, name="analyst")
 app.add_typer(accounts.operators, name="operator")
+for more in entry_points(group="fedclust.commands"):
+    app.add_typer(more.load(), name=more.name)
 
 
 def main() -> None:

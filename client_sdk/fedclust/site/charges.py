@@ -333,6 +333,9 @@ class Charges:
                 joined = set(connection.execute("SELECT coordinator, site FROM sessions"))
             charges = [c for each in self.allowances().values() for c in each.charges.values()]
             places = joined | {(each.coordinator, each.site) for each in charges}
+            # One without an address, such as a federation of Flower, never confirms: it counts only
+            # where nobody else can.
+            places = {each for each in places if "://" in each[0]} or places
             listed = [{"coordinator": each, "site": site} for each, site in sorted(places)]
             for record in self._store.records().values() if listed else ():
                 self._store.add_change(record, "restored", now, places=listed)

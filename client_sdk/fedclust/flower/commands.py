@@ -1,0 +1,151 @@
+"""``fedclust flower``: write an app that ``flwr run`` takes; review and approve its session."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from fedclust.cli import options as o
+from fedclust.cli.approval import record_approval
+from fedclust.cli.console import conclude
+from fedclust.cli.output_files import check_outputs, is_review, write
+from fedclust.cli.session_file import read_definition_file
+from fedclust.definition import canonical, freeze, read_definition
+from fedclust.errors import UsageError, writing
+from fedclust.flower.opening import PLACE, open_session
+from fedclust.site.approvals import Approvals, Review
+from fedclust.site.data_sources import DataSource
+from fedclust.site.prepare import RowOptions, SiteRows
+from fedclust.site.review import write_review
+from fedclust.site.state import SiteState
+from fedclust.wire.codec import sha256
+
+app = o.group("Sessions over Flower: write an app for flwr run; review and approve its session.")
+
+Definition = Annotated[Path, o.arg("The definition.json of the app, which the analyst sends.")]
+SiteName = Annotated[str, o.opt("--site", "Name of this site, as its node's configuration says.")]
+
+#: The files of an app, with places for the session's facts.
+_TEMPLATES = Path(__file__).with_name("app")
+
+
+@o.command(
+    app,
+    "new",
+    "fedclust flower new heart --session heart-2026 --definition heart.json",
+    "fedclust flower new trial --session trial --definition heart.json --simulate sites/",
+)
+def new(
+    folder: Annotated[Path, o.arg("The folder to write; it must not exist.")],
+    session: Annotated[str, o.opt("--session", "Name of the session.", callback=o.slug)],
+    definition: Annotated[Path, o.opt("--definition", "What session create takes: a JSON file.")],
+    simulate: Annotated[
+        Path | None,
+        o.opt("--simulate", "A folder with NAME.csv for each site: write an app that simulates."),
+    ] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Write an app that flwr run takes, with the definition that the sites approve."""
+    if importlib.util.find_spec("flwr") is None:
+        raise UsageError('Flower is not installed here: pip install "fedclust[flower]"')
+    body = read_definition_file(definition).model_copy(update={"name": session})
+    content = canonical(freeze(body, secrets.randbits(32)))
+    facts = {
+        "name": session,
+        "title": json.dumps(body.title or session),
+        "client": "fedclust.flower.site:app",
+        "digest": sha256(content),
+        "output": (folder / "results").resolve(),
+        "n": len(body.sites),
+    }
+    written = {"pyproject.toml": "pyproject.toml", "session/server.py": "server.py"}
+    if simulate is None:
+        written["README.md"] = "README.md"
+    else:
+        rows = {name: str((simulate / f"{name}.csv").resolve()) for name in sorted(body.sites)}
+        if missing := [path for path in rows.values() if not Path(path).is_file()]:
+            raise UsageError(f"these files are missing: {', '.join(missing)}")
+        written |= {"session/client.py": "client.py", "README.md": "simulation.md"}
+        facts |= {"client": "session.client:app", "files": rows}
+    if folder.exists():
+        raise UsageError(f"{folder} exists: name another folder")
+    with writing(folder):
+        (folder / "session").mkdir(parents=True)
+    for name, template in written.items():
+        text = (_TEMPLATES / f"{template}.txt").read_text("utf-8")
+        write(folder / name, text.format(**facts).encode())
+    write(folder / "session" / "definition.json", content)
+    conclude(f"{folder}: README.md says how to run it", sorted(written), as_json)
+
+
+@o.command(
+    app,
+    "review",
+    "fedclust flower review definition.json --site berlin --data @heart --out review.html",
+)
+# Each parameter is an option, or a group of them, of the command.
+def review(
+    how: o.Reading,
+    persons: o.Persons,
+    definition: Definition,
+    site: SiteName,
+    data: o.Data,
+    out_path: Annotated[Path, o.opt("--out", "HTML file to write the page to.")],
+    as_json: o.AsJson = False,
+) -> None:
+    """Write what a session over Flower asks of this site as an HTML page to print.
+
+    Give the same data as in the configuration of this site's node. The ledger records the review.
+    """
+    source = how.source(data, persons)
+    check_outputs(((out_path, is_review),), source.files)
+    given = persons.given(source)
+    found = review_session(SiteState(), site, definition.read_bytes(), source, given, out_path)
+    said = f"{out_path}: print it for the person who approves. Then: fedclust flower approve"
+    conclude(said, found, as_json)
+
+
+def review_session(
+    state: SiteState, site: str, definition: bytes, source: DataSource, given: RowOptions, out: Path
+) -> Review:
+    """Write the page of a session, and record the review.
+
+    Parameters
+    ----------
+    state : SiteState
+    site : str
+    definition : bytes
+        In canonical form.
+    source : DataSource
+    given : RowOptions
+    out : Path
+        The file to write.
+    """
+    own = open_session(state, site, definition, SiteRows(source.rows(), **given))
+    return write_review(own.request, out, own.approvals, datetime.now(UTC))
+
+
+@o.command(
+    app,
+    "approve",
+    'fedclust flower approve definition.json --site berlin --name "Dr Ruth Levi"',
+)
+def approve(
+    definition: Definition,
+    site: SiteName,
+    name: Annotated[str, o.opt("--name", "Name of the person who approves.")],
+    code: Annotated[str | None, o.opt("--code", "The code on the printed page.")] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Record in the ledger who approved what the last review of a session asked for.
+
+    To take it back: fedclust approve SESSION --withdraw.
+    """
+    content, approvals = definition.read_bytes(), Approvals(SiteState())
+    session = read_definition(content).name
+    asked = approvals.last_review(PLACE, site, session, sha256(content))
+    record_approval(approvals, asked, name, code, as_json)

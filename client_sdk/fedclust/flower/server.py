@@ -1,0 +1,328 @@
+"""The ServerApp: an analyst's run of a session over the sites of a Flower federation.
+
+It keeps nothing between runs. A run that died is started again with the same definition: the sites
+answer with the same bytes from their journals.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from fedclust import rounds
+from fedclust.definition import plan_of, read_definition
+from fedclust.errors import SessionFailed
+from fedclust.flower.messages import Ask, Reply, pack, unpack
+from fedclust.methods.registry import METHODS
+from fedclust.result.provenance import platform_of, server_version
+from fedclust.result.session_result import SessionResult, read_result
+from fedclust.rounds import EngineState
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.model import Model
+from fedclust.schema.result import Result
+from fedclust.schema.task import Contribution, Done, Next, Task
+from fedclust.wire import codec
+from fedclust.wire.models import (
+    Participation,
+    Provenance,
+    ProvenanceEntry,
+    ResultDocument,
+    TaskDocument,
+)
+from fedclust.wire.submissions import BINARY, SubmissionError, read_submission
+
+_LOG = logging.getLogger("fedclust.flower")
+
+
+@dataclass
+class Pace:
+    """How long the server waits; all in seconds.
+
+    Attributes
+    ----------
+    join : float
+        For sites to declare themselves; then the session starts with those that have.
+    again : float
+        Until an unanswered message is sent again. A repeated message costs a site nothing.
+    poll : float
+    now, sleep
+        The clock.
+    """
+
+    join: float = 3_600.0
+    again: float = 60.0
+    poll: float = 0.2
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def server_app(definition: Path) -> ServerApp:
+    """Return the ServerApp of a session.
+
+    Parameters
+    ----------
+    definition : Path
+        The file that the sites have reviewed. The run's configuration has ``output``, the folder
+        of the results, ``join-wait-s`` and ``again-after-s`` (:class:`Pace`).
+    """
+
+    def main(grid: Grid, context: Context) -> None:
+        given = context.run_config
+        pace = Pace(float(given.get("join-wait-s", 3_600)), float(given.get("again-after-s", 60)))
+        result = FlowerSession(grid, definition.read_bytes(), pace).run()
+        folder = Path(str(given.get("output", "results")))
+        folder.mkdir(parents=True, exist_ok=True)
+        name = result.definition.name
+        result.save(folder / f"{name}.fedclust")
+        result.save_report(folder / f"{name}.html")
+        result.save_ro_crate(folder / f"{name}.zip")
+        _LOG.warning("session %s completed: %s", name, folder.resolve())
+
+    app = ServerApp()
+    app.main()(main)
+    return app
+
+
+@dataclass
+class _Round:
+    """A round that collects answers; ``tasks`` and ``answers`` are by site."""
+
+    number: int
+    tasks: Mapping[str, TaskDocument]
+    answers: dict[str, Model | None] = field(default_factory=dict)
+
+
+class FlowerSession:
+    """One run of a session over the nodes of a grid.
+
+    Parameters
+    ----------
+    grid : Grid
+    definition : bytes
+        In canonical form.
+    pace : Pace
+    """
+
+    def __init__(self, grid: Grid, definition: bytes, pace: Pace) -> None:
+        self._grid, self._definition, self._pace = grid, definition, pace
+        self.definition = read_definition(definition)
+        self._digest, self._plan = codec.sha256(definition), plan_of(self.definition)
+        self._sites: dict[str, Participation] = {}
+        self._node_of: dict[str, int] = {}
+        self._gone: set[str] = set()
+        self._sent: dict[tuple[int, int], float] = {}
+        self._waiting: dict[str, int] = {}
+        self._round = _Round(0, {})
+        self.submissions: list[ProvenanceEntry] = []
+
+    def run(self) -> SessionResult:
+        """Run the session to its end.
+
+        Raises
+        ------
+        SessionFailed
+        """
+        result = None
+        try:
+            self._recruit()
+            result = self._document(self._run_rounds())
+        except (MethodFailure, RuleViolation) as failure:
+            raise self._failed(failure.message) from None
+        finally:
+            self._end(result)
+        return read_result(result, self.definition)
+
+    # --- from joining to the result ---------------------------------------------------------------
+
+    def _recruit(self) -> None:
+        """Wait for the sites, and start without those that do not declare themselves in time."""
+        until = self._pace.now() + self._pace.join
+        while len(self._sites) < len(self.definition.sites) and self._pace.now() < until:
+            self._exchange()
+        missing = sorted(set(self.definition.sites) - set(self._sites))
+        policy = self.definition.policy
+        if len(self._sites) < max(policy.min_sites, policy.quorum or 0):
+            raise self._failed(f"these sites have not joined: {', '.join(missing)}")
+        rounds.check_roster(self._plan, sorted(self._sites), self._masks)
+
+    def _run_rounds(self) -> Result:
+        plan, joined = self._plan, sorted(self._sites)
+        silent = [name for name, own in self._sites.items() if own.points_short]
+        step: Next | Done = rounds.start(plan, joined, self._masks)
+        while isinstance(step, Next):
+            state = codec.decode_model(EngineState, codec.encode_model(step.state))
+            answers = self._collect(state.round, step.task)
+            present = [name for name in joined if name not in self._gone]
+            least = plan.policy.min_group_size
+            contributions = [
+                Contribution(name, payload, max(least, self._sites[name].min_group_size or 0))
+                for name, payload in answers.items()
+            ]
+            step = rounds.advance(plan, state, contributions, present, self._masks, silent)
+        return codec.decode_model(Result, codec.encode_model(step.result))
+
+    def _document(self, result: Result) -> ResultDocument:
+        own = self.definition
+        platform = json.loads(platform_of(METHODS.distribution(own.algorithm)))
+        provenance = Provenance(
+            definition_sha256=self._digest,
+            algorithm=own.algorithm,
+            method_version=own.method_version,
+            engine_version=own.engine_version,
+            seed=own.seed,
+            sites=tuple(sorted({each.site for each in self.submissions})),
+            server_version=server_version(),
+            platform=platform,
+            submissions=tuple(sorted(self.submissions, key=lambda each: (each.round, each.site))),
+        )
+        return ResultDocument(
+            session=own.name,
+            completed_at=datetime.now(UTC),
+            features=own.features,
+            result=codec.to_tree(result),
+            provenance=provenance,
+        )
+
+    def _end(self, result: ResultDocument | None) -> None:
+        """Tell the sites that the session has ended: points that were not used go back."""
+        self._round, self._waiting = _Round(0, {}), {}
+        until = self._pace.now() + self._pace.again
+        for node in self._node_of.values():
+            self._send(node, Ask(definition=self._definition, ended=True, result=result))
+        while self._waiting and self._pace.now() < until:
+            self._take_replies()
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def _collect(self, number: int, task: Task) -> dict[str, Model | None]:
+        """Ask the sites until the round is complete, or its deadline has passed."""
+        addressed = sorted(self._sites) if task.sites is None else sorted(task.sites)
+        tasks = {name: self._task(number, task, name) for name in addressed}
+        self._round = _Round(number, tasks)
+        policy, phase = self.definition.policy, rounds.phase(self._plan, task.phase)
+        deadline = self._pace.now() + policy.round_timeout_s
+        answers = self._round.answers
+        while True:
+            pending = [each for each in addressed if each not in answers and each not in self._gone]
+            left = [name for name in addressed if name in self._gone and name not in answers]
+            n = sum(payload is not None for payload in answers.values())
+            enough = n >= max(policy.quorum or len(addressed) - len(left), policy.min_sites)
+            late = self._pace.now() >= deadline
+            patient = task.needs_all or phase.needs_all or not enough
+            if not pending or (late and not patient) or (phase.ends_with_site and left):
+                break
+            if self._pace.now() >= deadline + policy.fail_after_s:
+                if phase.optional:
+                    break
+                raise self._failed(f"round {number} lacks {', '.join(pending)}")
+            self._exchange()
+        if n < policy.min_sites and not phase.optional:
+            raise self._failed(f"round {number} has answers of {n} sites")
+        return answers
+
+    def _task(self, number: int, task: Task, site: str) -> TaskDocument:
+        common, part = rounds.write_task(self._plan, self.definition.name, number, task, site)
+        digest = codec.task_digest(common, part)
+        return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
+
+    def _exchange(self) -> None:
+        """Send what is due to the nodes that are connected, and take the replies."""
+        connected = set(self._grid.get_node_ids())
+        names = {node: name for name, node in self._node_of.items()}
+        for node in sorted(connected):
+            name = names.get(node)
+            if name is None:
+                asked = Ask(definition=self._definition)
+            elif name in self._round.tasks and name not in {*self._round.answers, *self._gone}:
+                before = tuple(each.round for each in self.submissions if each.site == name)
+                task, number = self._round.tasks[name], self._round.number
+                asked = Ask(definition=self._definition, round=number, task=task, answered=before)
+            else:
+                continue
+            last = self._sent.get((node, asked.round), -self._pace.again)
+            if self._pace.now() >= last + self._pace.again:
+                self._sent[node, asked.round] = self._pace.now()
+                self._send(node, asked)
+        self._take_replies()
+
+    def _send(self, node: int, asked: Ask) -> None:
+        message = Message(pack(asked), node, "query", group_id=str(asked.round))
+        # Flower gives no number to a message that it could not take.
+        for number in filter(None, self._grid.push_messages([message])):
+            self._waiting[number] = node
+
+    def _take_replies(self) -> None:
+        for message in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
+            node = self._waiting.pop(message.metadata.reply_to_message_id)
+            if message.has_error():
+                _LOG.warning("node %d: error %d", node, message.error.code)
+                continue
+            try:
+                self._take(node, unpack(Reply, message))
+            except (ValueError, KeyError, TypeError) as error:
+                _LOG.warning("node %d: %s", node, type(error).__name__)
+        self._pace.sleep(self._pace.poll)
+
+    def _take(self, node: int, reply: Reply) -> None:
+        """Take a reply: a refusal, a declaration, or an answer."""
+        site = next((name for name, own in self._node_of.items() if own == node), None)
+        if reply.refused:
+            _LOG.warning("%s: %s", site or f"node {node}", reply.refused)
+            if reply.final and site is not None:
+                self._gone.add(site)
+        elif reply.participation is not None:
+            self._meet(node, reply.site, reply.participation)
+        elif reply.body is not None and site is not None:
+            self._take_answer(site, reply.body)
+
+    def _meet(self, node: int, name: str, own: Participation) -> None:
+        """Note which node is a site; after the start only for sites that took part from there."""
+        holder = self._node_of.get(name)
+        wanted = name in self._sites if self._round.number else name in self.definition.sites
+        if not wanted or own.definition_sha256 != self._digest:
+            return
+        if holder not in (None, node) and holder in set(self._grid.get_node_ids()):
+            _LOG.warning("nodes %s and %d both call themselves %s", holder, node, name)
+            return
+        if self._sites.setdefault(name, own) == own:
+            self._node_of[name] = node
+
+    def _take_answer(self, site: str, body: bytes) -> None:
+        """Take an answer that keeps the rules; a site that sends another one is out."""
+        document = self._round.tasks.get(site)
+        if document is None or site in self._round.answers:
+            return
+        plan, own = self._plan, self._sites[site]
+        try:
+            head, payload = read_submission(rounds.phase(plan, document.phase), body, BINARY)
+            if (head.phase, head.task_digest) != (document.phase, document.digest):
+                return
+            task = rounds.read_task(plan, document.common, document.site)
+            p = max(plan.policy.min_group_size, own.min_group_size or 0)
+            mask = self._masks[site]
+            rounds.check(plan, task, payload, p=p, size_band=own.size_band, mask=mask)
+        except (SubmissionError, RuleViolation) as error:
+            _LOG.warning("%s: its answer is refused: %s", site, error)
+            self._gone.add(site)
+            return
+        self._round.answers[site] = payload
+        entry = ProvenanceEntry(round=self._round.number, site=site, sha256=codec.sha256(body))
+        self.submissions.append(entry)
+
+    @property
+    def _masks(self) -> dict[str, Any]:
+        return {
+            name: rounds.has_features(self._plan, own.features) for name, own in self._sites.items()
+        }
+
+    def _failed(self, why: str) -> SessionFailed:
+        return SessionFailed(self.definition.name, why)

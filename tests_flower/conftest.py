@@ -1,0 +1,18 @@
+"""Fixtures of the tests that need Flower: `make test-flower` runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+
+from in_process import Federation, write_files
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    """Four sites with numbers, and an outcome."""
+    # What a task of Flower is told when it starts.
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    return Federation(tmp_path, write_files(tmp_path))

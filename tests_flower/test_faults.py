@@ -1,0 +1,282 @@
+"""What a site refuses over Flower, and what happens to a session when nodes fail."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from flwr.app import Message
+
+from fedclust import simulate
+from fedclust.errors import SessionFailed
+from fedclust.flower import site
+from fedclust.flower.messages import Ask, Reply, pack, unpack
+from fedclust.flower.opening import PLACE
+from fedclust.rounds import outcomes
+from fedclust.site.approvals import Approvals
+from fedclust.site.charges import Charges
+from fedclust.site.journal import recorded_answers
+from fedclust.site.ledger import Ledger
+from fedclust.wire.codec import encode_model, task_digest
+from in_process import FEATURES, OUTCOMES, SIZES, Federation, context, define
+
+SESSION: dict[str, Any] = {"algorithm": "lloyd", "config": {"n_clusters": 4}, "features": FEATURES}
+ENDURING = {**SESSION, "policy": {"round_timeout_s": 600}}
+
+
+def expected(federation: Federation) -> bytes:
+    files: Any = federation.files
+    found = simulate("lloyd", files, config=SESSION["config"], features=FEATURES, seed=7)
+    return encode_model(found.result)
+
+
+def lines(federation: Federation, name: str) -> list[dict[str, Any]]:
+    return [line for line in Ledger(federation.state(name)).read() if "event" not in line]
+
+
+def ask(federation: Federation, name: str, asked: Ask) -> Reply:
+    """Ask a site once more, as a message of Flower."""
+    message = Message(pack(asked), 1, "query")
+    message.metadata.__dict__["_message_id"] = "again"
+    own = context(1, federation.config(name))
+    return unpack(Reply, site.app(message, own))
+
+
+def test_a_site_without_approval_says_only_that(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition, "ada", "brno", "cadiz")
+    federation.run(definition, join=30.0)
+
+    said = {encode_model(reply) for _, reply in federation.node("delft").replies}
+    assert said == {encode_model(Reply(refused="not approved"))}
+    assert lines(federation, "delft") == []
+    assert len(lines(federation, "ada")) > 0
+
+
+def test_a_site_without_approval_reads_no_row(federation: Federation) -> None:
+    federation.files["delft"].unlink()
+    reply = ask(federation, "delft", Ask(definition=define(SIZES, **SESSION)))
+    assert reply == Reply(refused="not approved")
+
+
+def test_too_few_approvals_end_the_run(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition, "ada", "brno")
+    with pytest.raises(SessionFailed, match="have not joined: cadiz, delft"):
+        federation.run(definition, join=30.0)
+
+
+def test_another_definition_is_not_approved(federation: Federation) -> None:
+    federation.approve(define(SIZES, **SESSION))
+    changed = define(SIZES, **SESSION, title="Another")
+    assert ask(federation, "ada", Ask(definition=changed)) == Reply(refused="not approved")
+
+
+def test_a_withdrawn_approval_ends_the_answers(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.run(definition)
+    asked = next(asked for asked, _ in federation.node("ada").replies if asked.task is not None)
+    Approvals(federation.state("ada")).withdraw("heart", "Dr Ruth Levi")
+    assert ask(federation, "ada", asked) == Reply(refused="not approved")
+
+
+def test_a_repeated_message_gets_the_same_bytes_and_no_second_line(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.run(definition)
+    before = lines(federation, "ada")
+    for asked, reply in list(federation.node("ada").replies):
+        if asked.task is not None:
+            assert ask(federation, "ada", asked) == reply
+    assert lines(federation, "ada") == before
+
+
+def test_a_run_that_is_started_again_gets_the_same_bytes(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    first = federation.run(definition)
+    before = lines(federation, "ada")
+    again = federation.run(definition)
+    assert encode_model(again.result) == encode_model(first.result)
+    assert again.provenance.submissions == first.provenance.submissions
+    assert lines(federation, "ada") == before
+
+
+def test_another_task_for_an_answered_round_is_refused(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.run(definition)
+    asked = [asked for asked, _ in federation.node("ada").replies if asked.task is not None][-1]
+    assert asked.task is not None
+    common = {**asked.task.common, "parameters": {}}
+    changed = asked.task.model_copy(
+        update={"common": common, "digest": task_digest(common, asked.task.site)}
+    )
+    reply = ask(federation, "ada", asked.model_copy(update={"task": changed}))
+    assert (reply.refused, reply.final, reply.body) == ("task-answered", True, None)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_node_that_dies_in_a_round_and_comes_back_changes_no_byte(
+    federation: Federation, after: bool
+) -> None:
+    """It dies before it computes, or after its answer is stored and before it has left."""
+    definition = define(SIZES, **ENDURING)
+    federation.approve(definition)
+    node, answer = federation.node("brno"), site.answer
+
+    def die(asked: Ask) -> None:
+        if asked.round == 2 and federation.clock.time < 100:
+            node.alive = False
+            if after:
+                answer(asked, node.context.node_config)
+            federation.clock.at = back
+
+    def back() -> None:
+        # With another number, as a SuperNode without keys of its own.
+        if federation.clock.time > 100 and not node.alive:
+            node.alive = True
+            federation.grid.nodes[99] = federation.grid.nodes.pop(2)
+
+    node.fault = die
+    found = federation.run(definition)
+    assert encode_model(found.result) == expected(federation)
+    rounds = [line["round"] for line in lines(federation, "brno")]
+    assert rounds == [line["round"] for line in lines(federation, "ada")]
+
+
+def test_a_node_that_stays_away_is_late_and_the_quorum_goes_on(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION, policy={"round_timeout_s": 600, "quorum": 3})
+    federation.approve(definition)
+    node = federation.node("brno")
+    node.fault = lambda asked: setattr(node, "alive", asked.round < 2)
+    found = federation.run(definition)
+    assert found.stopped_because_ == "converged"
+    assert [line["round"] for line in lines(federation, "brno")] == [1]
+
+
+def test_a_round_without_enough_answers_fails_the_session(federation: Federation) -> None:
+    policy = {"round_timeout_s": 60, "fail_after_s": 60}
+    definition = define(SIZES, **SESSION, policy=policy)
+    federation.approve(definition)
+    node = federation.node("brno")
+    node.fault = lambda asked: setattr(node, "alive", asked.round < 2)
+    with pytest.raises(SessionFailed, match="round 2 lacks brno"):
+        federation.run(definition)
+
+
+def test_a_node_that_takes_the_name_of_another_is_not_asked(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    double = federation.node("ada")
+    federation.grid.nodes[50] = type(double)(double.app, context(50, federation.config("ada")))
+    with caplog.at_level(logging.WARNING, "fedclust.flower"):
+        found = federation.run(definition)
+    assert encode_model(found.result) == expected(federation)
+    assert all(asked.task is None for asked, _ in federation.grid.nodes[50].replies)
+
+
+def test_an_answer_that_breaks_a_rule_puts_the_site_out(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.node("brno").fault = lambda asked: (
+        Reply(site="brno", body=b"no submission") if asked.round == 2 else None
+    )
+    found = federation.run(definition)
+    last = max(each.round for each in found.provenance.submissions)
+    assert {each.site for each in found.provenance.submissions if each.round == last} == {
+        "ada",
+        "cadiz",
+        "delft",
+    }
+
+
+def test_no_text_of_an_error_reaches_the_server(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Reply:
+        raise ValueError("the value 4711 of patient 12")
+
+    monkeypatch.setattr(site, "answer", fail)
+    reply = ask(federation, "ada", Ask(definition=define(SIZES, **SESSION)))
+    assert reply == Reply(refused="error")
+
+
+# --- outcomes -------------------------------------------------------------------------------------
+
+ASKING = {**SESSION, "features": FEATURES + OUTCOMES}
+
+
+def charges(federation: Federation, name: str) -> list[str]:
+    found = Charges(federation.state(name)).allowances().values()
+    return [each.state for own in found for each in own.charges.values()]
+
+
+def test_the_points_are_charged_before_the_first_answer(federation: Federation) -> None:
+    definition = define(SIZES, **ASKING)
+    federation.approve(definition)
+    node, seen = federation.node("ada"), {}
+    node.fault = lambda asked: seen.setdefault(asked.round, charges(federation, "ada")) and None
+    federation.run(definition)
+    assert seen[0] == seen[1] == []
+    assert seen[2] == charges(federation, "ada") == ["open"]
+
+
+def test_points_that_bought_no_answer_go_back(federation: Federation) -> None:
+    definition = define(SIZES, **ASKING, policy={"round_timeout_s": 60, "fail_after_s": 60})
+    federation.approve(definition)
+    node = federation.node("brno")
+    node.fault = lambda asked: setattr(node, "alive", asked.round < 2)
+    with pytest.raises(SessionFailed):
+        federation.run(definition)
+    assert charges(federation, "ada") == ["ended"]
+
+
+def test_a_restored_state_answers_no_outcome(federation: Federation) -> None:
+    """It knows no HTTPS coordinator that could confirm it: only an approval opens points."""
+    first = define(SIZES, **ASKING)
+    federation.approve(first)
+    federation.run(first)
+    own = Charges(federation.state("ada"))
+    own.doubt(federation.now)
+
+    second = define(SIZES, **{**ASKING, "name": "heart-2"})
+    federation.approve(second)
+    found = federation.run(second).outcomes_
+    assert found is not None
+    assert found.refused == ("ada",)
+    (table,) = own.allowances()
+    own.raise_limit(table, 10, "Dr Ruth Levi", federation.now)
+    third = define(SIZES, **{**ASKING, "name": "heart-3"})
+    federation.approve(third)
+    again = federation.run(third).outcomes_
+    assert again is not None
+    assert again.refused == ()
+
+
+def test_the_noise_is_drawn_once(federation: Federation) -> None:
+    definition = define(SIZES, **ASKING)
+    federation.approve(definition)
+    federation.run(definition)
+    (drawn,) = (
+        answer
+        for answer, _ in recorded_answers(federation.state("ada"), "heart")
+        if answer.phase == outcomes.NAME
+    )
+    assert drawn.coordinator == PLACE
+    again = federation.run(definition)
+    assert drawn.sha256 in {each.sha256 for each in again.provenance.submissions}
+
+
+def test_a_damaged_ledger_ends_the_answers(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.run(definition)
+    asked = next(asked for asked, _ in federation.node("ada").replies if asked.task is not None)
+    with federation.state("ada").write() as connection:
+        connection.execute("DELETE FROM ledger WHERE line = (SELECT max(line) FROM ledger)")
+    assert ask(federation, "ada", asked).refused == "StateDamaged"
