@@ -54,10 +54,6 @@ def waited(api: ApiCaller, session: str, number: int) -> dict[str, Any]:
     )
 
 
-def result_of(api: ApiCaller, session: str) -> dict[str, Any]:
-    return dict(api.ok("GET", f"/v1/sessions/{session}/result", "ada")["result"])
-
-
 # --- leaving --------------------------------------------------------------------------------------
 
 

@@ -527,3 +527,23 @@ def test_the_worker_outlives_errors_of_the_database(
     eventually(lambda: direct.info("heart").round == 2)
     direct.co.driver.ask_to_stop()
     direct.co.driver.join(TIMEOUT_S)
+
+
+def test_stopping_does_not_wait_for_an_endless_aggregation(direct: DirectApi) -> None:
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    direct.session()
+    stuck, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        stuck.set()
+        release.wait(TIMEOUT_S)
+
+    counting_method.HOOK.append(hang)
+    direct.co.driver.start()
+    direct.answer_all("heart")
+    assert stuck.wait(TIMEOUT_S)
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(0.05)
+    assert latest(direct).state is RoundState.AGGREGATING
+    release.set()
+    eventually(lambda: not direct.co.driver.alive)

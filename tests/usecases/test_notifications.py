@@ -619,6 +619,19 @@ def test_an_older_notification_that_keeps_failing_holds_no_other_up(
     assert ("finished", "other") in [(body["kind"], body["session"]) for body, _ in posts.got]
 
 
+def test_operators_with_an_address_are_operators_too(notifying: DirectApi, mails: Box) -> None:
+    for name, email in (("grace", "grace@x.example"), ("same", OPS)):
+        body = PrincipalCreate(name=name, email=email)
+        principals.create_principal(notifying.co, OPERATOR, Role.OPERATOR, body)
+    notifying.session()
+    sessions.cancel_session(notifying.co, ANALYST, "heart")
+    send_all(notifying.co)
+    finished = [to for kind, to in mails.kinds if kind == "finished"]
+    assert sorted(finished) == sorted(
+        ["ada@x.example", "grace@x.example", "north@x.example", "south@x.example", OPS]
+    )
+
+
 def test_old_rows_are_removed_once_the_clock_is_trusted(
     notifying: DirectApi, clock: ManualClock
 ) -> None:
