@@ -46,8 +46,8 @@ def texts(page: Page, column: str) -> list[str]:
 
 def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     page = form.page
-    lines = ["sex\tYes/no\t\t\t\t", "pain\tcategory\t\t\t\tnone, some", "mood\todd\t\t\t\t"]
-    lines += [f"lab{n}\tfloat\tmg/dl\t0\t{n}.5\t" for n in range(1, COLUMNS - 2)]
+    lines = ["sex\tja/nein\t\t\t\t", 'pain\tcategory\t\t\t\t"none,\nsome"', "mood\todd\t\t\t\t"]
+    lines += [f"lab{n}\tZahl\tmg/dl\t0\t{n},5\t" for n in range(1, COLUMNS - 2)]
     paste(page, HEADINGS + "\n".join(lines))
     assert texts(page, "kind") == ["binary", "categorical", "odd"]
     assert (texts(page, "levels"), texts(page, "upper")[-1]) == (["none, some"], "15.5")

@@ -84,8 +84,7 @@ def test_with_protection_it_says_what_the_numbers_are_of() -> None:
     assert row(table, "crp")[0] == "crp, typical value"
     assert row(table, "age")[0] == "age [years], mean (SD)"
     assert ["(" in cell for cell in row(table, "age")[1:4]] == [True, False, False]
-    said = "SD: only of all persons. This table cannot tell that of a cluster."
-    assert said in table.footnotes
+    assert "SD: only of all persons. This table cannot tell that of a cluster." in table.footnotes
 
 
 def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:

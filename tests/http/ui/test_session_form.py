@@ -247,14 +247,11 @@ def test_what_is_missing_has_no_message_and_hides_none() -> None:
 
 
 def test_a_refusal_without_fields_stands_above_the_form() -> None:
-    def refuse(_body: bytes) -> Definition:
-        raise Refusal("unavailable", "Try again.")
+    def refuse(slug: str) -> SessionForm:
+        return form_of(READY).refused(Refusal(slug, "Try again."))
 
-    def taken(_body: bytes) -> Definition:
-        raise Refusal("name-taken", "Choose another name.")
-
-    assert form_of(READY).checked(refuse)[0].general == ("Try again.",)
-    assert form_of(READY).checked(taken)[0].errors["/name"] == ("Choose another name.",)
+    assert refuse("unavailable").general == ("Try again.",)
+    assert refuse("name-taken").errors["/name"] == ("Try again.",)
 
 
 @pytest.mark.parametrize(
@@ -280,23 +277,17 @@ def test_how_many_patients_a_site_needs() -> None:
     assert "With 3 sites, K = 4 and p = 5 you need at least 40 patients a site" in form.size
     assert form_of({**form.texts, "/patients": "39"}).size.endswith("39 are enough up to K = 3.")
     assert form_of({**form.texts, "/patients": "40"}).size.endswith("40 are enough.")
-    assert (
-        "K = 3 and p = 11 you need at least 66"
-        in form_of({**READY, "/policy/min_group_size": "11"}).size
-    )
-    for text in ("", "many", "-1"):
-        assert form_of({"/config/n_clusters": text}).size == ""
-        assert form_of({"/patients": text}).patients is None
+    larger = form_of({**READY, "/policy/min_group_size": "11"}).size
+    assert "K = 3 and p = 11 you need at least 66" in larger
+    assert {form_of({"/config/n_clusters": text}).size for text in ("", "many", "-1")} == {""}
 
 
 def test_guesses_are_of_their_outcome_and_stay_on_the_page() -> None:
     died = row(2, name="died", role="outcome", kind="binary", guess="12")
-    form = form_of(
-        {**died, **row(0, name="age"), **row(1, name="x", guess="150"), "/patients": "8"}
-    )
+    age, other = row(0, name="age"), row(1, name="x", guess="150")
+    form = form_of({**died, **age, **other, "/patients": "8"})
     assert (form.shares, form.patients) == ({"died": 0.12}, 8)
-    assert "guess" not in form.json
-    assert "patients" not in form.json
+    assert all(word not in form.json for word in ("guess", "patients"))
 
 
 # --- anything -------------------------------------------------------------------------------------
@@ -320,8 +311,7 @@ def test_pasted_json_of_any_shape_gives_a_form() -> None:
 
 def test_a_form_holds_so_many_columns_however_many_are_given() -> None:
     form = SessionForm().filled({"features": [f"n{i}" for i in range(100_000)]})
-    assert len(form.rows) == len(form.features) == MOST_ROWS + 1
-    assert len(form.notes) == 1
+    assert (len(form.rows), len(form.features), len(form.notes)) == (MOST_ROWS + 1,) * 2 + (1,)
     assert form.refusals == {"/features": ("a form holds 500 columns: create it from JSON",)}
 
 
@@ -332,3 +322,15 @@ def test_nothing_that_is_posted_raises() -> None:
         form, definition = form_of(dict.fromkeys(names, text)).checked(check)
         assert definition is None
         assert form.errors or form.general
+
+
+def test_a_wrong_text_has_its_message_at_its_own_input() -> None:
+    wrong = {
+        "/features/0/role": ("foo", "choose feature or outcome"),
+        "/features/0/edges": ("1, 2", "leave it empty"),
+        "/config/n_clusters": ("0", "equal to 1"),
+        "/patients": ("-1", "at least 1"),
+    }
+    for place, (text, said) in wrong.items():
+        form, made = form_of({**READY, **row(0, name="age"), place: text}).checked(check)
+        assert (made, said in form.errors[place][0]) == (None, True)

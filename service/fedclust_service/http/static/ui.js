@@ -105,8 +105,10 @@ const ORDER = ["name", "role", "kind", "unit", "lower", "upper", "transform", "l
 const WORDS = {
   role: { feature: /^feat|^input/i, outcome: /^out|^target/i },
   kind: {
-    numeric: /^num|^int|^float|^real|^contin/i, binary: /^bin|^bool|^yes/i,
-    categorical: /^cat|^nominal|^factor/i, ordered: /^ord/i, time: /^time|^surv/i,
+    numeric: /^num|^int|^float|^real|^contin|^zahl|^ganzzahl|^stetig/i,
+    binary: /^bin|^bool|^yes|^ja/i,
+    categorical: /^cat|^kat|^nominal|^factor|^faktor/i, ordered: /^ord|^rang/i,
+    time: /^time|^surv|^zeit/i,
   },
   heading: {
     name: /^(column|name|variable|feature)s?$/i, role: /^role$/i, kind: /^(kind|type)$/i,
@@ -119,13 +121,16 @@ function known(text, of) {
   return Object.entries(WORDS[of] ?? {}).find(([, words]) => words.test(text))?.[0];
 }
 
-function rowAfter(row) {
+// Returns the row below, after adding so many where there is none: all at once, for speed.
+function rowAfter(row, count = 1) {
   if (row.nextElementSibling === null) {
-    const number = Number(row.id.slice(4));
-    const html = row.outerHTML.replace(/(features[-/]|row-|value=")\d+/g, `$1${number + 1}`);
-    row.insertAdjacentHTML("afterend", html);
-    const inputs = row.nextElementSibling.querySelectorAll("input, select");
-    for (const input of inputs) input.value = "";
+    const next = Number(row.id.slice(4)) + 1;
+    const parts = row.outerHTML.split(/(?<=features[-/]|row-|value=")\d+/);
+    const more = Array.from({ length: count }, (_, place) => parts.join(next + place));
+    row.insertAdjacentHTML("afterend", more.join(""));
+    for (let added = row.nextElementSibling; added; added = added.nextElementSibling) {
+      for (const input of added.querySelectorAll("input, select")) input.value = "";
+    }
   }
   return row.nextElementSibling;
 }
@@ -160,13 +165,17 @@ function fillRows(row, first, lines) {
       "name and kind (numeric, binary, categorical), or put a row of headings first."
     : `Filled: ${rows.length}. Look at the names, then press Check.`;
   if (refused) return;
+  const bodies = [...columns.tBodies];
+  const lacking = rows.length - bodies.slice(bodies.indexOf(row)).length + 1;
+  if (lacking > 0) rowAfter(bodies.at(-1), lacking);
   for (const cells of rows) {
     if (name >= 0) for (const input of row.querySelectorAll("input, select")) input.value = "";
     order.forEach((column, place) => {
       const input = row.querySelector(`[name$="/${column}"]`);
       const text = (cells[place] ?? "").trim();
       if (input === null || text === "") return;
-      const word = known(text, column) ?? text;
+      const decimal = /^[-+]?\d+,\d+$/.test(text) && ["lower", "upper"].includes(column);
+      const word = known(text, column) ?? (decimal ? text.replace(",", ".") : text);
       const option = [...(input.options ?? [])].find((each) => each.text === word);
       // A word that no choice has stays: its message says what it may be.
       if (option !== undefined) option.selected = true;
@@ -178,7 +187,10 @@ function fillRows(row, first, lines) {
 }
 
 function pasteRows(event) {
-  const text = event.clipboardData.getData("text/plain").replace(/\r?\n$/, "");
+  // A cell in quotes may hold line breaks.
+  const text = event.clipboardData.getData("text/plain").replace(/\r?\n$/, "")
+    .replace(/(^|[\t\n])"((?:[^"]|"")*)"(?=[\t\r\n]|$)/g,
+      (_, before, quoted) => before + quoted.replaceAll('""', '"').replace(/\s+/g, " "));
   if (!/[\t\n]/.test(text)) return;
   event.preventDefault();
   const lines = text.split(/\r?\n/).filter((line) => line.trim()).map((line) => line.split("\t"));

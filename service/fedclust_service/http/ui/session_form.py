@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
@@ -258,7 +259,9 @@ class SessionForm:
         there = {**self.values, "/sites": self.sites or self.study, "/features": self.features}
         optional = {e.pointer for e in self.fields.values() if e.default not in (UNSET, "")}
         optional |= {"/features", "/config/n_clusters"} if self.kind == "study" else set()
-        missing = [each for each in _NEEDED if not there.get(each) and each not in optional]
+        # A K of 0 is there: it is wrong.
+        lacking = [each for each in _NEEDED if not there.get(each) and there.get(each) != 0]
+        missing = [each for each in lacking if each not in optional]
         form, made, stand_ins = self, None, missing
         for _ in range(2):
             body = {**self.body}
@@ -281,11 +284,13 @@ class SessionForm:
 
     @property
     def refusals(self) -> dict[str, tuple[str, ...]]:
-        """What only the form refuses: columns that identify persons, and too many columns."""
+        """What only the form refuses: names of persons, too many columns, a wrong guess."""
         held = {n: identifies(str(each.get("name", ""))) for n, each in self.features.items()}
         why = "it looks like {}, which no session may ask for: leave it out, or rename it"
         found: dict[str, tuple[str, ...]]
         found = {f"/features/{n}/name": (why.format(each),) for n, each in held.items() if each}
+        if self.texts.get(PATIENTS.pointer) and self.patients is None:
+            found[PATIENTS.pointer] = ("write a whole number of at least 1",)
         if len(self.rows) > MOST_ROWS:
             found["/features"] = (f"a form holds {MOST_ROWS} columns: create it from JSON",)
         return found
@@ -296,18 +301,22 @@ class SessionForm:
             return replace(self, errors={"/name": (refusal.detail,)})
         errors: dict[str, tuple[str, ...]] = {}
         general: tuple[str, ...] = () if refusal.errors else (refusal.detail,)
+        rows = [*self.features]
         for error in refusal.errors:
-            place, message, rows = (
-                error.pointer.removeprefix("/defaults"),
-                error.message,
-                [*self.features],
-            )
+            place, message = error.pointer.removeprefix("/defaults"), error.message
             _, name, *rest = f"{place}/".split("/")
             index = int(rest[0]) if rest and rest[0].isdecimal() else MOST_ROWS
             if name == "sites" and index < len(self.sites):
                 place, message = "/sites", f"{sorted(self.sites)[index]}: {message}"
             elif name == "features" and index < len(rows):
-                place = "/".join(["/features", str(rows[index]), *(rest[1:-1] or ["name"])])
+                row = f"/features/{rows[index]}"
+                place = "/".join([row, *(rest[1:-1] or ["name"])])
+                foreign = re.fullmatch(r'unknown field "(\w+)"\.', message)
+                if f"{row}/role" in self.values and "expected tags" in message:
+                    place, message = f"{row}/role", "choose feature or outcome"
+                elif foreign and f"{row}/{foreign[1]}" in self.fields:
+                    place = f"{row}/{foreign[1]}"
+                    message = "a column of this role has none: leave it empty"
             known = {*self.fields, "/sites", "/features", "/algorithm"}
             while place and place not in known:
                 place = place.rpartition("/")[0]
@@ -320,7 +329,7 @@ class SessionForm:
     def label(self, pointer: str) -> str:
         """Return what an input is called, in a row with the name of the column."""
         others = {"/sites": "Sites", "/features": "Columns", "/algorithm": "Method"}
-        others["/config/n_clusters"] = "Number of clusters, K"
+        others |= {"/config/n_clusters": "Number of clusters, K", PATIENTS.pointer: PATIENTS.label}
         label = self.fields[pointer].label if pointer in self.fields else others[pointer]
         name = self.texts.get(f"{pointer.rpartition('/')[0]}/name") or "row"
         return f"{name}, {label.lower()}" if pointer.startswith("/features/") else label
@@ -334,7 +343,8 @@ class SessionForm:
 
     def filled(self, body: Mapping[str, Any]) -> Self:
         """Return the form that shows a definition, whole or in part; notes say what it cannot."""
-        listed, sites = body.get("features", self.given.get("features")), body.get("sites")
+        listed = body.get("features", self.given.get("features"))
+        sites = tuple(map(str, _list(body.get("sites"))))
         declared = [{"name": e} if isinstance(e, str) else e for e in _list(listed)]
         rows = dict(enumerate(each for each in declared if isinstance(each, Mapping)))
         objects = {f"/features/{n}": each for n, each in rows.items() if n <= MOST_ROWS}
@@ -361,13 +371,7 @@ class SessionForm:
         notes += [f"Not taken over: {', '.join(lost[:20])}."] if lost else []
         if len(rows) > MOST_ROWS:
             notes.append(f"A form holds {MOST_ROWS} columns. Create the session from its JSON.")
-        return replace(
-            self,
-            texts=texts,
-            rows=form.rows,
-            sites=tuple(map(str, _list(sites))),
-            notes=tuple(notes),
-        )
+        return replace(self, texts=texts, rows=form.rows, sites=sites, notes=tuple(notes))
 
 
 def _with(fields: Iterable[FormField], given: Mapping[str, Any]) -> list[FormField]:

@@ -26,13 +26,7 @@ from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.rendering import attachment
-from fedclust_service.http.ui.session_form import (
-    COLUMNS,
-    MORE,
-    PATIENTS,
-    SessionForm,
-    row_fields,
-)
+from fedclust_service.http.ui.session_form import COLUMNS, MORE, PATIENTS, SessionForm, row_fields
 from fedclust_service.http.ui.study_pages import points_of_study
 from fedclust_service.usecases import principals, sessions, studies
 from fedclust_service.usecases.paging import MAX_PAGE
@@ -100,7 +94,7 @@ def _download(kind: str, page: PageRequest) -> Response:
     """Return the definition as a file for ``fedclust session create --file``."""
     require(page.actor, f"{kind}.create")
     form = _read(kind, page)
-    name = str(form.body.get("name"))
+    name = str(form.body.get("name") or "definition")
     safe = name.replace("-", "").isalnum() and name.isascii() and len(name) < 64
     return attachment(form.json + "\n", JSON, f"{name if safe else 'definition'}.json")
 
