@@ -179,9 +179,9 @@ def test_another_method_or_variant_keeps_what_was_typed_and_shows_its_own_defaul
     assert other.hidden == {"/config/tol": "0.5"}
     assert form_of(texts).body["config"] == {"n_clusters": 3, "tol": 0.5}
     paper = form_of({"/algorithm": "kfed", "/config/variant": "paper"})
+    assert [each.expert for each in (paper, replace(paper, notes=("Copied.",)))] == [True, False]
     defaults = {each.name: each.default_text for each in paper.parts["config"]}
-    assert (defaults["projection"], defaults["labels"]) == ("on", "cells")
-    assert "n_init" not in defaults
+    assert [*map(defaults.get, ("projection", "labels", "n_init"))] == ["on", "cells", None]
 
 
 def test_a_study_gives_what_the_form_leaves_alone() -> None:

@@ -149,10 +149,10 @@ class SessionForm:
 
     @property
     def expert(self) -> bool:
-        """Whether something is typed or wrong in the part for experts."""
+        """Whether something is typed, not copied, or wrong in the part for experts."""
         names = ("about", "config", "policy", "running")
         inputs = {each.pointer for name in names for each in self.parts[name]}
-        return not inputs.isdisjoint({*self.texts, *self.errors})
+        return not inputs.isdisjoint({*(() if self.notes else self.texts), *self.errors})
 
     # --- what it makes ----------------------------------------------------------------------------
 
