@@ -11,7 +11,7 @@ from support.code_lines import code_lines
 from support.timeouts import TIMEOUT_S
 
 #: Code lines of this package that a site loads; lower it when code goes.
-MOST_LOADED = 17_794
+MOST_LOADED = 18_306
 
 
 def test_every_exported_name_resolves() -> None:
