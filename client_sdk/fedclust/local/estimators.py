@@ -38,6 +38,7 @@ from fedclust.methods.common.assign import as_distances, dissimilarities_to_cent
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.result.predictions import Predictions
 from fedclust.result.session_result import SessionResult
+from fedclust.schema.feature import clustered
 from fedclust.schema.json_value import json_value
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
@@ -152,6 +153,8 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         labels = np.full(len(rows), -1, dtype=np.int64)
         for name, at in places.items():
             labels[at] = result.labels_[name]
+        if self.features is not None and is_frame(rows):
+            self._take_names(result.definition)
         self._keep(result, labels)
         for text in result.warnings_:
             warn(text, UserWarning, stacklevel=2)
@@ -174,7 +177,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             The session's method belongs to another estimator.
         """
         estimator = cls(**cls._defined(result.definition), **params)
-        estimator._take_names(result.definition.features)
+        estimator._take_names(result.definition)
         estimator._keep(result, result.labels_ if result.site else None)
         return estimator
 
@@ -247,12 +250,12 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                     "session's, or ask the analyst for another session. Nothing was sent."
                 )
         result = coordinator.participate(session, X, consent=consent, **given)
-        self._take_names(definition.features)
+        self._take_names(definition)
         self._keep(result, result.labels_)
         return self
 
-    def _take_names(self, features: Iterable[Any]) -> None:
-        names = [_feature_name(feature) for feature in features if not _is_outcome(feature)]
+    def _take_names(self, definition: Definition) -> None:
+        names = [feature.name for feature in clustered(definition.features)]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
 
@@ -295,8 +298,6 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             declared = self.result_.features
         if declared is not None and is_frame(X):
             # The session finds its columns by name and checks them; levels may be text.
-            if reset:
-                self._take_names(declared)
             return X
         rows = validate_data(
             self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,7 +11,7 @@ from fedclust.numeric.array_types import IntArray
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.map import cluster_places, site_places
-from fedclust.result.figures.plots import Plots
+from fedclust.result.figures.plots import Plots, curves_of
 from fedclust.result.figures.profile import mean_of
 from fedclust.result.first_screen import counted_persons, html_first_screen
 from fedclust.result.markup import (
@@ -121,7 +122,15 @@ def _clusters(facts: Facts, plots: Plots) -> str:
             [[name, *(round(float(at), 3) + 0.0 for at in place)] for name, place in points],
         )
         places += html_folded("The places", numbers)
-    parts = (html_site_sizes(facts), mix, _profile(facts), _centroids(facts), places)
+    curves = "".join(
+        html_figure(
+            functools.partial(plots.trajectory, each.name),
+            f"{each.name} over time: for each cluster the values of the table below. No bands: "
+            "the spread within a cluster cannot be known well from groups.",
+        )
+        for each in curves_of(facts)
+    )
+    parts = (html_site_sizes(facts), mix, curves, _profile(facts), _centroids(facts), places)
     return "".join(parts) + _tree(facts, plots)
 
 

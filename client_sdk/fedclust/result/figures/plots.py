@@ -27,9 +27,10 @@ from fedclust.result.figures.profile import draw_profile
 from fedclust.result.figures.sizes import draw_mix, draw_sizes
 from fedclust.result.figures.tree import draw_tree
 from fedclust.result.one_cloud import apart_text, chosen_text
-from fedclust.result.wording import joined
+from fedclust.result.wording import joined, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
+from fedclust.schema.feature import Trajectory, clustered, trajectories_of
 from fedclust.schema.field_names import unknown_name_message
 
 #: Height of a bar with the room below it; width of a bar with room for its number.
@@ -41,6 +42,7 @@ _NAMES = (
     "sizes",
     "mix",
     "centroids",
+    "trajectory",
     "tree",
     "stability",
     "own_clusters",
@@ -100,6 +102,10 @@ class Plots:
         """Draw a map of clusters and sites on the two axes along which all persons differ most."""
         return draw_map(self._facts)
 
+    def trajectory(self, trajectory: str | None = None) -> Figure:
+        """Draw a trajectory's mean by time and cluster; ``trajectory``: one of several."""
+        return draw_trajectory(self._facts, trajectory)
+
     def tree(self) -> Figure:
         """Draw the top of the tree of clusters, the persons of its leaves, and where it is cut."""
         return draw_tree(self._facts)
@@ -149,6 +155,49 @@ def drawn_figures(plots: Plots) -> dict[str, Figure]:
 
 
 # --- small charts ---------------------------------------------------------------------------------
+
+
+def draw_trajectory(facts: Facts, trajectory: str | None = None) -> Figure:
+    """Draw the mean of a trajectory at the times of its grid, with a line for each cluster.
+
+    Raises
+    ------
+    UsageError
+        The session has no trajectory, or none of this name, with a grid of two times or more.
+    """
+    curves = {each.name: each for each in curves_of(facts)}
+    name = next(iter(curves), None) if trajectory is None else trajectory
+    if name not in curves:
+        known = f"; it has {', '.join(map(repr, curves))}" if curves else ""
+        message = f"the session has no trajectory {trajectory or ''}".rstrip()
+        raise UsageError(f"{message} with a grid of times to draw{known}")
+    found, column = curves[name], {each.name: j for j, each in enumerate(facts.columns)}
+    places = [column[each.name] for each in found.columns]
+    series = {
+        facts.cluster_names[k]: [
+            (time, cluster.entries[j].mean)
+            for time, j in zip(found.grid or (), places, strict=True)
+        ]
+        for k, cluster in enumerate(facts.clusters)
+    }
+    described = (
+        f"{titled(own)}: " + ", ".join(f"{short(mean)} at {time:g}" for time, mean in points)
+        for own, points in series.items()
+    )
+    time_unit, unit = (f" [{each}]" if each else "" for each in (found.time_unit, found.unit))
+    return line_chart(
+        f"{name} by cluster",
+        f"time{time_unit}",
+        f"{name}{unit}",
+        {titled(own): points for own, points in series.items()},
+        description=joined(described),
+    )
+
+
+def curves_of(facts: Facts) -> tuple[Trajectory, ...]:
+    """Return the trajectories of the session that can be drawn as curves over time."""
+    features = clustered(facts.definition.features)
+    return tuple(each for each in trajectories_of(features) if len(each.grid or ()) > 1)
 
 
 def draw_convergence(facts: Facts) -> Figure:
