@@ -47,7 +47,7 @@ from fedclust.schema.display import first_few
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points, total_variances
-from fedclust.schema.result import ClusterProfile, Quality, Result
+from fedclust.schema.result import ClusterProfile, FinalModel, Quality, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, scaled_bounds
 from fedclust.schema.task import (
@@ -199,7 +199,7 @@ DISCLOSES = (
 )
 
 
-def task(raw: Result) -> EvaluationTask:
+def task(raw: FinalModel) -> EvaluationTask:
     """Return the task that evaluates a method's outcome."""
     firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
     of = raw.prototype_labels

@@ -34,20 +34,13 @@ from fedclust.schema.feature import Outcome
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Result
+from fedclust.schema.result import FinalModel, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Phase, SiteTask, Task, narrow, payloads_of
 
 NAME = "outcomes"
 #: How far noise may take a count: no honest site draws more.
 _MOST_SD = 40
-#: What labels rows of a result; the other fields describe how it was found.
-_MODEL = (
-    *("centroids", "centroids_original", "columns", "mask", "prototypes", "prototype_labels"),
-    *("center", "scale", "impute", "limit", "dissimilarity", "extra", "n_clusters", "soft"),
-)
-
-
 _NOT_COUNTED = (
     "outcomes are not known: fewer sites than min_sites could answer. Where a site had not yet "
     "answered, its points are given back"
@@ -63,11 +56,11 @@ class OutcomesTask(Model):
 
     Attributes
     ----------
-    model : Result
-        The final model of one number of clusters: what labels rows, and nothing else.
+    model : FinalModel
+        That of one number of clusters.
     """
 
-    model: Result
+    model: FinalModel
 
 
 class OutcomesSitePart(Model):
@@ -270,19 +263,15 @@ def _task(result: Result, config: RunConfig) -> Task[OutcomesTask] | None:
         site: OutcomesSitePart(persons=persons[site], mapping=result.mapping.get(site))
         for site in asked
     }
-    return Task(NAME, OutcomesTask(model=_model_of(result)), per_site=parts, sites=asked)
-
-
-def _model_of(result: Result) -> Result:
-    """Return what labels rows of a result, and nothing else."""
-    return Result(**{name: getattr(result, name) for name in _MODEL})
+    model = FinalModel(**{name: getattr(result, name) for name in FinalModel.model_fields})
+    return Task(NAME, OutcomesTask(model=model), per_site=parts, sites=asked)
 
 
 def _site_model(task: SiteTask, site: str) -> Result:
     """Return the model of a task with the site's own mapping."""
-    model = _model_of(narrow(task.common, OutcomesTask).model)
     mapping = narrow(task.site, OutcomesSitePart).mapping
-    return model if mapping is None else model.model_copy(update={"mapping": {site: mapping}})
+    model = dict(narrow(task.common, OutcomesTask).model)
+    return Result(**model, mapping={} if mapping is None else {site: mapping})
 
 
 def _check_shapes(task: SiteTask, payload: Model, outcomes: Sequence[Outcome]) -> OutcomesPayload:

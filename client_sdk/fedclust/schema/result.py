@@ -237,7 +237,26 @@ class SweepEntry(Model):
     result: Result
 
 
-class Result(Model):
+class FinalModel(Model):
+    """What labels rows of a result, and nothing else: :class:`Result` says what its fields are."""
+
+    centroids: FloatMatrix
+    centroids_original: FloatMatrix
+    columns: tuple[str, ...] = ()
+    mask: BoolMatrix | None = None
+    prototypes: FloatMatrix | None = None
+    prototype_labels: tuple[int, ...] | None = None
+    center: FloatVector
+    scale: FloatVector
+    impute: FloatVector | None = None
+    limit: FloatVector | None = None
+    dissimilarity: Literal["euclidean", "gower", "k-prototypes"] = "euclidean"
+    extra: dict[str, Tree] = Field(default_factory=dict)
+    n_clusters: int | None = None
+    soft: dict[str, FloatMatrix] | None = None
+
+
+class Result(FinalModel):
     """One clustering that every site can apply to its own rows.
 
     Attributes
@@ -312,17 +331,6 @@ class Result(Model):
         Of a method that builds a tree.
     """
 
-    centroids: FloatMatrix
-    centroids_original: FloatMatrix
-    columns: tuple[str, ...] = ()
-    mask: BoolMatrix | None = None
-    prototypes: FloatMatrix | None = None
-    prototype_labels: tuple[int, ...] | None = None
-    center: FloatVector
-    scale: FloatVector
-    impute: FloatVector | None = None
-    limit: FloatVector | None = None
-    dissimilarity: Literal["euclidean", "gower", "k-prototypes"] = "euclidean"
     sizes: tuple[int, ...] | None = None
     site_sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
@@ -332,8 +340,6 @@ class Result(Model):
     n_rounds: int = 0
     stopped_because: str = ""
     warnings: tuple[str, ...] = ()
-    extra: dict[str, Tree] = Field(default_factory=dict)
-    n_clusters: int | None = None
     sweep: tuple[SweepEntry, ...] | None = None
     choice: Literal["apart", "step", "one-cloud", "silhouette", "bic", "starts"] | None = None
     tied: tuple[int, ...] = ()
@@ -344,7 +350,6 @@ class Result(Model):
     axes: PrincipalAxes | None = None
     one_cloud: CloudComparison | None = None
     outcomes: Outcomes | None = None
-    soft: dict[str, FloatMatrix] | None = None
     likelihood: Likelihood | None = None
     dendrogram: Dendrogram | None = None
 
