@@ -174,7 +174,6 @@ class Settings(BaseSettings):
     )
     notify_kinds: Annotated[tuple[NotificationKind, ...], NoDecode] = Field(
         tuple(NotificationKind),
-        min_length=1,
         description="Kinds of notifications to send, separated by commas; by default all: "
         + ", ".join(NotificationKind)
         + ".",
@@ -254,6 +253,13 @@ class Settings(BaseSettings):
     @classmethod
     def _split_texts(cls, value: Any) -> Any:
         return _split_list(value) if isinstance(value, str) else value
+
+    @field_validator("notify_kinds")
+    @classmethod
+    def _some_kind(cls, value: tuple[NotificationKind, ...]) -> tuple[NotificationKind, ...]:
+        if not value:
+            raise ValueError("name at least one kind")
+        return value
 
     @field_validator("public_url")
     @classmethod

@@ -173,7 +173,7 @@ def test_a_withdrawal_says_what_was_sent_and_how_to_leave(desk: Desk) -> None:
     code = desk.reviewed()
     assert desk.approve("--code", code) == 0
     assert desk.approve("--withdraw") == 0
-    assert "nothing more is sent" in desk.err
+    assert "nothing was sent, and nothing will be" in desk.err
     assert "keeps" not in desk.err
     assert "fedclust leave" not in desk.err
     assert desk.approve("--code", code) == 0

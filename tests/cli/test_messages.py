@@ -238,6 +238,11 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
         ("session create one --file twice.json", 2, "the key 'purpose' twice: keep one"),
         ("study create s", 2, "--purpose: this is required; --sites: this is required"),
         ("session create one --algorithm fkm", 2, "--features: this is required; --sites: this"),
+        (
+            "session create one --algorithm fkm --features age --sites a,b,c --clusters 2",
+            2,
+            "--purpose: say in one to five sentences",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_used(desk: Desk, line: str, code: int, text: str) -> None:

@@ -160,8 +160,11 @@ _HELP = "service/fedclust_service/http/help/"
 METHOD_FOLDERS = ("client_sdk/fedclust/methods/", "client_sdk/fedclust_dual/")
 #: The only modules elsewhere that may name a method: examples of what a user types, and the demo.
 EXAMPLES = {"service/fedclust_service/demo.py", "service/fedclust_service/http/examples.py"}
-#: scikit-learn's own name of its algorithm.
-FOREIGN = {"client_sdk/fedclust/numeric/weighted_kmeans.py": {"lloyd"}}
+#: Names that scikit-learn and scipy give to their own algorithms.
+FOREIGN = {
+    "client_sdk/fedclust/numeric/weighted_kmeans.py": {"lloyd"},
+    "client_sdk/fedclust/numeric/microaggregation.py": {"ward"},
+}
 
 
 def test_no_module_but_the_registry_names_a_method() -> None:

@@ -168,6 +168,12 @@ def test_start_needs_the_quorum_in_both_modes(direct: DirectApi, mode: str) -> N
     assert direct.view("heart", "d").response.status == "waiting"
 
 
+def test_manual_sessions_wait_for_the_word(direct: DirectApi) -> None:
+    direct.session(start="manual")
+    assert direct.info("heart").state == "recruiting"
+    assert sessions.start_session(direct.co, OPERATOR, "heart").state == "running"
+
+
 def test_who_joins_or_leaves_while_the_first_round_is_made(
     direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

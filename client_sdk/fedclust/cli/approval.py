@@ -120,7 +120,8 @@ def record_approval(
 
 def _withdrawn(session: str, n_sent: int, state: SiteState) -> str:
     """Return what a withdrawal does and does not."""
-    said = f"{session}: the approval is withdrawn; nothing more is sent"
+    ahead = "nothing more is sent" if n_sent else "nothing was sent, and nothing will be"
+    said = f"{session}: the approval is withdrawn; {ahead}"
     if n_sent:
         said += f". The coordinator keeps what was sent: {counted(n_sent, 'submission')}"
     if has_joined(state, session=session):

@@ -201,6 +201,9 @@ class SessionOptions(_Shared):
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
         found = read_model(model, body, self.names)
+        if study is None and not found.purpose:
+            name = self.names.name("/purpose")
+            raise UsageError(f"{name}: say in one to five sentences what the session is for")
         where = self.names.name("/config/n_clusters")
         refuse_one_cluster(found.config.get("n_clusters"), where)
         return found

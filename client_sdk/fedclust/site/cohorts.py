@@ -452,6 +452,8 @@ def decode_cohort(content: bytes) -> tuple[Cohort, str]:
     ValueError
         Says what is wrong.
     """
+    if not content.startswith(b"PK"):
+        raise ValueError("another version of fedclust wrote it, or it is damaged")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -53,11 +53,16 @@ def backup(url: str, target: Path) -> Copy:
     parsed = engines.parse_url(url)
     file = engines.sqlite_file(parsed)
     if file is None:
-        from psycopg.conninfo import make_conninfo  # in the extra [postgres]
+        from psycopg import ProgrammingError  # in the extra [postgres]
+        from psycopg.conninfo import make_conninfo
 
         # It includes the address's query, such as a socket's folder or certificates.
         _, given = parsed.get_dialect()().create_connect_args(parsed)
-        address = make_conninfo(**{n: value for n, value in given.items() if n not in _PASSWORDS})
+        options = {name: value for name, value in given.items() if name not in _PASSWORDS}
+        try:
+            address = make_conninfo(**options)
+        except ProgrammingError as error:
+            raise UrlRefused(f"the address of the database: {error}") from None
         command = ["pg_dump", "--format=custom", f"--file={target}", f"--dbname={address}"]
         raise UrlRefused(
             "PostgreSQL is copied by its own tools; the password is asked for or read from "

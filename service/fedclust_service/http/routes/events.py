@@ -106,7 +106,7 @@ async def stream_events(
     204 if none will follow. The caller gets the refusals of ``read``.
     """
     co = service_of(request).coordinator
-    first = await run_in_threadpool(read, _read_number(last_event_id))
+    first = await run_in_threadpool(read, read_number(last_event_id))
     if first.ended and not first.events:
         return Response(status_code=204)
     if co.sealer.streams.closed:
@@ -154,7 +154,7 @@ def _block(event: Event) -> bytes:
     return f"id: {event.number}\nevent: {event.action}\ndata: {data}\n\n".encode()
 
 
-def _read_number(last_event_id: str | None) -> int:
+def read_number(last_event_id: str | None) -> int:
     """Return the number after which a stream continues: 0 for none."""
     if not last_event_id:
         return 0

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.dependencies import service_of
-from fedclust_service.http.routes.events import NOTHING, Batches, stream_events
+from fedclust_service.http.routes.events import NOTHING, Batches, read_number, stream_events
 from fedclust_service.http.sign_in_cookie import cookie_of
 from fedclust_service.http.ui.page_request import open_route
 from fedclust_service.usecases.events import EventBatch, read_events
@@ -34,7 +34,7 @@ async def _events(request: Request) -> Response:
         return read_events(co, lambda tx: signed_in_again(co, tx, cookie), session, after)
 
     async def changes(batches: Batches) -> AsyncIterator[bytes]:
-        last = 0
+        last = read_number(known)
         async for batch in batches:
             if batch is None:
                 yield NOTHING
