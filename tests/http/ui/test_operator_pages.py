@@ -300,7 +300,7 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     assert copy.stat().st_mode & 0o077 == 0
     restored = restore(copy, f"sqlite:///{tmp_path / 'fedclust.db'}")
     assert restored.sha256 == entry["details"]["backup"]
-    # The same second: another copy, beside the one that is there.
+    # A second backup within the same second gets a name of its own.
     again = operator.post("/ui/overview/backup")
     assert again.headers["Location"] == done.headers["Location"]
     assert {each.name for each in copy.parent.iterdir()} == {copy.name, f"{copy.stem}-2.db"}
