@@ -14,11 +14,11 @@ from fedclust import errors
 from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
 from fedclust.cli.options import Connection, Persons, Reading, field_names
+from fedclust.definition.study import StudyCreate, StudyDefaults
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.field_texts import attribute_help, model_help
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
-from fedclust.study import StudyCreate, StudyDefaults
 from fedclust.wire.models import SessionCreate
 from fedclust.wire.problems import CATALOGUE
 from fedclust_service.cli import DATABASE, FLAGS, NO_FLAG, NOTIFICATIONS

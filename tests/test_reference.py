@@ -24,13 +24,13 @@ import fedclust_service.cli
 from fedclust import errors
 from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
+from fedclust.definition.study import StudyCreate, StudyDefaults
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.rounds import all_phases
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.policy import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
-from fedclust.study import StudyCreate, StudyDefaults
 from fedclust.wire.models import SessionCreate
 from fedclust.wire.problems import CATALOGUE
 from fedclust_service.domain.audit_actions import AUDIT_ACTIONS

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 from fedclust import definition
 from fedclust.client.session_request import read_model, read_study
 from fedclust.definition import DefinitionError, check_defaults, check_features
+from fedclust.definition.study import check_study
 from fedclust.schema.feature import Declared
 from fedclust.schema.policy import Policy
-from fedclust.study import check_study
 from fedclust.wire.models import SessionCreate
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedclust import SessionResult
+from fedclust.definition.json_text import read_json
 from fedclust.errors import UsageError
-from fedclust.json_text import read_json
 
 FAULTS = {
     "{": "line 1: this is not JSON",

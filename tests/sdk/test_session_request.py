@@ -13,7 +13,7 @@ from fedclust import Feature, Site, errors
 from fedclust.client import Client
 from fedclust.client.session_request import inherit, read_session, read_study
 from fedclust.client.token_file import choose_token
-from fedclust.study import StudyInfo
+from fedclust.definition.study import StudyInfo
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedclust.definition import DefinitionError
-from fedclust.study import (
+from fedclust.definition.study import (
     SessionOfStudy,
     SessionRequest,
     StudyCreate,

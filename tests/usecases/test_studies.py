@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedclust.study import SessionRequest, StudyCreate
+from fedclust.definition.study import SessionRequest, StudyCreate
 from fedclust_service.domain.access import Role
 from fedclust_service.store import DataDamaged
 from fedclust_service.usecases import events, participation, sessions, studies

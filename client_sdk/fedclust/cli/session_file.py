@@ -12,8 +12,8 @@ from fedclust.cli.console import err, show
 from fedclust.client.field_names import FieldNames
 from fedclust.client.session_request import read_model
 from fedclust.definition import DefinitionError, check_definition
+from fedclust.definition.json_text import read_json
 from fedclust.errors import UsageError
-from fedclust.json_text import read_json
 from fedclust.schema.field_names import SLUG_RULE
 from fedclust.schema.model import Slug
 from fedclust.wire.models import SessionCreate

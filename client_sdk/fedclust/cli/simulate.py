@@ -26,7 +26,7 @@ from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
 from fedclust.definition import DefinitionError
-from fedclust.json_text import read_json
+from fedclust.definition.json_text import read_json
 from fedclust.live_line import SlowWork
 from fedclust.local.simulate import simulate as run
 from fedclust.result.session_result import SessionResult

@@ -18,10 +18,10 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
+from fedclust.definition.study import StudyInfo
 from fedclust.result.session_terms import feature_text
 from fedclust.result.worth_asking import CHOOSE_FIRST, points_asked
 from fedclust.schema.feature import outcomes_of
-from fedclust.study import StudyInfo
 from fedclust.wire.models import SessionEntry
 
 app = o.group("Group sessions of the same sites in studies; for analysts and operators.")

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, model_validator
 
+from fedclust.definition.json_text import read_json
 from fedclust.errors import UsageError
-from fedclust.json_text import read_json
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.model import Model

@@ -16,9 +16,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedclust import notification_texts as texts
 from fedclust.client import Client
 from fedclust.errors import FedclustError, NotFound
+from fedclust.schema import notification_texts as texts
 from fedclust.schema.model import Model
 from fedclust.schema.states import SessionState
 from fedclust.schema.times import Timestamp

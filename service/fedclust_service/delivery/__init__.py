@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from fedclust.notification_texts import with_address
+from fedclust.schema.notification_texts import with_address
 from fedclust.schema.times import write_time
 from fedclust_service.delivery.smtp import MailServer, SmtpSender
 from fedclust_service.delivery.webhook import WebhookSender

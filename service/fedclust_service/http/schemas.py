@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal, cast, get_args
 from pydantic import BaseModel, Field, RootModel, create_model
 
 from fedclust import rounds
+from fedclust.definition.study import SessionOfStudy, SessionRequest
 from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.rounds import sweep
 from fedclust.rounds.sweep import SweepPayload, SweepTask
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
-from fedclust.study import SessionOfStudy, SessionRequest
 from fedclust.wire import models
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
 
-from fedclust import notification_texts as texts
+from fedclust.schema import notification_texts as texts
 from fedclust.schema.times import write_time
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.notification import (

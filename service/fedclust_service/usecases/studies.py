@@ -6,7 +6,7 @@ import structlog
 from pydantic import ValidationError
 
 from fedclust.definition import DefinitionError
-from fedclust.study import StudyCreate, StudyInfo, check_study, complete
+from fedclust.definition.study import StudyCreate, StudyInfo, check_study, complete
 from fedclust.wire import codec
 from fedclust.wire.models import Page, SessionCreate
 from fedclust.wire.problems import FieldError

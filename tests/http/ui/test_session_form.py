@@ -13,9 +13,15 @@ import pytest
 
 from fedclust.client.session_request import inherit
 from fedclust.definition import DefinitionError, canonical, freeze
+from fedclust.definition.study import (
+    SessionRequest,
+    StudyCreate,
+    StudyDefaults,
+    StudyInfo,
+    complete,
+)
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
-from fedclust.study import SessionRequest, StudyCreate, StudyDefaults, StudyInfo, complete
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Request
 from starlette.responses import Response
 
-from fedclust.study import SessionRequest
+from fedclust.definition.study import SessionRequest
 from fedclust.wire.models import Page, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from fedclust.study import StudyCreate, StudyInfo
+from fedclust.definition.study import StudyCreate, StudyInfo
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before

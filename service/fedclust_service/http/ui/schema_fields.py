@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
+from fedclust.definition.json_text import read_json
 from fedclust.errors import UsageError
-from fedclust.json_text import read_json
 from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.schema.field_texts import model_help
 from fedclust.schema.method import AnyMethod

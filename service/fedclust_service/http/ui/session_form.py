@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
+from fedclust.definition.study import StudyInfo
 from fedclust.methods.registry import KMEANS, METHODS
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.identifiers import identifies
 from fedclust.schema.policy import Policy
-from fedclust.study import StudyInfo
 from fedclust.wire.models import SessionCreate
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.schema_fields import (

@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from fedclust.client.session_request import dropped_text, inherit
 from fedclust.definition import canonical, plan_of
+from fedclust.definition.json_text import read_json
+from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.errors import UsageError
-from fedclust.json_text import read_json
 from fedclust.methods.registry import METHODS
 from fedclust.result.session_terms import SessionTerms
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
-from fedclust.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import Definition, PrincipalInfo, SessionCreate
 from fedclust.wire.submissions import JSON

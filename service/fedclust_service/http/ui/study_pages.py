@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from fedclust.definition.study import StudyInfo
 from fedclust.result.session_terms import feature_text
 from fedclust.result.wording import named_values
 from fedclust.result.worth_asking import CHOOSE_FIRST, points_asked
 from fedclust.schema.feature import Declaration, outcomes_of
-from fedclust.study import StudyInfo
 from fedclust_service.domain.access import Role
 from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.address import address
