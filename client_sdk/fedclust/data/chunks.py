@@ -137,6 +137,13 @@ class Reader:
         """Number of rows; None if it is not known before they are read."""
         return None
 
+    def first_rows(self) -> list[tuple[int, int]]:
+        """Return the number, and the number of filled cells, of the header and of rows below.
+
+        Empty for a source whose columns always have their names.
+        """
+        return []
+
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield all rows, at most about ``rows`` at a time; each call starts from the first.
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from fedclust.data.chunks import Origin, Reader
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.decode import looks_like_a_value
-from fedclust.data.excel import ExcelReader
 from fedclust.data.frame import (
     ArrayReader,
     DaskArrayReader,
@@ -20,7 +19,6 @@ from fedclust.data.frame import (
     is_frame,
 )
 from fedclust.data.mapping import ColumnsFile, Dataset, check_mapping
-from fedclust.data.parquet import ParquetReader
 from fedclust.data.sql import SqlQuery, SqlReader
 
 _PARQUET: Final = (".parquet", ".pq")
@@ -90,10 +88,14 @@ def open_reader(
         message = "this is a directory without *.parquet files: give a file"
         raise Origin(path.name).fault("unreadable", message)
     if kind in _PARQUET or (path.is_dir() and any(path.glob("*.parquet"))):
+        from fedclust.data.parquet import ParquetReader  # most sites have none
+
         return ParquetReader(path)
     if kind == ".sql":
         return SqlReader(SqlQuery.read(path, dataset.options.sql_url_file))
     if kind in _EXCEL:
+        from fedclust.data.excel import ExcelReader  # most sites have none
+
         return ExcelReader(path, written)
     if kind in _SPREADSHEETS:
         message = "this kind of spreadsheet is not read; save it as .xlsx, or a sheet as CSV UTF-8"
@@ -124,7 +126,7 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
     reader = open_reader(dataset, file, (), sorted(known), text)
     try:
         named = bool(file.columns) or not known.isdisjoint(reader.header)
-        if isinstance(reader, CsvReader | ExcelReader) and not named:
+        if not named:
             _refuse_title(reader)
         reader.origin.columns(reader.header, (), text)
         found = [name for name in reader.header if name]
@@ -140,7 +142,7 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
         reader.close()
 
 
-def _refuse_title(reader: CsvReader | ExcelReader) -> None:
+def _refuse_title(reader: Reader) -> None:
     """Refuse a header that has one name, or few, above rows of more cells."""
     rows = reader.first_rows()
     widest = max((n for _, n in rows), default=0)
