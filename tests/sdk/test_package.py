@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import fedclust
+from fedclust.methods.registry import BUILT_IN
 from support.code_lines import code_lines
 from support.timeouts import TIMEOUT_S
 
@@ -46,3 +47,21 @@ for name, module in sys.modules.items():
 """
     files = map(Path, _python(code).splitlines())
     assert sum(map(code_lines, files)) <= MOST_LOADED
+
+
+def test_a_site_loads_no_method_but_that_of_its_session(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from fedclust import Site
+print(*sys.modules)
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from support.fake_coordinator import FakeCoordinator, three_clusters
+fake = FakeCoordinator({{"alpha": three_clusters(60, 1), "beta": three_clusters(50, 2)}})
+fake.site(Path({str(tmp_path)!r})).participate("heart", three_clusters(80, 3), consent=True)
+print(*sys.modules)
+"""
+    methods = {f"fedclust.methods.{name}" for name in BUILT_IN}
+    before, after = (methods.intersection(line.split()) for line in _python(code).splitlines())
+    assert before == set()
+    assert after == {"fedclust.methods.lloyd"}

@@ -40,7 +40,6 @@ from fedclust.data.site_data import (
 from fedclust.data.table import IdMap, canonical_bytes, read_id_map
 from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
-from fedclust.methods.registry import METHODS
 from fedclust.numeric.array_types import BoolArray
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn
@@ -402,7 +401,7 @@ def declare(request: ConsentRequest, prepared: Prepared, given: SiteRows) -> Par
         no_person_in_another_table=bool(created.get("no_person_in_another_table")),
         points_short=request.points_short,
         sdk_version=importlib.metadata.version("fedclust"),
-        methods={name: (method.version,) for name, method in METHODS.items()},
+        methods={request.plan.method.name: (request.plan.method.version,)},
         engine=(VERSION,),
     )
 

@@ -364,7 +364,7 @@ class Participation(Model):
     points_short : bool
         Whether the site answers no outcomes, because its allowance has too few points.
     methods : dict of method to tuple of int
-        The versions of each method that the SDK supports.
+        The versions of the session's method that the SDK supports; other methods do not matter.
     engine : tuple of int
         The versions of the rounds that all methods share.
     """
