@@ -341,7 +341,6 @@ def _update_means(task: MeansTask, points: Points, options: PaperConfig) -> Cell
     As in the authors' program, S_i counts the points nearest to the new means.
     """
     centroids = task.centroids
-    check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
     labels = nearest_centroid(points.X, centroids)
     if not options.drop_empty:
         labels = fill_empty_clusters(points.X, labels, centroids)

@@ -10,8 +10,8 @@ import numpy as np
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.rounds import preparation
 from fedclust.rounds.plan import Plan, max_rounds
-from fedclust.rounds.stage import Asked
-from fedclust.rounds.stages import all_phases, possible_phases, stage_of
+from fedclust.rounds.stage import Asked, Stage
+from fedclust.rounds.stages import all_phases, stage_of
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.scaling import declared_space
@@ -28,38 +28,33 @@ MAX_COUNT = 10**11
 # --- A task: a site answers what was consented to -------------------------------------------------
 
 
-def refuse_unconsented(asked: Asked, memory: Memory) -> Memory:
+def refuse_unconsented(stage: Stage, asked: Asked, memory: Memory) -> Memory:
     """Refuse a task that the definition does not provide for; remember how far the session is.
 
     A phase that comes once comes before all that are listed after it, and the method's rounds are
     no more than the definition allows. The rule of every violation is one of ``TASK_RULES``.
     """
-    try:
-        return _checked(asked, memory)
-    except RuleViolation as broken:
-        rule = broken_task_rule(broken) or "task"
-        raise RuleViolation(rule, broken.message, broken.pointer) from None
-
-
-def _checked(asked: Asked, memory: Memory) -> Memory:
     plan, task = asked.plan, asked.task
     _refuse_not_finite(task)
     before = memory.get("progress", {"phase": -1, "rounds": 0})
-    if task.phase not in {each.name for each in possible_phases(plan)}:
+    if task.phase not in {each.name for each in stage.phases(plan)}:
         message = f"the definition provides for no phase {task.phase!r}"
         raise RuleViolation("task-phase", message, "/phase")
     phases = all_phases(plan.method)
     place = next(i for i, each in enumerate(phases) if each.name == task.phase)
     closing = 1 + len(plan.method.phases)
-    of_method = 0 < place < closing
     if before["phase"] >= (place if phases[place].once else closing):
         message = f"the phase {task.phase!r} is over in this session"
         raise RuleViolation("task-phase", message, "/phase")
-    rounds = before["rounds"] + of_method
+    rounds = before["rounds"] + (0 < place < closing)
     if rounds > max_rounds(plan):
         message = f"the definition allows {max_rounds(plan)} rounds of the method"
         raise RuleViolation("task-rounds", message, "/phase")
-    stage_of(plan.method, task.phase).check_task(asked)
+    try:
+        stage.check_task(asked)
+    except RuleViolation as broken:
+        rule = broken_task_rule(broken) or "task"
+        raise RuleViolation(rule, broken.message, broken.pointer) from None
     space = _refuse_other_space(plan, task.space, before.get("space"))
     progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
     return {**memory, "progress": progress}
@@ -117,17 +112,17 @@ def check(
 ) -> None:
     """Check an answer against its task, at either end; RuleViolation. None always passes."""
     config = plan.config(p, task.space, mask, size_band=size_band)
-    check_answer(Asked(plan, task, config), payload)
+    check_answer(stage_of(plan.method, task.phase), Asked(plan, task, config), payload)
 
 
-def check_answer(asked: Asked, payload: Model | None) -> None:
+def check_answer(stage: Stage, asked: Asked, payload: Model | None) -> None:
     """Check an answer as :func:`check` does."""
     if payload is None:
         return
     _check_countable(payload)
     # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
     with np.errstate(over="ignore", invalid="ignore"):
-        stage_of(asked.plan.method, asked.task.phase).check(asked, payload)
+        stage.check(asked, payload)
 
 
 def _check_countable(payload: Model, at: str = "") -> None:

@@ -89,23 +89,22 @@ def local_step(
             first=round_number == 1 + preparation.needed(plan.policy),
             assign=_assigner(plan.method, memory),
         )
-        asked = Asked(plan, task, config)
+        stage, asked = stage_of(plan.method, task.phase), Asked(plan, task, config)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                memory = refuse_unconsented(asked, memory)
+                memory = refuse_unconsented(stage, asked, memory)
                 kept = complete_points(points, config)
                 if not len(kept.X):
                     return None, memory
                 if task.space is not None:
                     kept = _scaled(points, kept, task.space, config)
                 rng = site_rng(plan.seed, site, round_number)
-                stage = stage_of(plan.method, task.phase)
                 own = SiteSide(site, kept, rng, memory, count)
                 payload, memory = stage.local_step(asked, own)
         except ValidationError as error:
             raise _payload_fault(plan.method, task.phase, error) from None
         if stage.checked_at_site:
-            check_answer(asked, payload)
+            check_answer(stage, asked, payload)
         return payload, memory
 
 

@@ -239,7 +239,6 @@ def pad_cells(counts: IntArray, means: FloatArray, n_cells: int) -> Cells:
 
 def site_lloyd_step(centroids: FloatArray, points: Points, rule: MedianRule | None = None) -> Step:
     """Return a site's part of one Lloyd step from ``centroids`` (K, d); ``rule`` is Gower's."""
-    check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
     if rule is not None:
         return _site_median_step(centroids, points, rule)
     sums = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
