@@ -43,9 +43,9 @@ from fedclust.site import Site
 from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.cohorts import CohortStore
-from fedclust.site.compute import accepted_plan, count_usable
+from fedclust.site.compute import accepted_plan
 from fedclust.site.data_sources import DataSource
-from fedclust.site.prepare import Prepared, SiteRows, prepare
+from fedclust.site.prepare import Prepared, SiteRows, count_usable, prepare
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.wire.models import SessionCreate, SessionInfo

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.errors import of_extra
-from fedclust.rounds import Placement
+from fedclust.result.placement import Placement
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -27,6 +27,7 @@ from fedclust.errors import ProtocolError, UsageError, writing
 from fedclust.live_line import SlowWork
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
+from fedclust.result.placement import Placement, goes_by_distance, label_by_distance, place
 from fedclust.result.predictions import Predictions
 from fedclust.result.result_file import ResultFile, Rule, rule_text
 from fedclust.schema.display import short_repr
@@ -545,9 +546,7 @@ class SessionResult(Facts):
             parts.append(self.place(X, held, site))
         return Predictions.of(parts, tuple(ids) if rows.id_column is not None else None)
 
-    def place(
-        self, X: FloatArray, held: Sequence[str], site: str | None = None
-    ) -> rounds.Placement:
+    def place(self, X: FloatArray, held: Sequence[str], site: str | None = None) -> Placement:
         """Do what :meth:`predict_details` does with encoded rows.
 
         Parameters
@@ -566,7 +565,7 @@ class SessionResult(Facts):
         memory, name, mask = self._reader(held, site)
         labels, by_distance = self._label_new(X, memory, name, mask), self.rule != "method"
         soft = None if by_distance else rounds.probabilities(self._plan, self.result, X, memory)
-        return rounds.place(
+        return place(
             self.result,
             self.columns,
             X,
@@ -580,7 +579,7 @@ class SessionResult(Facts):
         self, X: FloatArray, memory: Memory | None, site: str | None, mask: NDArray[np.bool_]
     ) -> IntArray:
         if self.rule != "method":
-            return rounds.label_by_distance(self.result, X, mask)
+            return label_by_distance(self.result, X, mask)
         return rounds.label(self._plan, self.result, X, memory, site, mask, new=True)
 
     @cached_property
@@ -599,7 +598,7 @@ class SessionResult(Facts):
         if self._rule is not None:
             return self._rule
         method = METHODS.get(self.definition.algorithm)
-        if method is None or not rounds.goes_by_distance(method, self.result):
+        if method is None or not goes_by_distance(method, self.result):
             return "method"
         return "nearest-centroid" if self.result.prototypes is None else "nearest-prototype"
 

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from fedclust.rounds.checks import MAX_COUNT, check
 from fedclust.rounds.coordinator import advance, check_roster, start
-from fedclust.rounds.placement import (
-    Placement,
-    goes_by_distance,
-    label_by_distance,
-    place,
-)
 from fedclust.rounds.plan import VERSION, Plan, check_evidence, has_features, max_rounds
 from fedclust.rounds.site import label, local_step, probabilities
 from fedclust.rounds.stage import EngineState
@@ -22,7 +16,6 @@ __all__ = [
     "MAX_COUNT",
     "VERSION",
     "EngineState",
-    "Placement",
     "Plan",
     "TaskCommon",
     "TaskSpace",
@@ -33,15 +26,12 @@ __all__ = [
     "check_evidence",
     "check_roster",
     "check_workload",
-    "goes_by_distance",
     "has_features",
     "label",
-    "label_by_distance",
     "local_step",
     "max_rounds",
     "most_rounds",
     "phase",
-    "place",
     "possible_phases",
     "probabilities",
     "read_task",

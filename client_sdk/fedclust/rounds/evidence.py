@@ -9,7 +9,7 @@ that everything is in their final order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,15 @@ from fedclust.rounds.record_cells import (
     principal_axes,
 )
 from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
-from fedclust.rounds.sweep import has_enough, part_of, split_parts
+from fedclust.rounds.sweep import (
+    cluster_counts,
+    clusterings,
+    has_enough,
+    part_of,
+    split_parts,
+    update_each,
+    with_clusterings,
+)
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.method import LocalAnswer
@@ -168,38 +176,6 @@ PHASE = Phase(
         ),
     ),
 )
-
-
-def clusterings(result: Result) -> tuple[Result, ...]:
-    """Return the clustering of every K of a sweep, or the result itself."""
-    return (result,) if result.sweep is None else tuple(each.result for each in result.sweep)
-
-
-def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
-    """Inverse of :func:`clusterings`."""
-    if result.sweep is None:
-        return changed[0]
-    entries = tuple(
-        entry.model_copy(update={"result": own})
-        for entry, own in zip(result.sweep, changed, strict=True)
-    )
-    return result.model_copy(update={"sweep": entries})
-
-
-def update_each(result: Result, change: Callable[[int, Result], dict[str, Any]]) -> Result:
-    """Return a result with fields of each clustering changed, by its place and itself."""
-    return with_clusterings(
-        result,
-        [
-            own.model_copy(update=change(place, own))
-            for place, own in enumerate(clusterings(result))
-        ],
-    )
-
-
-def cluster_counts(result: Result) -> IntArray:
-    """Return every K of a sweep, ascending; empty for another result."""
-    return np.array([entry.n_clusters for entry in result.sweep or ()], dtype=np.int64)
 
 
 # --- The stage ------------------------------------------------------------------------------------
@@ -542,15 +518,3 @@ def _with_transfer(closing: Round, result: Result, cells: PooledCells) -> Result
         return {"transfer": transfer.summarise(counts, tables, cells, closing.config, plan.seed)}
 
     return update_each(result, summarised)
-
-
-def is_measured(result: Result) -> bool:
-    """Return whether the closing evaluation measured any clustering of a result."""
-    return any(each.quality is not None for each in clusterings(result))
-
-
-def with_history(state: EngineState, result: Result) -> EngineState:
-    """Return the state with a complete result, to whose history the last round is added."""
-    last = state.history[-1:]
-    found = update_each(result, lambda _, own: {"history": (*own.history, *last)})
-    return state.with_result(found)

@@ -19,16 +19,16 @@ from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
-from fedclust.rounds.evidence import (
-    clusterings,
-    is_measured,
-    update_each,
-    with_history,
-)
 from fedclust.rounds.model_selection import sole_choice
 from fedclust.rounds.plan import Plan, is_exact
 from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
-from fedclust.rounds.sweep import split_parts
+from fedclust.rounds.sweep import (
+    clusterings,
+    is_measured,
+    split_parts,
+    update_each,
+    with_history,
+)
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Outcome
 from fedclust.schema.method import LocalAnswer

@@ -29,15 +29,7 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import EvaluationTask
-from fedclust.rounds.evidence import (
-    cells_of,
-    check_table,
-    cluster_counts,
-    clusterings,
-    is_measured,
-    update_each,
-    with_history,
-)
+from fedclust.rounds.evidence import cells_of, check_table
 from fedclust.rounds.plan import Plan, assigns_by_centroids, is_resampled
 from fedclust.rounds.record_cells import PooledCells, pool_cells
 from fedclust.rounds.stability import (
@@ -47,7 +39,16 @@ from fedclust.rounds.stability import (
     summarise,
 )
 from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
-from fedclust.rounds.sweep import has_enough, part_of, split_parts
+from fedclust.rounds.sweep import (
+    cluster_counts,
+    clusterings,
+    has_enough,
+    is_measured,
+    part_of,
+    split_parts,
+    update_each,
+    with_history,
+)
 from fedclust.rounds.transfer import add_left_out, left_out_models
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import Stability

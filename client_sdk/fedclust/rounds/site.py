@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedclust.methods.common.assign import (
+    keep_columns,
     label_by_centroid,
     label_by_probability,
     probabilities_of_rows,
@@ -220,11 +221,3 @@ def probabilities(
     with one_thread():
         memory = memory_of(result, memory)
         return probabilities_of_rows(plan.method.probabilities, result, X, memory)
-
-
-def keep_columns(result: Result, rows: FloatArray, mask: BoolArray) -> FloatArray:
-    """Return rows (n, d) that have the columns of ``mask`` (d,) and no others."""
-    if result.mask is not None and result.impute is not None:
-        # Here, or whether a value is imputed would depend on the other rows' values.
-        rows = np.where(np.isnan(rows), result.impute, rows)
-    return np.where(mask, rows, np.nan)

@@ -18,7 +18,9 @@ from pydantic import Field, SerializeAsAny, create_model
 
 from fedclust.methods.common.finalize import result_of_several
 from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.numeric.array_types import IntArray
 from fedclust.rounds.model_selection import start_agreement
+from fedclust.rounds.stage import EngineState
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Memory, Model, Tree
@@ -190,6 +192,53 @@ def part_of(
 def has_enough(contributions: Sequence[Contribution], config: RunConfig) -> bool:
     """Return whether enough sites answered for one K."""
     return sum(c.payload is not None for c in contributions) >= config.policy.min_sites
+
+
+# --- what a result holds: a clustering for each K -------------------------------------------------
+
+
+def clusterings(result: Result) -> tuple[Result, ...]:
+    """Return the clustering of every K of a sweep, or the result itself."""
+    return (result,) if result.sweep is None else tuple(each.result for each in result.sweep)
+
+
+def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
+    """Inverse of :func:`clusterings`."""
+    if result.sweep is None:
+        return changed[0]
+    entries = tuple(
+        entry.model_copy(update={"result": own})
+        for entry, own in zip(result.sweep, changed, strict=True)
+    )
+    return result.model_copy(update={"sweep": entries})
+
+
+def update_each(result: Result, change: Callable[[int, Result], dict[str, Any]]) -> Result:
+    """Return a result with fields of each clustering changed, by its place and itself."""
+    return with_clusterings(
+        result,
+        [
+            own.model_copy(update=change(place, own))
+            for place, own in enumerate(clusterings(result))
+        ],
+    )
+
+
+def cluster_counts(result: Result) -> IntArray:
+    """Return every K of a sweep, ascending; empty for another result."""
+    return np.array([entry.n_clusters for entry in result.sweep or ()], dtype=np.int64)
+
+
+def is_measured(result: Result) -> bool:
+    """Return whether the closing evaluation measured any clustering of a result."""
+    return any(each.quality is not None for each in clusterings(result))
+
+
+def with_history(state: EngineState, result: Result) -> EngineState:
+    """Return the state with a complete result, to whose history the last round is added."""
+    last = state.history[-1:]
+    found = update_each(result, lambda _, own: {"history": (*own.history, *last)})
+    return state.with_result(found)
 
 
 # --- wrapping a method ----------------------------------------------------------------------------

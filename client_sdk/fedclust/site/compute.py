@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedclust import rounds
-from fedclust.data.outcome_rows import OutcomeBlock, label_persons, taking_part
+from fedclust.data.outcome_rows import OutcomeBlock, label_persons
 from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
 from fedclust.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
 from fedclust.numeric.array_types import IntArray
@@ -91,11 +91,6 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
     digest = codec.task_digest(common, part)
     return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
-
-
-def count_usable(plan: Plan, data: Points) -> int:
-    """Return how many persons of a site take part."""
-    return int(data.sizes[taking_part(plan, data)].sum())
 
 
 def compute_answer(

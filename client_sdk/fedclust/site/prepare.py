@@ -58,7 +58,6 @@ from fedclust.schema.states import ENDED
 from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore, Draft, table_heads
-from fedclust.site.compute import count_usable
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.settings import SiteSettings, read_settings
@@ -282,6 +281,11 @@ def _person_outcomes(
             block, known = slice_block(whole, part), table_rows[part] >= 0
             takes = takes_part[table_rows[part][known]]
             yield OutcomeBlock(persons.matrix(block)[known], takes, block.cells[known])
+
+
+def count_usable(plan: Plan, data: Points) -> int:
+    """Return how many persons of a site take part."""
+    return int(data.sizes[taking_part(plan, data)].sum())
 
 
 def consent_request(

@@ -9,7 +9,7 @@ from collections.abc import Sized
 
 import numpy as np
 
-from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import (
     ROW_BLOCK,
@@ -50,6 +50,14 @@ def _impute(result: Result, X: FloatArray) -> FloatArray:
     """Return rows (n, d) with missing values imputed if the session imputes."""
     rows = np.asarray(X, dtype=np.float64)
     return rows if result.impute is None else np.where(np.isnan(rows), result.impute, rows)
+
+
+def keep_columns(result: Result, rows: FloatArray, mask: BoolArray) -> FloatArray:
+    """Return rows (n, d) that have the columns of ``mask`` (d,) and no others."""
+    if result.mask is not None and result.impute is not None:
+        # Here, or whether a value is imputed would depend on the other rows' values.
+        rows = np.where(np.isnan(rows), result.impute, rows)
+    return np.where(mask, rows, np.nan)
 
 
 def scale_rows(result: Result, X: FloatArray) -> FloatArray:

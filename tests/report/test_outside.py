@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedclust import simulate
-from fedclust.rounds.placement import find_outside
+from fedclust.result.placement import find_outside
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import ClusterProfile

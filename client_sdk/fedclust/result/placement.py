@@ -28,10 +28,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.assign import distances_to_clusters, label_by_centroid
+from fedclust.methods.common.assign import (
+    distances_to_clusters,
+    keep_columns,
+    label_by_centroid,
+)
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.threads import one_thread
-from fedclust.rounds.site import keep_columns
 from fedclust.schema.encoding import Column
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import ClusterProfile, Result
