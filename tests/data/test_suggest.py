@@ -134,6 +134,26 @@ SPANISH = {
     "Pain": CLEAN.pain,
     "fallecido": coded("died", "no", "sí"),
 }
+DUTCH = {
+    "PatNr": range(N),
+    "Leeftijd (jaar)": [999 if i == 4 else age for i, age in enumerate(CLEAN.age)],
+    "Kreatinine (µmol/l)": comma(CLEAN.creatinine / 0.01131),
+    "Cholesterol (mmol/l)": comma(CLEAN.chol / 38.67),
+    "Geslacht (man/vrouw)": coded("female", "Man", ("Vrouw", "vrouw")),
+    "Roker": coded("smoker", "nee", "ja"),
+    "pain": CLEAN.pain,
+    "Overleden": coded("died", "levend", "overleden"),
+}
+POLISH = {
+    "Nr karty": [f"KG/{i}/21" for i in range(N)],
+    "Wiek [lata]": CLEAN.age,
+    "Płeć": coded("female", "M", "K"),
+    "Kreatynina [mg/dl]": ["brak danych", *comma(CLEAN.creatinine)[1:]],
+    "Cholesterol": CLEAN.chol,
+    "smoker": coded("smoker", "Nie", "TAK"),
+    "pain": CLEAN.pain,
+    "Zgon": coded("died", "nie", "tak"),
+}
 DAYS = pd.Series(pd.to_datetime("2024-01-05")).repeat(N) + pd.to_timedelta(range(N), "D")
 DATES = {
     "admitted": DAYS.dt.strftime("%Y-%m-%d"),
@@ -205,6 +225,32 @@ MESSY = {
     "merged header cells": Messy(
         sheet(*TWO_ROWS, *IN_TWO_ROWS, merged=("B1:C1", "D1:E1", "A1:A2", "F1:F2"))
     ),
+    "Dutch": Messy(
+        csv("cp1252", ";", DUTCH), (("# sentinels = [999]", "sentinels = [999]"),), ((4, "age"),)
+    ),
+    "Polish": Messy(
+        csv("utf-8", ";", POLISH),
+        (('# missing = ["brak danych"]', 'missing = ["brak danych"]'),),
+        ((0, "creatinine"),),
+    ),
+    "units below the names, a column without a name": Messy(
+        sheet(
+            ["Fall", None, "Alter", "Sex", "Krea", "Chol", "Raucher", "pain", "Exitus"],
+            [None, None, "Jahre", None, "mg/dl", "mmol/l", None, None, None],
+            *zip(
+                range(N),
+                range(N),
+                CLEAN.age.tolist(),
+                coded("female", "m", "w"),
+                CLEAN.creatinine.tolist(),
+                (CLEAN.chol / 38.67).tolist(),
+                CLEAN.smoker.astype(bool).tolist(),
+                CLEAN.pain,
+                CLEAN.died.astype(bool).tolist(),
+                strict=True,
+            ),
+        )
+    ),
     "a title above": Messy(
         sheet(["Cohort 2024"], [], list(PLAIN), *CLEAN.itertuples(index=False, name=None))
     ),
@@ -253,7 +299,7 @@ def test_a_messy_table_is_read_as_the_clean_one(name: str, tmp_path: Path) -> No
 
 
 def test_an_edit_each_is_enough() -> None:
-    assert sum(len(messy.edits) for messy in MESSY.values()) <= len(MESSY) == 12
+    assert sum(len(messy.edits) for messy in MESSY.values()) <= len(MESSY) == 15
 
 
 def suggested(place: Path, feature: Feature, **columns: Any) -> tuple[str, str]:
@@ -264,6 +310,10 @@ def suggested(place: Path, feature: Feature, **columns: Any) -> tuple[str, str]:
 
 
 AGE, CREATININE, CHOL, FEMALE, SMOKER, PAIN = FEATURES
+LOS = Feature(name="los", unit="days", lower=0, upper=400)
+TSH = Feature(name="tsh", unit="mU/l", lower=0, upper=20)
+TEMP = Feature(name="temp", unit="°C", lower=30, upper=45)
+NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
 
 
 @pytest.mark.parametrize(
@@ -304,6 +354,23 @@ AGE, CREATININE, CHOL, FEMALE, SMOKER, PAIN = FEATURES
         (Feature(name="s", kind="categorical", levels=("no", "yes")), {"s": ["Ja", "n"]}, ""),
         (Feature(name="s", kind="categorical", levels=("n", "m")), {"s": ["nein"]}, '"nein" 1'),
         (PAIN, {"pain": ["None", "typical"]}, ""),
+        (LOS, {"los": [*range(60), 99, 99, 99]}, 'may mean a missing value: "99" 3'),
+        (LOS, {"los": [*range(5, 60), -8]}, 'may mean a missing value: "-8" 1'),
+        (LOS, {"los": [*range(5, 60), 777, 9999]}, '"777" 1, "9999" 1'),
+        (LOS, {"los": [*range(120)]}, ""),
+        (CREATININE, {"creatinine": ["1.1", "<0.2"]}, 'text in a number column: "<0.2" 1'),
+        (TSH, {"tsh__(MU/l)": [1, 2]}, 'how does "MU/l" become "mU/l"?'),
+        (TSH, {"TSH__(mIU/L)": [1, 2]}, ""),
+        (TSH, {"tsh__(µUI/ml)": [1, 2]}, ""),
+        (TSH, {"tsh__(mE/l)": [1, 2]}, ""),
+        (TEMP, {"TEMP_F": [97, 99]}, 'is "TEMP_F" this column?'),
+        (NYHA, {"nyha": ["NYHA I", "NYHA II"]}, ""),
+        (NYHA, {"nyha": [1, 2, 3, 4]}, ""),
+        (NYHA, {"nyha": [0, 1, 2, 3]}, '"0" 1, "1" 1, "2" 1, "3" 1'),
+        (NYHA, {"nyha": ["I", "IIIa"]}, 'codes that are not known: "IIIa" 1'),
+        (DIED.columns[0], {"died": ["dead", "alive"]}, ""),
+        (SMOKER, {"smoker": ["dead", "alive"]}, '"dead" 1, "alive" 1'),
+        (FEMALE, {"Sex__(M/F)": ["M", "F"]}, ""),
     ],
 )
 def test_what_is_uncertain_is_marked(
@@ -320,6 +387,54 @@ def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
     suggest_mapping([CREATININE], path).write(tmp_path / "m.toml")
     with pytest.raises(DataError, match="say factor, offset and to"):
         load(Dataset(path, mapping=tmp_path / "m.toml"), [CREATININE])
+
+
+@pytest.mark.parametrize(
+    ("feature", "header", "value", "wanted"),
+    [
+        (TSH, "TSH (µIU/ml)", 1.5, 1.5),
+        (TEMP, "TEMP_F", 98.6, 37),
+        (Feature(name="hba1c", unit="%"), "HbA1c (mmol/mol)", 53, 7.0),
+        (Feature(name="hba1c", unit="mmol/mol"), "HbA1c (%)", 7, 53),
+        (Feature(name="wbc", unit="10^9/l"), "Leukozyten (Tsd./µl)", 7.5, 7.5),
+        (Feature(name="wbc", unit="/µl"), "Leukozyten (10⁹/l)", 7.5, 7500),
+        (Feature(name="los", unit="days"), "Verweildauer (Std.)", 48, 2),
+        (Feature(name="alt", unit="U/l"), "alt (kU/l)", 0.03, 30),
+    ],
+)
+def test_a_unit_in_the_header_is_converted(
+    feature: Feature, header: str, value: float, wanted: float, tmp_path: Path
+) -> None:
+    path = csv("utf-8", ";", {header: [value, value]})(tmp_path)
+    suggest_mapping([feature], path).write(tmp_path / "m.toml")
+    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [feature]).X
+    np.testing.assert_allclose(read, wanted, rtol=1e-3)
+
+
+def test_sentinels_that_were_given_are_written_and_not_proposed_again(tmp_path: Path) -> None:
+    path = csv("utf-8", ";", {"los": [*range(60), 0, -1, 9999]})(tmp_path)
+    found = suggest_mapping([LOS], Dataset(path, sentinels={"los": [-1, 0]}))
+    assert "\nsentinels = [-1.0, 0.0]\n" in found.text
+    assert "# sentinels = [-1.0, 0.0, 9999]" in found.text
+    found.write(tmp_path / "m.toml")
+    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [LOS]).X
+    assert np.isnan(read).sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "marked"), [(["los", None], True), (["age", None, "los"], False)]
+)
+def test_a_column_without_a_name_is_called_by_its_letter(
+    header: list[str | None], marked: bool, tmp_path: Path
+) -> None:
+    width = len(header)
+    path = sheet(header, [1, 2, 3][:width], [4, 5, 6][:width])(tmp_path)
+    found = suggest_mapping([LOS], path)
+    assert ("above the column to its right too?" in found.text) == marked
+    assert "column B" in found.unused
+    found.write(tmp_path / "m.toml")
+    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [LOS]).X[:, 0]
+    assert read.tolist() == ([1, 4] if marked else [3, 6])
 
 
 def test_other_sources_and_options(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from fedclust.data.chunks import (
     batches,
     extra_missing,
 )
-from fedclust.data.decode import looks_like_a_value
 from fedclust.data.mapping import ColumnsFile
 from fedclust.errors import DataError
 
@@ -88,24 +87,12 @@ class ExcelReader(Reader):
         with self._reading():
             rows = ((number, row) for number, row in self._rows() if number >= self._top)
             first = itertools.islice(rows, FIRST_ROWS)
-            return [(number, sum(not _is_blank(cell) for cell in row)) for number, row in first]
+            return [(number, sum(not is_blank(cell) for cell in row)) for number, row in first]
 
-    def likely_header(self) -> dict[str, Any]:
-        """Return the number of the header's row, and its names if merged cells make it two rows.
-
-        As settings of a mapping file: none where the first row is the header.
-        """
+    def first_records(self) -> list[tuple[int, Sequence[Any]]]:
+        """Return the number and the cells of the first rows that are not empty."""
         with self._reading():
-            rows = list(itertools.islice(self._rows(), FIRST_ROWS))
-        width = max(len(row) for _, row in rows)
-        texts = [[_name(_cell(row, place)) for place in range(width)] for _, row in rows]
-        filled = [sum(map(bool, names)) for names in texts]
-        top = next(i for i, n in enumerate(filled) if 2 * n >= max(filled))
-        for number, record in rows[top + 1 : top + 2]:
-            pairs = list(zip(texts[top], texts[top + 1], strict=True))
-            if any(b > a == "" for a, b in pairs) and not any(map(_is_value, record)):
-                return {"header_row": number, "columns": tuple(b or a for a, b in pairs)}
-        return {"header_row": rows[top][0]} if rows[top][0] != self._top else {}
+            return list(itertools.islice(self._rows(), FIRST_ROWS))
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of ``rows`` rows; the last may be shorter. Empty rows are skipped."""
@@ -146,7 +133,7 @@ class ExcelReader(Reader):
         self, number: int, record: Sequence[Any], places: dict[str, int], unnamed: dict[int, str]
     ) -> None:
         for place, name in unnamed.items():
-            if not _is_blank(_cell(record, place)):
+            if not is_blank(_cell(record, place)):
                 message = "the column to its right has values and no name"
                 if self._named:
                     message += "; name all columns"
@@ -206,7 +193,7 @@ class ExcelReader(Reader):
         """Return the number of the header's row, and the names in it."""
         for number, record in self._rows():
             if number == (wanted or number):
-                names = [_name(cell) for cell in record]
+                names = [cell_name(cell) for cell in record]
                 while names and not names[-1]:
                     names.pop()
                 return number, names
@@ -226,7 +213,7 @@ class ExcelReader(Reader):
                 formulas = stack.enter_context(self._open(stored=False))[self._sheet]
                 found = _values_with_results(results, formulas)
             for number, record in enumerate(found, start=1):
-                if not all(map(_is_blank, record)):
+                if not all(map(is_blank, record)):
                     yield number, record
 
     @contextmanager
@@ -290,25 +277,21 @@ def _values_with_results(results: Any, formulas: Any) -> Iterator[Sequence[Any]]
 
 def _has_rows(sheet: Any) -> bool:
     """Return whether a sheet has a header and a row."""
-    filled = (record for record in _values(sheet) if not all(map(_is_blank, record)))
+    filled = (record for record in _values(sheet) if not all(map(is_blank, record)))
     return next(filled, None) is not None and next(filled, None) is not None
-
-
-def _is_value(cell: Any) -> bool:
-    """Return whether a cell is a number, a date or the like, and no name."""
-    return not _is_blank(cell) and not (isinstance(cell, str) and not looks_like_a_value(cell))
 
 
 def _cell(record: Sequence[Any], place: int) -> Any:
     return record[place] if place < len(record) else None
 
 
-def _name(cell: Any) -> str:
+def cell_name(cell: Any) -> str:
     """Return a column's name in one line; "" for a cell without one."""
     return "" if cell is None or cell is _NO_RESULT else " ".join(str(cell).split())
 
 
-def _is_blank(cell: Any) -> bool:
+def is_blank(cell: Any) -> bool:
+    """Return whether a cell is empty."""
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 

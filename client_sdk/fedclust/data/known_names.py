@@ -15,50 +15,83 @@ def folded(text: str) -> str:
     return re.sub("([aou])e", r"\1", plain)
 
 
-#: Names of one measurement, in English, German, French and Spanish.
+#: Names of one measurement, in English, German, French, Spanish, Italian, Portuguese, Dutch,
+#: Swedish and Polish.
 _SYNONYMS: Final = (
-    "age alter lebensalter edad patientage alterjahre",
-    "sex geschlecht gender sexe sexo sesso",
-    "height grosse korpergrosse taille talla",
-    "weight gewicht korpergewicht poids peso",
+    "age alter lebensalter edad patientage alterjahre eta idade leeftijd ålder wiek",
+    "sex geschlecht gender sexe sexo sesso geslacht kön płeć",
+    "height grosse korpergrosse taille talla altezza statura altura lengte längd wzrost",
+    "weight gewicht korpergewicht poids peso vikt waga",
     "bmi bodymassindex imc",
-    "creatinine kreatinin creatinin creat krea crea scr serumkreatinin creatinina serumcreatinine",
-    "chol cholesterol cholesterin totalcholesterol gesamtcholesterin colesterol",
-    "triglycerides triglyzeride triglyceride trig tg trigliceridos",
-    "glucose glukose blutzucker bz glycemie glucosa glykamie",
-    "bilirubin bilirubine bilirrubina bili",
-    "hemoglobin hamoglobin hb hgb hemoglobine hemoglobina",
+    (
+        "creatinine kreatinin creatinin creat krea crea scr serumkreatinin creatinina "
+        "serumcreatinine kreatinine kreatynina"
+    ),
+    (
+        "chol cholesterol cholesterin totalcholesterol gesamtcholesterin colesterol colesterolo "
+        "kolesterol"
+    ),
+    "triglycerides triglyzeride triglyceride trig tg trigliceridos trigliceridi triglyceriden",
+    "glucose glukose blutzucker bz glycemie glucosa glykamie gluc glicemia glukos glukoza glucosio",
+    "hba1c glycatedhemoglobin hemoglobinaglicada emoglobinaglicata hemoglobineglyquee",
+    "bilirubin bilirubine bilirrubina bili bilirubina",
+    "hemoglobin hamoglobin hb hgb hemoglobine hemoglobina emoglobina hemoglobiny",
     "crp creactiveprotein creaktivesprotein",
     "bnp natriureticpeptide",
     "ntprobnp probnp",
-    "potassium kalium",
-    "sodium natrium",
-    "platelets thrombozyten plaquettes plaquetas plt",
-    "wbc leukozyten leukocytes leucocytes leucocitos",
-    "sbp systolic systolicbloodpressure systolicbp bpsys rrsys syst systolisch trestbps",
-    "dbp diastolic diastolicbloodpressure diastolicbp bpdia rrdia diast diastolisch",
-    "heartrate hr pulse puls herzfrequenz frequencecardiaque",
-    "temp temperature temperatur temperatura",
+    "potassium kalium potasio potassio potas",
+    "sodium natrium sodio",
+    "platelets thrombozyten plaquettes plaquetas plt piastrine trombocyten trombocyter",
+    "wbc leukozyten leukocytes leucocytes leucocitos leucociti leukocyten leukocyty",
+    (
+        "sbp systolic systolicbloodpressure systolicbp bpsys rrsys syst systolisch trestbps "
+        "systoliskt pasistolica tasistolica pressionesistolica cisnienieskurczowe skurczowe"
+    ),
+    (
+        "dbp diastolic diastolicbloodpressure diastolicbp bpdia rrdia diast diastolisch "
+        "diastoliskt padiastolica tadiastolica pressionediastolica rozkurczowe"
+    ),
+    "heartrate hr pulse puls herzfrequenz frequencecardiaque hartslag tetno",
+    "temp temperature temperatur temperatura temperatuur kroppstemp tcorporea",
     "ef lvef ejectionfraction ejektionsfraktion",
-    "diabetes dm diab diabete diabetesmellitus",
-    "hypertension hypertonie htn bluthochdruck hta",
-    "smoker smoking raucher rauchen fumeur tabac fumador",
-    "died death dead deceased verstorben tod exitus mortality deces fallecido",
-    "los lengthofstay liegedauer verweildauer staydays",
+    "diabetes dm diab diabete diabetesmellitus suikerziekte cukrzyca",
+    "hypertension hypertonie htn bluthochdruck hta hypertensie ipertensione nadcisnienie",
+    "smoker smoking raucher rauchen fumeur tabac fumador fumatore roker rökare",
+    (
+        "died death dead deceased verstorben tod exitus mortality deces fallecido dth gestorben "
+        "deceduto decesso morto obito falecido overleden avliden zgon"
+    ),
+    (
+        "los lengthofstay liegedauer verweildauer staydays degenza opnameduur vårdtid "
+        "czashospitalizacji"
+    ),
 )
 #: Codes of one meaning. The pairs are the first two and the last two.
 _MEANINGS: Final = {
-    "no": "no n nein false 0 non falsch faux",
-    "yes": "yes y ja j true 1 oui si wahr vrai",
-    "male": "male m mannlich mann man masculin masculino homme hombre h",
-    "female": "female f w weiblich frau woman feminin femenino femme mujer",
+    "no": "no n nein false 0 non falsch faux nee nej nie não",
+    "yes": "yes y ja j true 1 oui si wahr vrai tak sim",
+    "male": "male m mannlich mann man masculin masculino homme hombre h maschio",
+    "female": "female f w weiblich frau woman feminin femenino femme mujer vrouw femmina kvinna k",
 }
-#: Numbers and texts that often mean a missing value.
-_ABSENT: Final = (
-    "-1|-9|-99|-999|-9999|9|99|999|9999|888|777|99.9|999.9|?|-|--|k.a.|ka|unbekannt|unknown|"
-    "missing|fehlt|n.d.|nd|n.b.|inconnu|desconocido|keine angabe|not known"
+#: Codes of a person who lives; other words for death are in the synonyms.
+_ALIVE: Final = frozenset(
+    ["alive", "living", "lebend", "lebt", "vivant", "vivo", "levend", "levande", "zyje"]
 )
-_MISSING_CODES: Final = frozenset(_ABSENT.split("|"))
+_DEAD: Final = frozenset(map(folded, ["tot", "mort", "décédé", "muerto", "död"]))
+_ROMAN: Final = ("", "I", "II", "III", "IV", "V", "VI")
+#: A word at most, then a number.
+_RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|I{1,3}|I?V|VI)")
+#: Numbers and texts that often mean a missing value: -1 to -9; 9, 99, 777, 9999, 99.9 and the
+#: like, also with a minus; 97, 98, 996 to 998 of questionnaires.
+_ABSENT_NUMBER: Final = re.compile(
+    r"-[1-9](\.0+)?|-?9(\.0+)?|-?([789])\3+([.,](\3|0)+)?|-?(97|98|99+[678])(\.0+)?"
+)
+_ABSENT: Final = (
+    "?|-|--|k.a.|ka|unbekannt|unknown|missing|fehlt|n.d.|nd|n.b.|nb|inconnu|desconocido|"
+    "keine angabe|not known|not done|brak danych|brak|onbekend|okänd|saknas|ignoto|sconosciuto|"
+    "desconhecido|nieznane|nr|n.r.|s.d.|nvt"
+)
+_MISSING_CODES: Final = frozenset(map(folded, _ABSENT.split("|")))
 _WORDS: Final = {folded(word): n for n, words in enumerate(_SYNONYMS) for word in words.split()}
 _CODES: Final = {folded(code): what for what, codes in _MEANINGS.items() for code in codes.split()}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
@@ -67,17 +100,23 @@ _LAST_UNIT: Final = re.compile(
 )
 #: Units as people write them; of moles "a litre" is left out.
 _UNIT_WORDS: Final = (
-    "years year yrs yr jahre jahren jahr ans anos",
-    "days day tage jours dias",
+    "years year yrs yr jahre jahren jahr ans anos jaar lat lata anni år",
+    "days day tage jours dias dagen dni giorni dygn dagar",
+    "hours hour h hrs std stunden heures horas ore uur godziny timmar",
+    "minutes minute minuten minuti minutos minuter minuut",
+    "weeks week wochen semaines semanas weken settimane veckor tygodnie",
     "bpm 1/min /min beats/min",
     "mmol/l mmol",
     "umol/l umol",
     "nmol/l nmol",
-    "% percent",
+    "% percent pct",
+    "mg/dl mgdl",
+    "10^9/l /nl 10^3/ul k/ul tsd/ul",
+    "10^12/l /pl 10^6/ul",
     "lb lbs",
     "in inches",
 )
-_UNITS: Final = {word: words.split()[0] for words in _UNIT_WORDS for word in words.split()}
+_UNITS: Final = {folded(word): words.split()[0] for words in _UNIT_WORDS for word in words.split()}
 #: By dimension what a unit is in the first one.
 _SCALES: Final = (
     {"g/l": 1.0, "g/dl": 10.0, "mg/dl": 0.01, "mg/l": 1e-3, "ug/l": 1e-6, "ug/dl": 1e-5}
@@ -86,14 +125,23 @@ _SCALES: Final = (
     {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254},
     {"kg": 1.0, "g": 0.001, "lb": 0.45359237},
     {"mmhg": 1.0, "kpa": 7.50062},
-    {"days": 1.0, "years": 365.25},
+    {"days": 1.0, "years": 365.25, "hours": 1 / 24, "minutes": 1 / 1440, "weeks": 7.0},
+    {"u/l": 1.0, "mu/l": 1e-3, "uu/ml": 1e-3, "mu/ml": 1.0, "u/ml": 1e3, "ku/l": 1e3},
+    {"10^9/l": 1.0, "10^12/l": 1e3, "/ul": 1e-3},
     {"fraction": 1.0, "%": 0.01},
-    *({unit: 1.0} for unit in ("bpm", "°c", "°f")),
+    *({unit: 1.0} for unit in ("bpm", "°c", "°f", "kg/m2", "mmol/mol")),
 )
 #: Grams in a mole, by the first synonym.
 _MOLES: Final = {"chol": 386.7, "triglycerides": 885.7, "glucose": 180.16} | {
     "creatinine": 113.1,
     "bilirubin": 584.66,
+}
+#: Measurement, factor and offset between units of other zeros; HbA1c by the NGSP's equation.
+_SHIFTED: Final[dict[tuple[str, str], tuple[str | None, float, float]]] = {
+    ("°f", "°c"): (None, 5 / 9, -160 / 9),
+    ("°c", "°f"): (None, 1.8, 32.0),
+    ("mmol/mol", "%"): ("hba1c", 0.09148, 2.152),
+    ("%", "mmol/mol"): ("hba1c", 1 / 0.09148, -2.152 / 0.09148),
 }
 
 
@@ -104,12 +152,33 @@ def _parts(name: str) -> list[str]:
 
 def looks_missing(code: str) -> bool:
     """Return whether a code often means a missing value."""
-    return folded(code) in _MISSING_CODES
+    return folded(code) in _MISSING_CODES or _ABSENT_NUMBER.fullmatch(code) is not None
 
 
 def meaning_of(code: str) -> str | None:
     """Return what a code means in any session: "no", "yes", "male" or "female"."""
     return _CODES.get(folded(code))
+
+
+def death_of(code: str) -> int | None:
+    """Return 1 for a code of a person who died, such as ``Exitus``, 0 for one who lives."""
+    word = "".join(_parts(code))
+    if _WORDS.get(word) == _WORDS["died"] or word in _DEAD:
+        return 1
+    return 0 if word in _ALIVE else None
+
+
+def is_death(feature: str) -> bool:
+    """Return whether a name says that a person died."""
+    return _WORDS.get("".join(_parts(feature))) == _WORDS["died"]
+
+
+def rank_of(code: str, *, alone: bool = False) -> int | None:
+    """Return a number from 0 to 9 or I to VI; without ``alone`` a word may precede it."""
+    found = _RANK.fullmatch(code.strip())
+    if found is None or (alone and found[1] != found[0]):
+        return None
+    return int(found[1]) if found[1].isdecimal() else _ROMAN.index(found[1])
 
 
 def sex_counted(feature: str) -> str | None:
@@ -150,9 +219,17 @@ def likeness(feature: str, header: str) -> int:
 # --- units ----------------------------------------------------------------------------------------
 
 
+#: Units of activity in several languages; a large M would be a million.
+_ACTIVITY: Final = re.compile(r"([mukM]?)(?:IU|UI?|I?E|iu|ui?|i?e)(?=/)")
+
+
 def _unit(text: str) -> str:
-    plain = "".join(unicodedata.normalize("NFKC", text).casefold().split()).replace("μ", "u")
+    plain = "".join(unicodedata.normalize("NFKC", text).split()).replace("μ", "u")
     plain = re.sub("_per_|_", "/", plain.replace("mcg", "ug"))
+    if found := _ACTIVITY.match(plain):
+        prefix = "mega" if found[1] == "M" else found[1]
+        plain = f"{prefix}u{plain[found.end() :]}"
+    plain = re.sub(r"10[*e^]?(?=\d)", "10^", plain.casefold().replace("./", "/").removesuffix("."))
     return _UNITS.get(folded(plain), plain)
 
 
@@ -183,19 +260,24 @@ def same_measure(unit: str, other: str) -> bool:
     return _unit(unit) == _unit(other)
 
 
+def _group(feature: str, header: str) -> str | None:
+    """Return the first name of what is measured."""
+    names = ("".join(_parts(feature)), "".join(_parts(split_unit(header)[0])))
+    return next((_SYNONYMS[_WORDS[name]].split()[0] for name in names if name in _WORDS), None)
+
+
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:
     """Return factor and offset from one unit to another; None if they are not known."""
-    if (_unit(unit), _unit(to)) == ("°f", "°c"):
-        return 5 / 9, -160 / 9
+    known = _SHIFTED.get((_unit(unit), _unit(to)))
+    if known is not None and known[0] in (None, _group(feature, header)):
+        return known[1:]
     one, other = _dimension(unit), _dimension(to)
     if one is None or other is None:
         return None
     factor = _SCALES[one][_unit(unit)] / _SCALES[other][_unit(to)]
     if one == other:
         return factor, 0.0
-    names = ("".join(_parts(feature)), "".join(_parts(split_unit(header)[0])))
-    group = next((_WORDS[name] for name in names if name in _WORDS), None)
-    moles = None if group is None else _MOLES.get(_SYNONYMS[group].split()[0])
+    moles = _MOLES.get(_group(feature, header) or "")
     if moles is None or {one, other} != {0, 1}:
         return None
     return factor * (moles / 1000 if one == 1 else 1000 / moles), 0.0

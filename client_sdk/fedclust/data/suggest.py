@@ -17,17 +17,20 @@ from numpy.typing import NDArray
 from fedclust.data.advice import list_names, mapping_key
 from fedclust.data.chunks import MISSING
 from fedclust.data.csvfile import CsvReader
-from fedclust.data.decode import ColumnRule, Decoder
-from fedclust.data.excel import ExcelReader
+from fedclust.data.decode import ColumnRule, Decoder, looks_like_a_value
+from fedclust.data.excel import ExcelReader, cell_name, is_blank
 from fedclust.data.known_names import (
     conversion,
+    death_of,
     folded,
     in_brackets,
+    is_death,
     is_sex,
     is_unit,
     likeness,
     looks_missing,
     meaning_of,
+    rank_of,
     same_measure,
     sex_counted,
     split_unit,
@@ -46,7 +49,12 @@ _MOST_CELLS: Final = 100_000
 _MOST_CODES: Final = 40
 #: With one of these codes M may be mujer.
 _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
+#: What a column without a name is called, before its letter.
+_UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
+_DEGREES: Final = re.compile("[ _]([FC])$")
+#: A value below or above what was measured.
+_LIMIT: Final = re.compile(r"[<>≤≥] ?\d+([.,]\d+)?")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -192,7 +200,10 @@ def _read(dataset: Dataset, features: Sequence[Feature]) -> _Table:
     if b"\0" in start:
         return _read_as(dataset, features, written.model_copy(update={"encoding": encoding}))
     table = _read_as(dataset, features, written.model_copy(update={"encoding": "cp1252"}))
-    table.notes.append("the file is not in UTF-8; with cp1252, are letters such as ä right?")
+    table.notes.append(
+        "the file is not in UTF-8; with cp1252, are letters such as ä right? If not, give "
+        "--encoding, such as cp1250 for Central Europe"
+    )
     return table
 
 
@@ -202,9 +213,9 @@ def _read_as(dataset: Dataset, features: Sequence[Feature], written: ColumnsFile
     if isinstance(reader, CsvReader) and written.delimiter is None:
         found = {"delimiter": reader.likely_delimiter()}
     elif isinstance(reader, ExcelReader) and not (written.columns or written.header_row):
-        found = reader.likely_header()
+        found = _likely_header(reader)
         if "columns" in found:
-            notes.append("the header has two rows; are these the columns' names?")
+            notes.append("the header has two rows or gaps; are these the columns' names?")
     if found:
         reader.close()
         written = written.model_copy(update=found)
@@ -225,6 +236,44 @@ def _read_as(dataset: Dataset, features: Sequence[Feature], written: ColumnsFile
             if not _count(columns[name], cells):
                 cut.add(name)
     return _Table(reader.header, columns, written, reader.textual, notes, cut)
+
+
+def _likely_header(reader: ExcelReader) -> dict[str, Any]:
+    """Return the number of a header's last row, and its names if it has two rows or gaps.
+
+    As settings of a mapping file: none where the first row is the header. Of two rows the lower one
+    has names below merged cells, or units. A column without a name is called by its letter.
+    """
+    rows = reader.first_records()
+    width = max(len(row) for _, row in rows)
+    cells = [[*row, *[None] * (width - len(row))] for _, row in rows]
+    texts = [[*map(cell_name, row)] for row in cells]
+    filled = [sum(map(bool, names)) for names in texts]
+    top = last = next(i for i, n in enumerate(filled) if 2 * n >= max(filled))
+    names = texts[top]
+    if len(rows) > top + 2 and not any(map(_is_value, cells[top + 1])):
+        pairs = list(zip(names, texts[top + 1], strict=True))
+        below = [b for _, b in pairs if b]
+        if 2 * sum(map(is_unit, below)) > len(below):
+            names, last = [f"{a} [{b}]" if b else a for a, b in pairs], top + 1
+        elif any(b > a == "" for a, b in pairs):
+            names, last = [b or a for a, b in pairs], top + 1
+    gaps = any(
+        not name and not all(is_blank(row[place]) for row in cells[last + 1 :])
+        for place, name in enumerate(names)
+    )
+    if last > top or gaps:
+        from openpyxl.utils import get_column_letter
+
+        letters = (f"{_UNNAMED}{get_column_letter(place + 1)}" for place in range(width))
+        named = tuple(a or b for a, b in zip(names, letters, strict=True))
+        return {"header_row": rows[last][0], "columns": named}
+    return {"header_row": rows[top][0]} if top else {}
+
+
+def _is_value(cell: Any) -> bool:
+    """Return whether a cell is a number, a date or the like, and no name."""
+    return not is_blank(cell) and not (isinstance(cell, str) and not looks_like_a_value(cell))
 
 
 def _count(found: Counter[Any], cells: Any) -> bool:
@@ -323,6 +372,11 @@ def _codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter
 
 def _level(feature: Feature, code: str, codes: Iterable[str], score: int) -> str | int | None:
     """Return the level that a code certainly is; None if that is not certain."""
+    if (
+        feature.kind == "categorical"
+        and len(ranked := _of_rank(feature.levels or (), code, codes)) == 1
+    ):
+        return ranked[0]
     what = meaning_of(code)
     others = set(map(folded, codes))
     numbers = {each for each in codes if each.isdecimal() and not looks_missing(each)}
@@ -335,6 +389,8 @@ def _level(feature: Feature, code: str, codes: Iterable[str], score: int) -> str
     ):
         return None  # M may be mujer
     if feature.kind == "binary":
+        if is_death(feature.name) and (died := death_of(code)) is not None:
+            return died
         sex = sex_counted(feature.name)
         if what in ("male", "female"):
             return int(what == sex) if sex else None
@@ -348,6 +404,15 @@ def _level(feature: Feature, code: str, codes: Iterable[str], score: int) -> str
         if pair <= set(stand.values()):
             same = [level for level, other in stand.items() if other == what]
     return same[0] if len(same) == 1 else None
+
+
+def _of_rank(levels: Sequence[str], code: str, codes: Iterable[str]) -> list[str]:
+    """Return the level with the number of a code, if all levels and codes have numbers."""
+    ranks = [rank_of(level, alone=True) for level in levels]
+    own = [rank_of(each) for each in codes if not (looks_missing(each) or each in levels)]
+    if None in ranks or None in own or not set(own) <= set(ranks):
+        return []
+    return [level for level, rank in zip(levels, ranks, strict=True) if rank == rank_of(code)]
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -375,9 +440,16 @@ class _Writer:
                 self._note(feature, f"it may be {list_names([*map(_toml, match.others)])} too")
             if match.column in self._table.cut:
                 self._note(feature, f"only its first {_MOST_CELLS:,} different cells are judged")
+            right = self._table.header.index(match.column) + 1
+            if "".join(self._table.header[right : right + 1]).startswith(_UNNAMED):
+                self._note(feature, "is its header cell above the column to its right too?")
             cells = self._table.columns[match.column]
             unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
-            also = {*in_brackets(match.column)} - {"", unit, "0/1"}
+            also = {
+                each
+                for each in in_brackets(match.column)
+                if each not in ("", unit) and not all(map(meaning_of, each.split("/")))
+            }
             if also and match.score < 4:
                 said = list_names([*map(_toml, sorted(also))])
                 self._note(feature, f"what does {said} in the header mean?")
@@ -398,11 +470,16 @@ class _Writer:
     def _add_number(self, feature: Feature, column: str, cells: Counter[Any]) -> None:
         table = self._table
         found, wrong = _numbers(cells, table.written.decimal, table.textual)
+        given = table.written.features.get(feature.name, ColumnMap()).sentinels
+        if given:
+            self.lines.append(f"sentinels = [{', '.join(map(repr, given))}]")
+            found = [(value, n) for value, n in found if value not in given]
         self._add_missing(_codes(feature, cells)[1])
         factor, offset = self._add_unit(feature, column)
         for (_, message), others in wrong.items():
             texts = Counter({str(cell): cells[cell] for cell in others})
-            lines = [f"# missing = {_toml(list(texts))}"] if all(map(looks_missing, texts)) else []
+            usual = all(looks_missing(text) or _LIMIT.fullmatch(text) for text in texts)
+            lines = [f"# missing = {_toml(list(texts))}"] if usual else []
             self._note(feature, f"{message.partition(';')[0]}: {with_counts(texts)}", *lines)
         if not found:
             self._note(feature, "the column has no number")
@@ -422,13 +499,16 @@ class _Writer:
         if absent.any():
             numbers = [f"{value:.15g}" for value in own[absent].tolist()]
             said = with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
-            line = f"# sentinels = [{', '.join(numbers)}]"
+            line = f"# sentinels = [{', '.join([*map(repr, given), *numbers])}]"
             self._note(feature, f"these numbers may mean a missing value: {said}", line)
         self._judge_bounds(feature, values[~absent], counts[~absent])
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
         unit = split_unit(column)[1]
+        degrees = _DEGREES.search(column)
+        if not unit and degrees and conversion("", "", "°F", feature.unit):
+            unit = f"°{degrees[1]}"
         if not unit or same_measure(unit, feature.unit):
             return 1.0, 0.0
         if not feature.unit or not (is_unit(unit) or "/" in unit):
@@ -501,14 +581,17 @@ def _absent(
 ) -> NDArray[np.bool_]:
     """Return which distinct numbers look like codes of a missing value.
 
-    They are usual ones and outside the bounds, far from all others or far more frequent.
+    They are usual ones and outside the bounds, or beyond all others and far from these or more
+    frequent, or negative among others that are not, or far more frequent than any.
     """
     usual = np.array([looks_missing(f"{value:.15g}") for value in own.tolist()])
     if usual.all():
         return usual & outside
-    others, most = own[~usual], 3 * counts[~usual].max()
+    others, of_others = own[~usual], counts[~usual]
     gap = np.maximum(others.min() - own, own - others.max())
-    apart = (gap > others.max() - others.min()) | (counts > most)
+    far = (gap > np.ptp(others) / 4) | (counts > 2 * np.median(of_others))
+    negative = (own < 0) & (others.min() >= 0)
+    apart = ((gap > 0) & far) | negative | (counts > 3 * of_others.max())
     return np.asarray(usual & (outside | apart))
 
 
