@@ -15,7 +15,7 @@ import pytest
 from fedclust.data import Dataset, load
 from fedclust.data.suggest import suggest_mapping
 from fedclust.errors import DataError, UsageError
-from fedclust.schema.feature import Feature, Outcome
+from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
 
 FEATURES = (
     Feature(name="age", unit="years", lower=18, upper=110),
@@ -409,6 +409,65 @@ def test_a_unit_in_the_header_is_converted(
     suggest_mapping([feature], path).write(tmp_path / "m.toml")
     read = load(Dataset(path, mapping=tmp_path / "m.toml"), [feature]).X
     np.testing.assert_allclose(read, wanted, rtol=1e-3)
+
+
+CREA = Trajectory(
+    name="crea", kind="trajectory", unit="mg/dl", time_unit="days", lower=0.1, upper=20,
+    grid=(0, 1, 3), window=1,
+)  # fmt: skip
+
+
+def visits(**columns: Any) -> pd.DataFrame:
+    """Return four values of each of ten patients, twelve hours apart."""
+    hours, rows = np.tile([0, 12, 36, 72], 10), np.arange(40)
+    named = {"lfd": rows, "Pat-Nr": rows // 4, "Zeit (Std.)": hours, "Krea (µmol/l)": 100 + rows}
+    return pd.DataFrame({**named, **columns})
+
+
+def test_rows_of_values_get_the_columns_of_person_and_time_and_their_units(tmp_path: Path) -> None:
+    table = visits(Alter=50)
+    table.to_csv(tmp_path / "t.csv", sep=";", index=False)
+    found = suggest_mapping([AGE, CREA], tmp_path / "t.csv")
+    assert found.still_open == ()
+    assert found.unused == ("lfd",)
+    assert "# say --person-column Pat-Nr too" in found.text
+    found.write(tmp_path / "m.toml")
+    data = Dataset(tmp_path / "t.csv", mapping=tmp_path / "m.toml")
+    own = load(data, clustered([AGE, CREA])).X.reshape(10, 4, 4)
+    mg = (100 + np.arange(40)).reshape(10, 4) * 0.01131
+    day_one = (mg[:, 1] + mg[:, 2]) / 2
+    wanted = np.stack([np.full(10, 50), mg[:, 0], day_one, mg[:, 3]], axis=1)
+    np.testing.assert_allclose(own, np.repeat(wanted[:, None], 4, axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dropped", "says"),
+    [
+        ({"Zeit (Std.)": "2024-01-05"}, (), "its times: a date or time; they are numbers"),
+        ({"Tag": 1}, (), 'the time may be "Tag" too'),
+        ({"Tag": 900}, ("Zeit (Std.)",), "no time lies near the grid"),
+        ({"visit": 1}, ("Zeit (Std.)",), 'in which unit are its times, for "days"?'),
+        ({}, ("Zeit (Std.)",), "which column is the time?"),
+        ({}, ("Pat-Nr",), "which column is the person?"),
+        ({"fall_des_monats": 1}, ("Pat-Nr",), ""),
+        ({"naechster_patient": 1}, ("Pat-Nr",), 'is "naechster_patient" the person?'),
+        ({"wert": 1.0}, ("Krea (µmol/l)",), "are values of other measurements in it?"),
+        ({"crea": 9999}, ("Krea (µmol/l)",), '"9999" 40'),
+    ],
+)
+def test_what_is_uncertain_of_rows_of_values_is_marked(
+    columns: dict[str, Any], dropped: Sequence[str], says: str, tmp_path: Path
+) -> None:
+    visits(**columns).drop(columns=[*dropped]).to_csv(tmp_path / "t.csv", index=False)
+    found = suggest_mapping([CREA], tmp_path / "t.csv")
+    assert says in "; ".join(found.still_open)
+    assert bool(says) == bool(found.still_open)
+
+
+def test_a_table_with_the_columns_of_a_trajectory_needs_no_person_or_time() -> None:
+    found = suggest_mapping([CREA], pd.DataFrame({"crea@0": [9.0], "crea 1": [9.0], "CREA@3": 9.0}))
+    assert found.columns == {"crea@0": "crea@0", "crea@1": "crea 1", "crea@3": "CREA@3"}
+    assert found.still_open == ()
 
 
 def test_sentinels_that_were_given_are_written_and_not_proposed_again(tmp_path: Path) -> None:

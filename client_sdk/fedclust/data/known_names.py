@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
+from collections.abc import Collection
 from typing import Final
 
 
@@ -66,6 +67,18 @@ _SYNONYMS: Final = (
         "czashospitalizacji"
     ),
 )
+#: Headers of the columns of a table with a row for each value: times by their unit.
+_TIMES: Final = {
+    "days": "day days tag tage jour jours dia dias giorno giorni dag dagen dygn dni dzien",
+    "hours": "hour hours hr hrs stunde stunden std heure heures hora horas ora ore uur timme",
+    "weeks": "week weeks woche wochen semaine semana",
+    "": "time zeit zeitpunkt temps tiempo tempo tijd tid czas offset visit date datum charttime",
+}
+_PERSONS: Final = (
+    "patient patientid pat patid patnr pid mrn subject subjectid subjid usubjid person personid "
+    "patienten patientennr patientnummer paciente paziente pacjent case caseid fall fallnr"
+)
+_VALUES: Final = "value wert messwert ergebnis result valor valeur valore waarde varde wartosc"
 #: Codes of one meaning. The pairs are the first two and the last two.
 _MEANINGS: Final = {
     "no": "no n nein false 0 non falsch faux nee nej nie não",
@@ -93,6 +106,9 @@ _ABSENT: Final = (
 )
 _MISSING_CODES: Final = frozenset(map(folded, _ABSENT.split("|")))
 _WORDS: Final = {folded(word): n for n, words in enumerate(_SYNONYMS) for word in words.split()}
+_TIME_WORDS: Final = {folded(w): unit for unit, words in _TIMES.items() for w in words.split()}
+_PERSON_WORDS: Final = frozenset(map(folded, _PERSONS.split()))
+_VALUE_WORDS: Final = frozenset(map(folded, _VALUES.split()))
 _CODES: Final = {folded(code): what for what, codes in _MEANINGS.items() for code in codes.split()}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
@@ -231,6 +247,35 @@ def _unit(text: str) -> str:
         plain = f"{prefix}u{plain[found.end() :]}"
     plain = re.sub(r"10[*e^]?(?=\d)", "10^", plain.casefold().replace("./", "/").removesuffix("."))
     return _UNITS.get(folded(plain), plain)
+
+
+def time_unit_of(header: str) -> str:
+    """Return the unit of times that a header says; "" without one."""
+    words = [split_unit(header)[1], *_parts(header)]
+    units = (_unit(word) if is_unit(word) else _TIME_WORDS.get(word, "") for word in words)
+    return next((unit for unit in units if unit in _TIMES and unit), "")
+
+
+def fits_time(header: str) -> int:
+    """Return how well a header fits times: 2 if it begins so, 1 if it has such a word, else 0."""
+    return _fits(header, _TIME_WORDS)
+
+
+def fits_person(header: str) -> int:
+    """Return how well a header fits persons, as :func:`fits_time` does."""
+    return _fits(header, _PERSON_WORDS)
+
+
+def fits_value(header: str) -> bool:
+    """Return whether a header says "value" and not of what."""
+    return _fits(split_unit(header)[0], _VALUE_WORDS) == 2
+
+
+def _fits(header: str, words: Collection[str]) -> int:
+    parts = [part for part in _parts(header) if part not in ("study", "id")]
+    if "".join(parts) in words or (parts[:1] and parts[0] in words):
+        return 2
+    return int(any(part in words for part in parts))
 
 
 def split_unit(header: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,9 @@ from fedclust.data.excel import ExcelReader, cell_name, is_blank
 from fedclust.data.known_names import (
     conversion,
     death_of,
+    fits_person,
+    fits_time,
+    fits_value,
     folded,
     in_brackets,
     is_death,
@@ -34,6 +37,7 @@ from fedclust.data.known_names import (
     same_measure,
     sex_counted,
     split_unit,
+    time_unit_of,
 )
 from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, as_dataset, canonical_code
 from fedclust.data.outcome_rows import with_outcomes
@@ -42,7 +46,13 @@ from fedclust.data.row_source import BLOCK
 from fedclust.data.sources import describe, open_reader, read_columns
 from fedclust.data.sql import SqlQuery
 from fedclust.errors import DataError, UsageError, writing
-from fedclust.schema.feature import Declaration, Feature, clustered, outcomes_of
+from fedclust.schema.feature import (
+    Declaration,
+    Feature,
+    Trajectory,
+    clustered,
+    outcomes_of,
+)
 
 #: At most so many different cells of a column are distinguished, and so many codes are written.
 _MOST_CELLS: Final = 100_000
@@ -97,7 +107,7 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
 
     Parameters
     ----------
-    declared : sequence of Feature or Outcome
+    declared : sequence of Feature, Trajectory or Outcome
         The ``features`` of a session's definition.
     source : Source
         A table whose columns have names. Options of a :class:`Dataset` are kept.
@@ -120,9 +130,17 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     named = isinstance(dataset.source, str | os.PathLike | SqlQuery)
     if not (named or hasattr(dataset.source, "columns")):
         raise UsageError("a mapping is suggested for a table whose columns have names")
-    features = with_outcomes(clustered(declared), outcomes_of(declared))
-    table = _read(dataset, features)
+    trajectories = [each for each in declared if isinstance(each, Trajectory)]
+    every = [*clustered(declared), *map(_as_number, trajectories)]
+    table = _read(dataset, with_outcomes(every, outcomes_of(declared)), bool(trajectories))
+    long = {each.name: each for each in trajectories if not table.has_columns_of(each)}
+    given = [_as_number(long[e.name]) if e.name in long else e for e in declared]
+    features = with_outcomes(clustered(given), outcomes_of(declared))
     matched = _match(features, table)
+    for name in long:
+        taken = {match.column for match in matched.values() if match}
+        free = [each for each in table.columns if fits_value(each) and each not in taken]
+        matched[name] = matched[name] or (_Match(free[0], 1) if free else None)
     if not any(matched.values()):
         # The header may be a title or a row.
         read_columns(Dataset.of(dataset.source, table.options(dataset)))
@@ -130,9 +148,10 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     if table.textual and dataset.options.decimal is None:
         table.set_decimal(columns or table.columns.values())
     writer = _Writer(table)
-    for feature in features:
-        writer.add(feature, matched[feature.name])
     used = {match.column for match in matched.values() if match}
+    for feature in features:
+        writer.add(feature, matched[feature.name], long.get(feature.name), used)
+    used |= writer.places
     unused = tuple(name for name in table.header if name and name not in used)
     return MappingSuggestion(
         "\n".join([*table.head(describe(dataset.source), unused), *writer.lines]) + "\n",
@@ -140,6 +159,11 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
         (*table.notes, *writer.still_open),
         unused,
     )
+
+
+def _as_number(of: Trajectory) -> Feature:
+    """Return the values of a trajectory as a feature."""
+    return Feature(name=of.name, unit=of.unit, lower=of.lower, upper=of.upper)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -155,6 +179,10 @@ class _Table:
     textual: bool
     notes: list[str] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
+
+    def has_columns_of(self, of: Trajectory) -> bool:
+        """Return whether the table has columns of a trajectory, and no row for each value."""
+        return any(likeness(each.name, name) > 2 for each in of.columns for name in self.header)
 
     def options(self, dataset: Dataset) -> Any:
         names = ("encoding", "columns", "header_row")
@@ -187,10 +215,11 @@ class _Table:
         ]
 
 
-def _read(dataset: Dataset, features: Sequence[Feature]) -> _Table:
+def _read(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> _Table:
+    """Read the columns that features may have; ``rows_of``: those of rows of values too."""
     written = dataset.options.resolved()
     try:
-        return _read_as(dataset, features, written)
+        return _read_as(dataset, features, rows_of, written)
     except DataError as error:
         if error.rule != "encoding" or written.encoding is not None:
             raise
@@ -198,8 +227,10 @@ def _read(dataset: Dataset, features: Sequence[Feature]) -> _Table:
         start = file.read(4)
     encoding = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
     if b"\0" in start:
-        return _read_as(dataset, features, written.model_copy(update={"encoding": encoding}))
-    table = _read_as(dataset, features, written.model_copy(update={"encoding": "cp1252"}))
+        return _read_as(
+            dataset, features, rows_of, written.model_copy(update={"encoding": encoding})
+        )
+    table = _read_as(dataset, features, rows_of, written.model_copy(update={"encoding": "cp1252"}))
     table.notes.append(
         "the file is not in UTF-8; with cp1252, are letters such as ä right? If not, give "
         "--encoding, such as cp1250 for Central Europe"
@@ -207,7 +238,9 @@ def _read(dataset: Dataset, features: Sequence[Feature]) -> _Table:
     return table
 
 
-def _read_as(dataset: Dataset, features: Sequence[Feature], written: ColumnsFile) -> _Table:
+def _read_as(
+    dataset: Dataset, features: Sequence[Feature], rows_of: bool, written: ColumnsFile
+) -> _Table:
     reader, notes = open_reader(dataset, written), []
     found: dict[str, Any] = {}
     if isinstance(reader, CsvReader) and written.delimiter is None:
@@ -227,7 +260,9 @@ def _read_as(dataset: Dataset, features: Sequence[Feature], written: ColumnsFile
     names = [
         name
         for name in reader.header
-        if name and times[name] == 1 and any(likeness(each.name, name) for each in features)
+        if name
+        and times[name] == 1
+        and (any(likeness(each.name, name) for each in features) or (rows_of and _is_place(name)))
     ]
     cut: set[str] = set()
     columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
@@ -274,6 +309,10 @@ def _likely_header(reader: ExcelReader) -> dict[str, Any]:
 def _is_value(cell: Any) -> bool:
     """Return whether a cell is a number, a date or the like, and no name."""
     return not is_blank(cell) and not (isinstance(cell, str) and not looks_like_a_value(cell))
+
+
+def _is_place(header: str) -> bool:
+    return bool(fits_person(header) or fits_time(header) or fits_value(header))
 
 
 def _count(found: Counter[Any], cells: Any) -> bool:
@@ -425,9 +464,13 @@ class _Writer:
         self._table = table
         self.lines: list[str] = []
         self.still_open: list[str] = []
+        #: The columns of persons and times.
+        self.places: set[str] = set()
 
-    def add(self, feature: Feature, match: _Match | None) -> None:
-        """Write the section of one feature."""
+    def add(
+        self, feature: Feature, match: _Match | None, of: Trajectory | None, used: Collection[str]
+    ) -> None:
+        """Write the section of one feature, or of a trajectory in rows; ``used`` are taken."""
         key = mapping_key(feature.name)
         self.lines.append(f"[features.{key}]")
         if match is None:
@@ -436,6 +479,10 @@ class _Writer:
             self.lines.append(f"column = {_toml(match.column)}")
             if match.score == 1:
                 self._note(feature, f"is {_toml(match.column)} this column?")
+            if of is not None and fits_value(match.column):
+                self._note(feature, "are values of other measurements in it? Give each a column")
+            if of is not None:
+                self._add_places(feature, of, used)
             if match.others:
                 self._note(feature, f"it may be {list_names([*map(_toml, match.others)])} too")
             if match.column in self._table.cut:
@@ -458,6 +505,56 @@ class _Writer:
             else:
                 self._add_codes(feature, match, cells)
         self.lines.append("")
+
+    def _add_places(self, feature: Feature, of: Trajectory, used: Collection[str]) -> None:
+        """Write the columns of persons and of times, and the unit of these."""
+        free = {name: cells for name, cells in self._table.columns.items() if name not in used}
+        repeats = {name: max(cells.values(), default=0) > 1 for name, cells in free.items()}
+        persons = sorted(free, key=lambda name: (-repeats[name], -fits_person(name)))
+        times = sorted(free, key=lambda name: -fits_time(name))
+        for setting, fits, names in (
+            ("person", fits_person, persons),
+            ("time", fits_time, times),
+        ):
+            found = [name for name in names if fits(name)]
+            if not found:
+                self._note(feature, f"which column is the {setting}?", f'# {setting} = "NAME HERE"')
+                continue
+            self.places.add(found[0])
+            self.lines.append(f"{setting} = {_toml(found[0])}")
+            rivals = [name for name in found[1:] if fits(name) == fits(found[0])]
+            if fits(found[0]) == 1:
+                self._note(feature, f"is {_toml(found[0])} the {setting}?")
+            if rivals:
+                also = list_names([*map(_toml, rivals)])
+                self._note(feature, f"the {setting} may be {also} too")
+            if setting == "person":
+                self.lines[-1:] = [f"{self.lines[-1]}  # say --person-column {found[0]} too"]
+            else:
+                self._add_times(feature, of, found[0], free[found[0]])
+
+    def _add_times(
+        self, feature: Feature, of: Trajectory, column: str, cells: Counter[Any]
+    ) -> None:
+        """Write the factor of times; mark what is no number, and a unit that is not known."""
+        values, wrong = _numbers(cells, self._table.written.decimal, self._table.textual)
+        for _, message in wrong:
+            said = f"its times: {message.partition(';')[0]}; they are numbers, such as days since"
+            self._note(feature, f"{said} admission")
+        unit = time_unit_of(column)
+        found = conversion("", "", unit, of.time_unit)
+        if found is None or not (unit and of.time_unit):
+            asked = _toml(of.time_unit) if of.time_unit else "the session"
+            self._note(feature, f"in which unit are its times, for {asked}?", "# time_factor = 1.0")
+        elif found[0] != 1:
+            self.lines.append(f"time_factor = {found[0]!r}")
+        window, factor = of.window or 0.0, 1.0 if found is None else found[0]
+        near = (
+            of.grid and of.grid[0] - window <= value * factor <= of.grid[-1] + window
+            for value, _ in values
+        )
+        if of.grid and values and not any(near):
+            self._note(feature, "no time lies near the grid: which unit?")
 
     def _note(self, feature: Feature, why: str, *lines: str) -> None:
         self.lines += [f"# uncertain: {why}", *lines]
