@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline, make_interp_spline
 
 from fedclust.data import Dataset, load
+from fedclust.data.chunks import DataWarning
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
 from fedclust.data.trajectories import Visits, natural_basis, trajectory_columns
 from fedclust.definition import check_features
 from fedclust.errors import DataError
-from fedclust.schema.feature import Feature, Trajectory, clustered
+from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
 
 NAN = pytest.approx(np.nan, nan_ok=True)
 GRID = (0.0, 1.0, 2.5, 7.0)
@@ -220,6 +223,96 @@ def test_units_sentinels_and_times_are_converted() -> None:
     assert [*persons(by_option).values()][2] == [NAN, 4.0, NAN]
 
 
+@pytest.mark.parametrize("unit", [0.041666667, 1 / 24])
+@pytest.mark.parametrize("fill", ["linear", "last", "none", "spline"])
+def test_a_rounded_factor_of_times_loses_no_value(fill: Any, unit: float) -> None:
+    """24 hours are 1.000000008 days by it, and 36 hours are within one and a half days of none."""
+    table = pd.DataFrame({"pid": "a", "tag": [0, 24, 96, 132], "wert": [1.0, 2.0, 5.0, 9.0]})
+    mapping = {"features": {"crea": {**MAPPING["features"]["crea"], "time_factor": unit}}}
+    of = declared(grid=(0.0, 1.0, 4.0, 7.0), window=1.5, fill=fill)
+    found = [*persons(Dataset(table, mapping=mapping), clustered([of])).values()][1:]
+    assert [each[0] for each in found[:3]] == pytest.approx([1, 2, 5], abs=1e-6)
+    assert fill == "spline" or found[3] == [9]
+    (said,) = profile(Dataset(table, mapping=mapping), clustered([of])).trajectories
+    assert fill == "spline" or "3 were measured at the time of the grid" in said
+
+
+def test_two_values_that_a_rounded_factor_puts_on_one_time_count_as_their_mean() -> None:
+    table = pd.DataFrame({"pid": "a", "tag": [1.0, 1.0 + 1e-8], "wert": [1.0, 2.0]})
+    of = declared(grid=(0.0, 1.0), window=1.0)
+    found = [*persons(Dataset(table, mapping=MAPPING), clustered([of])).values()][1:]
+    assert found == [[1.5], [1.5]]
+
+
+def visits(n: int) -> pd.DataFrame:
+    """Return persons with three unsorted visits each, one after another."""
+    rng = np.random.default_rng(2)
+    days = rng.permuted(np.tile([0.0, 1.0, 2.0], (n, 1)), axis=1).ravel()
+    pids = [f"p{i}" for i in np.repeat(np.arange(n), 3)]
+    return pd.DataFrame({"pid": pids, "tag": days, "wert": rng.normal(5, 1, 3 * n).round(2)})
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "directory", "sql"])
+def test_a_source_larger_than_memory_gives_the_persons_of_one_in_memory(
+    kind: str, tmp_path: Path
+) -> None:
+    """The rows of a person lie in two files of a directory; blocks are smaller than the source."""
+    table = visits(6000)
+    options: dict[str, Any] = {}
+    path = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        table.to_csv(path, index=False)
+    elif kind == "parquet":
+        table.to_parquet(path, row_group_size=1000)
+    elif kind == "directory":
+        path.mkdir()
+        for part, rows in enumerate(np.array_split(np.arange(len(table)), 4)):
+            table.iloc[rows].to_parquet(path / f"{part}.parquet")
+    else:
+        with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as base:
+            table.assign(n=range(len(table))).to_sql("t", base, index=False)
+        path.write_text("SELECT * FROM t ORDER BY n", "utf-8")
+        (tmp_path / "url").write_text(f"sqlite:///{tmp_path}/t.db", "utf-8")
+        (tmp_path / "url").chmod(0o600)
+        options["sql_url_file"] = tmp_path / "url"
+    data = Dataset(path, mapping=MAPPING, out_of_core=True, **options)
+    found = persons(data)
+    wanted = table.pivot_table(index="pid", columns="tag", values="wert", sort=False)
+    assert [*found["names"]] == wanted.index.tolist()
+    for time, values in zip((0.0, 2.0), [*found.values()][1:], strict=True):
+        np.testing.assert_allclose(values, wanted[time], rtol=1e-11)
+
+
+def test_rows_of_a_person_that_do_not_follow_each_other_are_read_in_memory_alone(
+    tmp_path: Path,
+) -> None:
+    table = visits(50)
+    table.sample(frac=1, random_state=1).to_csv(tmp_path / "t.csv", index=False)
+    found = persons(Dataset(tmp_path / "t.csv", mapping=MAPPING))
+    own = dict(zip(found["names"], [*found.values()][1], strict=True))
+    first = table[table["tag"] == 0].set_index("pid")["wert"].to_dict()
+    assert own == pytest.approx(first, rel=1e-11)
+    with pytest.raises(DataError, match="sort them by person"):
+        persons(Dataset(tmp_path / "t.csv", mapping=MAPPING, out_of_core=True))
+
+
+def test_an_outcome_in_which_the_rows_of_a_person_differ_is_named() -> None:
+    """As a death that only the row of the last visit tells: the commonest value counts."""
+    died, grade = (Outcome(name=name, role="outcome", kind="binary") for name in ("died", "sick"))
+    died_in = Outcome(name="days", role="outcome", kind="time", edges=(1, 2, 3, 4))
+    table = VISITS.assign(
+        died=[0, 0, 1, 0, 0], sick=[1, 0, 1, np.nan, 0], days=[1, 2, 3, 2, 2], days_event=1
+    )
+    with pytest.warns(DataWarning, match="outcome 'died': the rows of 1 person differ"):
+        found = read_persons(
+            Dataset(table, mapping=MAPPING),
+            clustered([OF]),
+            person="pid",
+            outcomes=(died, grade, died_in),
+        )
+    assert len(found.warnings) == 1
+
+
 def test_a_table_with_the_columns_needs_no_mapping() -> None:
     table = pd.DataFrame({"pid": ["a", "b"], "crea@0": [1.0, 2.0], "crea@2": [3.0, np.nan]})
     found = persons(table)
@@ -274,6 +367,7 @@ def test_a_mapping_that_does_not_fit(change: dict[str, Any], rule: str, message:
 def test_rows_that_do_not_fit() -> None:
     for table, person, rule, message in (
         (VISITS, None, "persons", "--person-column pid"),
+        (VISITS.assign(pid2=list("abcde")), "pid2", "persons", "names 'pid2'; give .* pid"),
         (VISITS.assign(pid=["a", "", "a", "b", "c"]), "pid", "persons", "row 1.*no person"),
         (VISITS.assign(tag=["0", "x", "2", "3", "4"]), "pid", "not-a-number", "tag"),
         (VISITS.assign(tag=100.0), "pid", "trajectory", "within its window"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedclust.site import Site
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.state import SiteState
 from fedclust.wire.codec import to_tree
+from support.command_line import CommandLine
 from support.consortium import Consortium
 from support.server import running_server
 
@@ -46,6 +48,66 @@ def write_visits(path: Path, seed: int, n: int = 60) -> None:
     )
 
 
+def toml(path: Path, **rule: Any) -> str:
+    """Write a mapping file for the visits, and return its path."""
+    own = {"column": "wert", "time": "hour", "time_factor": 0.041666667, "person": "mrn", **rule}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in own.items()]
+    path.write_text("\n".join(["[features.crea]", *lines, ""]), "utf-8")
+    return str(path)
+
+
+def define(path: Path) -> str:
+    """Write a definition that asks the trajectory, and return its path."""
+    body = {
+        "algorithm": "lloyd",
+        "sites": [*SITES],
+        "features": [GRID],
+        "purpose": "Who recovers and who does not?",
+    }
+    path.write_text(json.dumps({**body, "config": {"n_clusters": 3}}), "utf-8")
+    return str(path)
+
+
+def test_simulate_from_the_command_line(tmp_path: Path, command_line: CommandLine) -> None:
+    definition, mapping = define(tmp_path / "crea.json"), toml(tmp_path / "columns.toml")
+    files = {name: tmp_path / f"{name}.csv" for name in SITES}
+    for seed, path in enumerate(files.values()):
+        write_visits(path, seed)
+    command = ["simulate", "lloyd", "--clusters", "3", "--definition", definition, "--seed", "7"]
+    command += ["--mapping", mapping, "--person-column", "mrn", "--id-column", "mrn", "--json"]
+    for name, path in files.items():
+        command += ["--site", f"{name}={path}"]
+    assert command_line.run(*command, "--labels-dir", str(tmp_path / "labels")) == 0
+    found = json.loads(command_line.out)
+    assert found["columns"] == ["crea@0", "crea@2", "crea@4", "crea@6"]
+    persons = {name: pd.read_csv(path)["mrn"] for name, path in files.items()}
+    data = {name: Dataset(path, mapping=mapping) for name, path in files.items()}
+    expected = simulate(
+        "lloyd", data, config={"n_clusters": 3}, features=[GRID], seed=7, persons=persons
+    )
+    assert found["sizes"] == [*expected.sizes_]
+    labels = pd.read_csv(tmp_path / "labels" / "ada.csv")
+    assert labels["mrn"].tolist() == persons["ada"].tolist()
+    assert labels["cluster"].tolist() == expected.labels_["ada"].tolist()
+
+
+def test_what_simulate_refuses_of_a_trajectory(tmp_path: Path, command_line: CommandLine) -> None:
+    write_visits(tmp_path / "a.csv", 0)
+    definition = define(tmp_path / "crea.json")
+    of = ("--person-column", "mrn")
+    for options, message in (
+        ((), "--person-column mrn"),
+        (("--person-column", "hour"), "--person-column names 'hour'"),
+        ((*of, "--out-of-core"), "omit out_of_core= (--out-of-core)"),
+        ((*of, "--policy", '{"protection": "none"}'), "a row for each person"),
+        ((*of, "--features", "wert"), "either --features NAMES or --definition"),
+    ):
+        command = ["simulate", "lloyd", "--clusters", "3", "--definition", definition]
+        command += ["--mapping", toml(tmp_path / "columns.toml"), f"--site=a={tmp_path / 'a.csv'}"]
+        assert command_line.run(*command, *options) != 0
+        assert message in " ".join(command_line.err.split())
+
+
 def released(directory: Path) -> dict[str, str]:
     """Return what the one table of a site has released, by column."""
     (record,) = CohortStore(SiteState(directory)).records().values()
@@ -69,7 +131,8 @@ def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> 
         assert any("from column wert; a row for each value" in each for each in request.data.lines)
         assert request.persons == 60
 
-        results = consortium.run("crea", data, tmp_path, person="mrn")
+        in_blocks = Dataset(files["brno"], mapping=MAPPING, out_of_core=True)
+        results = consortium.run("crea", {**data, "brno": in_blocks}, tmp_path, person="mrn")
         for name, found in results.items():
             labels = pd.Series(found.labels_).groupby(persons[name].to_numpy()).nunique()
             assert (labels == 1).all()

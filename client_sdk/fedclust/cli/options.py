@@ -163,15 +163,18 @@ class Connection:
         )
 
 
+PersonColumn = Annotated[
+    str | None,
+    opt("--person-column", "Column that says which rows belong to one person; never sent."),
+]
+
+
 @dataclass(frozen=True)
 class WhoseRows:
     """Which columns say whose the rows are."""
 
     id_column: IdColumn = None
-    person_column: Annotated[
-        str | None,
-        opt("--person-column", "Column that says which rows belong to one person; never sent."),
-    ] = None
+    person_column: PersonColumn = None
     id_map: Annotated[
         Path | None,
         opt(

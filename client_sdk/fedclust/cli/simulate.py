@@ -10,7 +10,7 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.console import err, print_json, show
+from fedclust.cli.console import print_json
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -19,6 +19,7 @@ from fedclust.cli.output_files import (
     write_labels,
 )
 from fedclust.cli.result_output import script_facts, show_result
+from fedclust.cli.session_file import read_definition_file
 from fedclust.cli.session_options import Clusters, read_clusters
 from fedclust.client.field_names import FieldNames
 from fedclust.data import Dataset
@@ -59,10 +60,14 @@ class _SimulatedSession:
             "and do not look like identifiers.",
         ),
     ] = None
+    definition: Annotated[
+        Path | None, o.opt("--definition", "JSON file with a definition: use its features.")
+    ] = None
     id_column: Annotated[
         str | None,
         o.opt("--id-column", "Column that identifies rows in the label files; never a feature."),
     ] = None
+    person_column: o.PersonColumn = None
     config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}"
     policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}"
     seed: Annotated[int, typer.Option("--seed", help="Seed of the session.", min=0)] = 0
@@ -92,7 +97,7 @@ def simulate(
 ) -> None:
     """Run a method on files as if each were a site; a session gives the same result."""
     given, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
-    persons = o.WhoseRows(session.id_column)
+    persons = o.WhoseRows(session.id_column, session.person_column)
     sources = {
         name: _reading(how, mappings.get(name)).source(data, persons)
         for name, data in given.items()
@@ -105,9 +110,6 @@ def simulate(
         _read_object(session.config, "--config"),
         _read_object(session.policy, "--policy"),
     )
-    for name, source in sources.items():
-        if source.person_column is not None:
-            show(err, f"{name}: a simulation counts each row as a person")
     if session.clusters is not None:
         options["n_clusters"] = read_clusters(session.clusters)
     check_outputs(((report, is_report),), files)
@@ -130,7 +132,13 @@ def simulate(
             }
             wanted = _wanted_features(session, sources, watched, rules)
         found = run(
-            algorithm, rows, config=options, policy=rules, features=wanted, seed=session.seed
+            algorithm,
+            rows,
+            config=options,
+            policy=rules,
+            features=wanted,
+            seed=session.seed,
+            persons={name: s.person_column for name, s in sources.items() if s.person_column},
         )
     except DefinitionError as error:
         raise _NAMES.error(error.errors) from None
@@ -154,6 +162,11 @@ def _wanted_features(
     rows: dict[str, Dataset],
     policy: dict[str, Any],
 ) -> list[Any]:
+    if session.definition is not None:
+        if session.features is not None:
+            raise errors.UsageError("give either --features NAMES or --definition FILE")
+        body = read_definition_file(session.definition)
+        return [each.model_dump(mode="json") for each in body.features]
     named = {each.id_column for each in sources.values() if each.id_column is not None}
     if session.features is None:
         persons = {each.person_column for each in sources.values() if each.person_column}

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import rounds
+from fedclust.methods.common.description import counted
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
@@ -120,6 +121,23 @@ def cells_of_persons(outcomes: Sequence[Outcome], cells: CellArray, persons: Int
                 chosen[rows > most] = cell
                 np.maximum(most, rows, out=most)
         found[:, j] = chosen
+    return found
+
+
+def differing_outcomes(
+    outcomes: Sequence[Outcome], cells: CellArray, persons: IntArray
+) -> list[str]:
+    """Return a sentence for each outcome in which rows of a person differ; not of times."""
+    found = []
+    for outcome, own in zip(outcomes, cells.T, strict=True):
+        known = own < len(outcome.cells) - 1
+        pairs = np.unique(np.stack([persons[known], own[known]]), axis=1)
+        differing = int((np.bincount(pairs[0].astype(np.int64)) > 1).sum())
+        if differing and outcome.kind != "time":
+            found.append(
+                f"outcome {outcome.name!r}: the rows of {counted(differing, 'person')} differ, and "
+                "the commonest value counts; write the person's value into each row"
+            )
     return found
 
 

@@ -21,7 +21,7 @@ from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.data.chunks import MISSING, Origin
 from fedclust.data.decode import rule_differences
 from fedclust.data.mapping import Dataset, same_unit
-from fedclust.data.outcome_rows import CellArray, cells_of_persons
+from fedclust.data.outcome_rows import CellArray, cells_of_persons, differing_outcomes
 from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.row_source import RowBlock, RowSource, as_indices, column_mark, matrix_of, spread
 from fedclust.data.row_warnings import RowWarnings
@@ -330,10 +330,17 @@ def read_persons(
     text = [name for name in (named, id_column) if name is not None]
     codes = {name: column.codes for name, column in pinned.items()}
     rows = RowSource(source, features, text=text, lacking=lacking, codes=codes, outcomes=outcomes)
-    for each in rows.long if person is None else ():
+    for each in rows.long:
         column = each.sources[2]
-        message = f"the rows of {each.of.name!r} are values of a person, and each would count as a "
-        message += f"person; give {shlex.join(['--person-column', column])} (person=)"
+        if person is None:
+            message = f"the rows of {each.of.name!r} are values of a person, and each would count "
+            message += "as a person"
+        elif isinstance(person, str) and person != column:
+            message = f"the mapping says that it holds the persons of {each.of.name!r}, and "
+            message += f"--person-column names {person!r}"
+        else:
+            continue
+        message += f"; give {shlex.join(['--person-column', column])} (person=)"
         raise rows.origin.fault("persons", message, column=column)
     _refuse_other_rules(rows, pinned)
     reader = _Reader(rows, person, named, pinned)
@@ -412,6 +419,7 @@ class _Reader:
         self.readings = rows.readings[: rows.n_features]
         self.places = [j for j, each in enumerate(self.readings) if each.column is not None]
         self.warnings: tuple[str, ...] = ()
+        self._differing: list[str] = []
 
     # --- in memory --------------------------------------------------------------------------------
 
@@ -428,7 +436,6 @@ class _Reader:
             lines.extend(block.numbers or ())
             n += len(block)
         self.rows.refuse()
-        self.warnings = row_warnings.warn()
         rows = [np.concatenate(each) for each in zip(*parts, strict=True)]
         columns = self._columns([len(_collect_distinct(np.empty(0), each)) == 2 for each in rows])
         values = [self._renumber(*each) for each in zip(columns, rows, strict=True)]
@@ -436,6 +443,7 @@ class _Reader:
         if self.given is not None or self.named is not None:
             keys = person_names(origin, n, self.given if self.given is not None else keys)
         found = self._persons(columns, values, np.concatenate(cells), keys or None, origin)
+        self.warnings = row_warnings.warn(self._differing)
         return self._site_persons(columns, n, found.n, found.sources, lambda: iter([found]))
 
     def _persons(
@@ -455,6 +463,7 @@ class _Reader:
         persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
         if self.grouped:
             sources = person_values(sources, persons, voted_columns(columns))
+            self._differing = differing_outcomes(self.rows.outcomes, cells, persons)
             cells = cells_of_persons(self.rows.outcomes, cells, persons)
         elif len(numbers) < n:
             first = int(np.flatnonzero(persons != np.arange(n))[0])

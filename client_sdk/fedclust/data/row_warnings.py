@@ -218,8 +218,11 @@ class RowWarnings:
             if any(np.isfinite(limits(reading.feature))):
                 self._outside[name] += _count_outside(reading.feature, reading.converted(values))
 
-    def warn(self) -> tuple[str, ...]:
-        """Issue the warnings, each a DataWarning, and return them without the source's name."""
+    def warn(self, of_persons: Sequence[str] = ()) -> tuple[str, ...]:
+        """Issue the warnings, each a DataWarning, and return them without the source's name.
+
+        ``of_persons``: further ones, of what the rows of a person hold.
+        """
         found = []
         for reading, unknown in zip(self._rows.readings, self._unknown.counts, strict=True):
             name = reading.feature.name
@@ -234,7 +237,7 @@ class RowWarnings:
             if name in self._ids and self._ids[name].suspicious:
                 texts.append(IdDetector.MESSAGE)
             found += [f"column {reading.column!r}: {text}" for text in texts]
-        found += self._unvalued.texts()
+        found += [*self._unvalued.texts(), *of_persons]
         for said in found:
             warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
         return tuple(found)

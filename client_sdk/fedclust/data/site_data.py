@@ -68,6 +68,12 @@ def site_data(
     """
     if plan.policy.protection == "none":
         assert isinstance(rows, Table)  # noqa: S101  (session_rows)
+        opened = _opened(plan, source)
+        for each in opened.long:
+            message = "with protection: none each row counts as a person, and the rows of "
+            message += f"{each.of.name!r} are values of a person; give a table with a row for each "
+            message += f"person and the columns {each.of.columns[0].name!r} and so on"
+            raise opened.origin.fault("persons", message, column=each.sources[2])
         counted: tuple[OutcomeBlock, ...] = ()
         if rows.cells is not None:
             counted = (outcomes_of_rows(rows.X, rows.cells),)

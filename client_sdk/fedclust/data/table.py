@@ -214,7 +214,8 @@ def load(
     rows = RowSource(source, features, text=text, lacking=lacking, outcomes=outcomes)
     if isinstance(source, Dataset) and source.options.out_of_core:
         message = (
-            "with protection: none all rows are needed in memory; omit out_of_core= (--out-of-core)"
+            "a simulation, and protection: none, need all rows in memory; omit out_of_core= "
+            "(--out-of-core)"
         )
         raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}

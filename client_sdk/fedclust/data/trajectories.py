@@ -22,6 +22,9 @@ from fedclust.schema.feature import Feature, Trajectory, TrajectoryColumn, traje
 #: Bits of a value that are kept. So sums of up to 8,192 equal values are exact, a person's mean is
 #: the value, and the last bits of linear algebra do not make another value of it.
 _BITS: Final = 40
+#: Times this near to one of the grid, relative to its largest number, are that time: a factor such
+#: as 0.041666667 days an hour makes 1.000000008 of 24.
+_SAME_TIME: Final = 1e-6
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,7 @@ class TrajectoryReader(Reader):
                     message = "no person is given; each row needs one"
                     raise self.origin.fault("persons", message, column=column, index=n + index)
             persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-            parts.append((values, times * each.rule.time_factor, persons))
+            parts.append((values, _on_grid(each.of, times * each.rule.time_factor), persons))
             n += len(keys)
         values, times, of = (np.concatenate(column) for column in zip(*parts, strict=True))
         visits = Visits.of(values, times, of, len(numbers))
@@ -262,14 +265,26 @@ def trajectory_columns(of: Trajectory, visits: Visits) -> FloatArray:
     visits : Visits
         In the session's units.
     """
+    window = (of.window or 0.0) + _slack(of)
     if of.grid is None:
         found = [_summarised(visits, name) for name in of.summary or ()]
     elif of.fill == "spline":
-        found = list(_spline(visits, np.array(of.grid), float(of.window or 0)).T)
+        found = list(_spline(visits, np.array(of.grid), window).T)
     else:
-        found = [_at(visits, time, of.fill, float(of.window or 0)) for time in of.grid]
+        found = [_at(visits, time, of.fill, window) for time in of.grid]
     mantissas, exponents = np.frexp(np.stack(found, axis=1))
     return np.asarray(np.ldexp(np.round(np.ldexp(mantissas, _BITS)), exponents - _BITS))
+
+
+def _slack(of: Trajectory) -> float:
+    return _SAME_TIME * max(map(abs, (*(of.grid or ()), of.window or 0.0)))
+
+
+def _on_grid(of: Trajectory, times: FloatArray) -> FloatArray:
+    """Return times (n,), those that are nearly one of the grid as this."""
+    for time in of.grid or ():
+        times = np.where(np.abs(times - time) <= _slack(of), time, times)
+    return times
 
 
 def _at(visits: Visits, time: float, fill: str, window: float) -> FloatArray:

@@ -66,7 +66,7 @@ def simulate(
     features: Sequence[Mapping[str, Any] | str] | Mapping[str, Sequence[str]] | None = None,
     outcomes_k: int | Literal["recommended"] | None = None,
     seed: int = 0,
-    persons: Mapping[str, ArrayLike] | None = None,
+    persons: Mapping[str, str | ArrayLike] | None = None,
     arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
     progress: bool = True,
     **others: object,
@@ -97,9 +97,9 @@ def simulate(
     outcomes_k : int or "recommended", optional
         With several K and outcomes: the one that outcomes are counted at.
     seed : int
-    persons : mapping of site name to sequence of length n, optional
-        Which person each row belongs to. At other sites, and with ``protection: none``, each row
-        is a person.
+    persons : mapping of site name to str or sequence of length n, optional
+        Which person each row belongs to, or the column that says it. At other sites, and with
+        ``protection: none``, each row is a person.
     arrival : callable, optional
         ``(round, sites) -> sites``: the order in which answers reach the server. It does not
         change the result.
