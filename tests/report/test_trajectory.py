@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from fedclust import simulate
 from fedclust.errors import UsageError
 from fedclust.local.estimators import FederatedKMeans
 from fedclust.result.drawing import short
+from fedclust.result.facts import Facts
 
 GRID = (0, 1, 7)
 TRAJECTORY: dict[str, Any] = {"name": "crea", "kind": "trajectory", "grid": GRID, "window": 1}
@@ -39,6 +41,28 @@ def test_the_page_draws_a_trajectory_with_the_means_of_the_clusters(tmp_path: Pa
     assert (tmp_path / "report.html").read_text("utf-8").count("crea over time") == 1
     with pytest.raises(UsageError, match=r"no trajectory x with a grid .* it has 'crea'"):
         result.plot.trajectory("x")
+
+
+def test_the_heat_map_draws_a_trajectory_as_one_row_of_curves(tmp_path: Path) -> None:
+    sites = {n: rows(s).assign(age=40 + np.arange(60) % 7) for s, n in enumerate("abc")}
+    features = [{"name": "age"}, TRAJECTORY]
+    result = simulate("fkm", sites, features=features, config={"n_clusters": 2})
+    facts = Facts(result.result, result.definition)
+    drawn = ElementTree.fromstring(result.plot.profile().svg)  # noqa: S314  (our own)
+    words = [each.text for each in drawn.iter() if each.tag.endswith("text")]
+    assert [word for word in words if word in ("age", "crea", *COLUMNS)] == ["crea", "age"]
+    # The largest gap is that of the time that separates the clusters most.
+    away = np.array([[entry.difference for entry in k.entries[1:]] for k in facts.clusters])
+    assert words[words.index("crea") + 1] == f"{np.ptp(away, axis=0).max():.1f}"
+    # Each curve has a point for each time, at heights that the means of all clusters fix.
+    lines = [each.get("points", "") for each in drawn.iter() if each.tag.endswith("polyline")]
+    assert len(lines) == 2 * 2
+    means = np.array(result.result.profile.means)[:, 1:]
+    heights = -np.array([[float(p.split(",")[1]) for p in line.split()] for line in lines[::2]])
+    share = (heights - heights.min()) / np.ptp(heights)
+    np.testing.assert_allclose(share, (means - means.min()) / np.ptp(means), atol=0.005)
+    result.save_report(tmp_path / "report.html")
+    assert "A trajectory is one row" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_a_summary_and_other_features_have_no_curve() -> None:

@@ -7,7 +7,7 @@ from html import escape
 from fedclust.methods.common.description import counted
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
-from fedclust.result.figures.profile import MOST_COLUMNS, mean_of
+from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, mean_of, profile_rows
 from fedclust.result.markup import html_figure, html_folded, html_warning
 from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
 from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
@@ -153,8 +153,10 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
 def _figures(facts: Facts) -> str:
     """Return the heat map, and next to it the forest plot of the first outcome."""
     plots, outcomes = Plots(facts), facts.result.outcomes
-    hidden = len(facts.columns) - MOST_COLUMNS
+    hidden = len(profile_rows(facts)) - MOST_COLUMNS
     left_out = f" {hidden} columns with the smallest gaps are left out." if hidden > 0 else ""
+    if curves_of(facts):
+        left_out += " A trajectory is one row: a curve, over the colour of each time."
     heat = html_figure(
         plots.profile,
         "Value of each column and cluster. Colour, and the number below: the difference from all "

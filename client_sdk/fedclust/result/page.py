@@ -11,8 +11,8 @@ from fedclust.numeric.array_types import IntArray
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.map import cluster_places, site_places
-from fedclust.result.figures.plots import Plots, curves_of
-from fedclust.result.figures.profile import mean_of
+from fedclust.result.figures.plots import Plots
+from fedclust.result.figures.profile import curves_of, mean_of
 from fedclust.result.first_screen import counted_persons, html_first_screen
 from fedclust.result.markup import (
     Section,

@@ -23,14 +23,13 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.flow import draw_own_clusters, draw_sweep_flow
 from fedclust.result.figures.map import draw_map
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
-from fedclust.result.figures.profile import draw_profile
+from fedclust.result.figures.profile import curves_of, draw_profile
 from fedclust.result.figures.sizes import draw_mix, draw_sizes
 from fedclust.result.figures.tree import draw_tree
 from fedclust.result.one_cloud import apart_text, chosen_text
 from fedclust.result.wording import joined, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
-from fedclust.schema.feature import Trajectory, clustered, trajectories_of
 from fedclust.schema.field_names import unknown_name_message
 
 #: Height of a bar with the room below it; width of a bar with room for its number.
@@ -192,12 +191,6 @@ def draw_trajectory(facts: Facts, trajectory: str | None = None) -> Figure:
         {titled(own): points for own, points in series.items()},
         description=joined(described),
     )
-
-
-def curves_of(facts: Facts) -> tuple[Trajectory, ...]:
-    """Return the trajectories of the session that can be drawn as curves over time."""
-    features = clustered(facts.definition.features)
-    return tuple(each for each in trajectories_of(features) if len(each.grid or ()) > 1)
 
 
 def draw_convergence(facts: Facts) -> Figure:

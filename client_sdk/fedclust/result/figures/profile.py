@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fedclust.errors import UsageError
 from fedclust.result.drawing import (
@@ -19,6 +20,7 @@ from fedclust.result.drawing import (
 from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
 from fedclust.result.wording import isolated, joined, percent, titled
 from fedclust.schema.encoding import Column
+from fedclust.schema.feature import Trajectory, clustered, trajectories_of
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
@@ -34,35 +36,47 @@ _APART = 26.0
 def draw_profile(facts: Facts) -> Figure:
     """Draw a cell for each column and cluster: its colour and numbers say how it differs.
 
+    The columns of a trajectory are one row: a curve over a strip for each time.
+
     Raises
     ------
     UsageError
         No differences are known.
     """
-    shown = ranked_columns(facts, MOST_COLUMNS)
-    if not shown:
+    apart, names = separations(facts), _curves(facts)
+    shown = sorted(profile_rows(facts), key=lambda row: (-max(apart[j] for j in row), row))
+    del shown[MOST_COLUMNS:]
+    if not any(apart):
         raise UsageError("no differences between clusters are known")
     wide = min(_WIDEST, (WIDTH - _LEFT - _RIGHT) / len(facts.clusters))
     high = _HIGH if wide >= _READABLE else _LOW
-    apart, end = separations(facts), _LEFT + wide * len(facts.clusters) + 8
+    end = _LEFT + wide * len(facts.clusters) + 8
     parts = [text(_LEFT - 8, _TOP - 10, "cluster", "end")]
     parts += [text(end, _TOP - 24, "largest", "start"), text(end, _TOP - 10, "gap", "start")]
     for k in range(0, len(facts.clusters), math.ceil(_APART / wide)):
         # A name has as much room as its cells; bold letters are wider.
         word = clipped(facts.cluster_names[k], wide - 4, 13) if facts.named else str(k)
         parts.append(text(_LEFT + wide * (k + 0.5), _TOP - 10, word, "middle", font_weight="600"))
-    for i, j in enumerate(shown):
+    for i, row in enumerate(shown):
         at = _TOP + high * i
-        name = clipped(facts.columns[j].name, _LEFT - 16)
+        name = clipped(names.get(row, facts.columns[row[0]].name), _LEFT - 16)
         parts.append(text(_LEFT - 8, at + high / 2 + 3, name, "end"))
-        parts.append(text(end, at + high / 2 + 3, f"{apart[j]:.1f}", "start"))
+        gap = max(apart[j] for j in row)
+        parts.append(text(end, at + high / 2 + 3, f"{gap:.1f}", "start"))
         for k, cluster in enumerate(facts.clusters):
-            parts += _cell(cluster.entries[j], _LEFT + wide * k, at, wide - 2, high - 2)
+            area = (_LEFT + wide * k, at, wide - 2, high - 2)
+            if row in names:
+                every = [other.entries[j].mean for other in facts.clusters for j in row]
+                parts += _curve([cluster.entries[j] for j in row], every, *area)
+            else:
+                parts += _cell(cluster.entries[row[0]], *area)
     bottom = _TOP + high * len(shown)
     parts += _legend(bottom + 14, marks=high == _LOW)
+    of_curves = " (trajectories as curves)" if names.keys() & shown else ""
     described = (
-        f"{len(shown)} columns by {len(facts.clusters)} clusters, the columns with the largest gap "
-        "between two clusters first; blue is below all persons, red above, by standard deviations. "
+        f"{len(shown)} columns{of_curves} by {len(facts.clusters)} clusters, the columns with the "
+        "largest gap between two clusters first; blue is below all persons, red above, by standard "
+        "deviations. "
     ) + joined(
         f"{titled(name)}: {', '.join(differences(cluster))}"
         for name, cluster in zip(facts.cluster_names, facts.clusters, strict=True)
@@ -86,6 +100,52 @@ def _cell(entry: ClusterColumn, x: float, y: float, wide: float, high: float) ->
     if away is not None:
         parts.append(text(middle, y + high - 5, signed(away), "middle", fill=ink))
     return parts
+
+
+def profile_rows(facts: Facts) -> list[tuple[int, ...]]:
+    """Return the columns of each row of the heat map: of a curve all of its trajectory."""
+    curves = [*_curves(facts)]
+    in_curves = {j for row in curves for j in row}
+    return curves + [(j,) for j in range(len(facts.columns)) if j not in in_curves]
+
+
+def _curves(facts: Facts) -> dict[tuple[int, ...], str]:
+    """Return the names of the trajectories that are drawn as curves, by their columns."""
+    place = {column.name: j for j, column in enumerate(facts.columns)}
+    return {tuple(place[each.name] for each in of.columns): of.name for of in curves_of(facts)}
+
+
+def _curve(
+    entries: Sequence[ClusterColumn],
+    every: Sequence[float | None],
+    x: float,
+    y: float,
+    wide: float,
+    high: float,
+) -> list[str]:
+    """Return a strip for each time of a trajectory, and the curve of a cluster over them.
+
+    ``every`` are the means of all clusters, which fix the scale.
+    """
+    known = [mean for mean in every if mean is not None]
+    low, span = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
+    strip, parts, points = wide / len(entries), [], []
+    for i, entry in enumerate(entries):
+        fill, _ = difference_colour(entry.difference)
+        parts.append(tag("rect", x=x + strip * i, y=y, width=strip, height=high, fill=fill))
+        if entry.mean is not None:
+            share = (entry.mean - low) / span if span else 0.5
+            points.append(f"{x + strip * (i + 0.5):.1f},{y + high - 4 - (high - 8) * share:.1f}")
+    for colour, stroke in (("#ffffff", 4), ("#222222", 1.5)):
+        line = {"stroke": colour, "stroke_width": stroke, "stroke_linejoin": "round"}
+        parts.append(tag("polyline", points=" ".join(points), fill="none", **line))
+    return parts
+
+
+def curves_of(facts: Facts) -> tuple[Trajectory, ...]:
+    """Return the trajectories of the session that can be drawn as curves over time."""
+    features = clustered(facts.definition.features)
+    return tuple(each for each in trajectories_of(features) if len(each.grid or ()) > 1)
 
 
 def _arrowhead(x: float, y: float, *, up: bool, ink: str) -> str:
