@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pandas as pd
 from e2e.random_kills import shared
 from fedclust import simulate
 from fedclust.data import Dataset
+from fedclust.schema.feature import Trajectory, clustered
 from fedclust.site import Site
-from fedclust.site.cohorts import CohortStore
+from fedclust.site.cohorts import CohortStore, Draft
+from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.state import SiteState
 from fedclust.wire.codec import to_tree
 from support.command_line import CommandLine
@@ -152,3 +156,36 @@ def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> 
             after = released(tmp_path / name)
             assert {*after} - {*before[name]} == {"wert@1 (hour, days, mg/dl, linear, 1.5)"}
             assert {column: after[column] for column in before[name]} == before[name]
+
+
+def test_new_visits_change_nothing_that_was_released(tmp_path: Path) -> None:
+    """Values until day 4, then a corrected one, visits on day 6, and a person without rows."""
+    write_visits(tmp_path / "ada.csv", 0)
+    table = pd.read_csv(tmp_path / "ada.csv")
+    early = table[table["hour"] < 24 * 4.4]
+    store = CohortStore(SiteState(tmp_path / "ada"))
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def read(rows: pd.DataFrame, wanted: Mapping[str, Any] = GRID) -> Draft:
+        of = Trajectory.model_validate_json(json.dumps(wanted))
+        given = SiteRows(Dataset(rows, mapping=MAPPING), person="mrn")
+        found = draft_table(store, given, clustered([of]), 5, now)[1]
+        store.keep(found)
+        return found
+
+    read(early)
+    before = released(tmp_path / "ada")
+    last = "wert@6 (hour, days, mg/dl, linear, 1.5)"
+    corrected = early.assign(wert=early["wert"].where(early.index != early.index[0], 19.0))
+    gone, visit = table["mrn"].iloc[-1], pd.DataFrame({"mrn": table["mrn"].unique(), "hour": 144.0})
+    later = pd.concat([corrected, visit.assign(wert=4.0)])
+    draft = read(later[later["mrn"] != gone])
+    assert (draft.recognition.known, draft.recognition.missing) == (59, 1)
+    after = released(tmp_path / "ada")
+    assert {name: after[name] for name in before if name != last} == {
+        name: released for name, released in before.items() if name != last
+    }
+    assert after[last] != before[last]
+    # A group with the person who is gone still waits for that one.
+    read(later)
+    assert released(tmp_path / "ada") != after
