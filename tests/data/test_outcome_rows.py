@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -356,7 +357,7 @@ def test_outcomes_are_profiled_by_cell() -> None:
     assert found.refused is None
 
 
-def test_an_outcome_that_is_wholly_missing_warns_and_one_without_a_column_is_refused() -> None:
+def test_an_outcome_that_is_wholly_missing_warns_and_one_without_a_column_is_lacking() -> None:
     given = rows(13).assign(stay=NAN).drop(columns="died")
     found = profile(given, FEATURES, outcomes=(DIED, STAY))
     died, stay = found.columns[2:]
@@ -364,6 +365,37 @@ def test_an_outcome_that_is_wholly_missing_warns_and_one_without_a_column_is_ref
         "warning",
         ("no row has a value: nobody would be counted in any other cell",),
     )
-    assert (died.state, found.refused is not None) == ("refused", True)
-    found = profile(given, FEATURES, outcomes=(DIED, STAY), lacking=True)
-    assert (found.columns[2].state, found.refused) == ("lacking", None)
+    assert (died.state, died.says) == ("lacking", ("no column died: takes part without it",))
+    assert found.refused is None
+    # A feature that is missing too is refused as before.
+    found = profile(given.drop(columns="x"), FEATURES, outcomes=(DIED, STAY))
+    assert [each.state for each in found.columns] == ["refused", "ok", "lacking", "warning"]
+    assert found.refused is not None
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_site_without_the_column_of_an_outcome_answers_the_others(lacking: bool) -> None:
+    given = rows(13).drop(columns="died")
+    said = "outcome 'died': there is no column died, and this site takes part without it"
+    with pytest.warns(DataWarning, match=said):
+        table = load(given, FEATURES, outcomes=(DIED, STAY), lacking=lacking)
+    assert table.features == ("x", "y", "stay")
+    assert table.cells is not None
+    assert set(table.cells[:, 0]) == {len(DIED.cells) - 1}
+    # The column's name here stands in the warning; a mapping that says so needs none.
+    there = Dataset(given, mapping={"features": {"died": {"column": "dead"}}})
+    with pytest.warns(DataWarning, match="there is no column dead,"):
+        load(there, FEATURES, outcomes=(DIED,), lacking=lacking)
+    there = Dataset(given, mapping={"features": {"died": {"lacking": True}}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(there, FEATURES, outcomes=(DIED,), lacking=lacking).features == ("x", "y")
+
+
+def test_a_feature_that_is_an_outcome_too_needs_the_event_of_its_time() -> None:
+    """Joining names both once, so a site that has the feature answers the outcome."""
+    given, t = rows(13), Feature(name="t", unit="years")
+    load(given, (*FEATURES, t), outcomes=(TIME,))
+    with pytest.raises(DataError, match="died") as refused:
+        load(given.drop(columns="died"), (*FEATURES, t), outcomes=(TIME,))
+    assert refused.value.rule == "missing-column"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
 from e2e.random_kills import shared
 from fedclust import simulate
 from fedclust.client import Client
+from fedclust.data import DataWarning
 from fedclust.errors import Invalid, SitesUnsuitable
 from fedclust.result.session_result import SessionResult
 from fedclust.rounds.preparation import SiteMoments
+from fedclust.site.consent import ConsentRequest
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
-from support.consortium import Consortium, columns, write_csv
+from support.consortium import Consortium, columns, declared, write_csv
 from support.databases import in_turn, sqlite_first  # noqa: F401  # in place of database_url
+from support.local_coordinator import local_coordinator
 from support.method_variants import ALL, IDS
 from support.server import ServerProcess, running_server
 
@@ -115,6 +120,82 @@ def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: Serv
             site.submit("lying", 1, write_submission("prepare", view.task.digest, lie, BINARY))
     assert [error.rule for error in refused.value.errors] == ["mask"]
     assert refused.value.errors[0].pointer == "/payload/observed/3"
+
+
+DIED = {"name": "died", "kind": "binary", "role": "outcome"}
+STAY = {"name": "stay", "kind": "ordered", "edges": [2, 5], "role": "outcome"}
+
+
+@pytest.mark.parametrize("missing", ["impute", "drop", "mask"])
+def test_a_site_takes_part_without_outcomes(tmp_path: Path, missing: str) -> None:
+    method = "overlap" if missing == "mask" else "lloyd"
+    rng, asked = np.random.default_rng(4), {}
+    rows = {
+        site: pd.DataFrame(
+            np.repeat([[0.0, 0], [9.0, 9]], 30, axis=0) + rng.normal(size=(60, 2)),
+            columns=columns(2),
+        ).assign(died=rng.integers(0, 2, 60), stay=rng.gamma(2.0, 3.0, 60))
+        for site in ("ada", "brno", "cadiz", "delft", "essen")
+    }
+    expected = simulate(
+        method,
+        rows,
+        config={"n_clusters": 2},
+        policy={"missing": missing},
+        features=[*declared(2), DIED, STAY],
+        seed=7,
+    )
+    del rows["delft"]["died"]
+    rows["essen"] = rows["essen"][columns(2)]
+    with local_coordinator(tmp_path, threads=True) as local:
+        consortium = Consortium.found(local.base_url, local.operator_token, tuple(rows))
+        body = {
+            "algorithm": method,
+            "config": {"n_clusters": 2},
+            "policy": {"missing": missing},
+            "features": [*declared(2), DIED, STAY],
+        }
+        info = consortium.create("partly", 2, **body)
+        with pytest.raises(Invalid) as refused:
+            join(consortium, "essen", info, ("died", "stay"))
+        assert {error.rule for error in refused.value.errors} == {"missing-feature"}
+
+        def consent(request: ConsentRequest) -> bool:
+            asked[request.site] = request
+            return True
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            results = consortium.run("partly", rows, tmp_path, consent=consent)
+        document = consortium.result("partly").clustering()
+    # The clustering is that of sites which have all outcomes.
+    assert document.centroids.tobytes() == expected.result.centroids.tobytes()
+    for name, found in results.items():
+        np.testing.assert_array_equal(found.labels_, expected.labels_[name])
+    outcomes = document.outcomes
+    assert outcomes is not None
+    assert outcomes.silent == ("essen",)
+    assert [(each.name, each.n_sites) for each in outcomes.results] == [("died", 3), ("stay", 4)]
+    assert [list(each.tables) for each in outcomes.results] == [
+        ["ada", "brno", "cadiz"],
+        ["ada", "brno", "cadiz", "delft"],
+    ]
+    seen = results["delft"].outcomes_
+    assert [(list(each.tables), each.n_sites) for each in seen.results] == [([], 3), (["delft"], 4)]
+    # Each site consents to what it answers, and pays for no more.
+    assert {name: request.points for name, request in asked.items()} == {
+        **dict.fromkeys(("ada", "brno", "cadiz"), 20),
+        "delft": 10,
+        "essen": 0,
+    }
+    said = {name: dict(request.sections()) for name, request in asked.items()}
+    (warned,) = said["delft"]["warning"]
+    assert warned == (
+        "outcome 'died': there is no column died, and this site takes part without it"
+    )
+    assert "Once: counts of stay by cluster, each with random noise." in said["delft"]["leaves"]
+    assert not any("Once:" in line for line in said["essen"]["leaves"])
+    assert not any("outcomes" in line for line in said["essen"]["protection"])
 
 
 def join(consortium: Consortium, name: str, info: Any, has: tuple[str, ...]) -> None:

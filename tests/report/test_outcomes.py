@@ -150,20 +150,43 @@ def test_exact_counts_have_no_words_about_noise() -> None:
     assert "noise hides" not in shown
 
 
-def test_points_that_are_short_name_the_sites(
+def test_sites_that_gave_no_outcome_are_named(
     facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    short = changed(facts, refused=("b",))
-    assert "Refused: points short at b. Their persons are not counted here." in section(short)
+    short = changed(facts, silent=("b",))
+    said = "Not counted: the persons of b, without a column of an outcome or points for it."
+    assert said in section(short)
     outcomes = short.result.outcomes
     assert outcomes is not None
     show_outcomes(outcomes)
-    assert "refused: points short at b" in capsys.readouterr().out
-    assert "Sites without enough points were not counted: b." in _methods(short)
+    assert said in capsys.readouterr().out
+    assert said in _methods(short)
     # Another site sees itself alone.
     own = outcomes.of_sites(frozenset({"a"}))
-    assert "points short" not in section(changed(facts, **dict(own)))
-    assert "points short" in section(changed(facts, results=(), refused=("b",)))
+    assert "Not counted" not in section(changed(facts, **dict(own)))
+    assert said in section(changed(facts, results=(), silent=("b",)))
+
+
+def test_the_result_says_how_many_sites_gave_an_outcome(
+    facts: Facts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = facts.result.outcomes
+    assert outcomes is not None
+    first, *rest = outcomes.results
+    n = first.n_sites
+    assert n == len(first.tables) > 1
+    assert f"Given by {n} sites. Each count" in section(facts)
+    # A site sees its own table alone, and all the same how many gave one.
+    seen = outcomes.of_sites(frozenset({"a"}))
+    assert f"Given by {n} sites. Each count" in section(changed(facts, **dict(seen)))
+    none = 0 * first.total
+    alone = first.model_copy(update={"n_sites": 1, "tables": {}, "total": none})
+    fewer = changed(facts, results=(alone, *rest))
+    assert "Given by 1 site, fewer than min_sites: not shown." in section(fewer)
+    assert f"Counted at fewer sites: {first.name} at 1 of these {n} sites." in _methods(fewer)
+    assert fewer.result.outcomes is not None
+    show_outcomes(fewer.result.outcomes)
+    assert "Given by 1 site, fewer than min_sites" in capsys.readouterr().out
 
 
 def _methods(facts: Facts) -> str:

@@ -101,7 +101,7 @@ def test_the_order_of_sites_changes_no_bit() -> None:
     for sites in itertools.permutations(tables):
         ordered = {site: tables[site] for site in sites}
         persons = {site: _persons(tables)[site] for site in sites[::-1]}
-        found = summarise(ordered, KINDS, persons, exact=False, refused=sites[:0])
+        found = summarise(ordered, KINDS, persons, exact=False, silent=sites[:0])
         texts.add(found.model_dump_json())
     assert len(texts) == 1
 
@@ -109,10 +109,10 @@ def test_the_order_of_sites_changes_no_bit() -> None:
 def test_a_site_sees_its_own_table_and_the_totals() -> None:
     tables = _tables()
     persons = {**_persons(tables), "e": np.array([50, 20, 9]), "f": np.array([50, 20, 9])}
-    every = summarise(tables, KINDS, persons, exact=False, refused=["f", "e"])
-    assert every.refused == ("e", "f")
+    every = summarise(tables, KINDS, persons, exact=False, silent=["f", "e"])
+    assert every.silent == ("e", "f")
     own = every.of_sites({"a", "f"})
-    assert own.refused == ("f",)
+    assert own.silent == ("f",)
     for mine, all_of_it in zip(own.results, every.results, strict=True):
         assert list(mine.tables) == ["a"]
         np.testing.assert_array_equal(mine.total, sum(all_of_it.tables.values()))

@@ -119,7 +119,7 @@ def test_a_site_that_is_silent_is_not_asked() -> None:
     assert [each.site for each in opened[-1][1]] == ["berlin", "porto", "riga"]
     found = done.result.outcomes
     assert found is not None
-    assert found.refused == ("oslo",)
+    assert found.silent == ("oslo",)
     assert set(found.results[0].tables) == {"berlin", "porto", "riga"}
 
 

@@ -158,13 +158,47 @@ def test_a_group_that_lacks_a_column_is_in_no_cluster_where_rows_are_dropped() -
         assert abs(table.sum() - 240) <= 4
 
 
-def test_a_site_may_lack_outcomes_where_it_may_lack_features() -> None:
-    sites = {**SITES, "riga": hospital(9).drop(columns="died")}
-    found = run("overlap", sites, policy={"missing": "mask"})
+@pytest.mark.filterwarnings("ignore:.*there is no column:UserWarning")
+@pytest.mark.parametrize(
+    ("method", "missing"), [("overlap", "mask"), ("lloyd", "impute"), ("fkm", "drop")]
+)
+def test_a_site_takes_part_without_outcomes_in_every_session(method: str, missing: str) -> None:
+    every = {**SITES, "riga": hospital(9)}
+    sites = {**every, "riga": every["riga"].drop(columns="died")}
+    found = run(method, sites, policy={"missing": missing})
     # The time needs its event.
     assert [table is None for table in tables(found)["riga"]] == [True, False, True]
-    assert set(found.outcomes_.results[0].tables) == set(SITES)
-    assert set(found.outcomes_.results[1].tables) == {*SITES, "riga"}
+    died, stay, time = found.outcomes_.results
+    assert (set(died.tables), set(stay.tables)) == (set(SITES), {*SITES, "riga"})
+    assert [each.n_sites for each in (died, stay, time)] == [3, 4, 3]
+    assert found.outcomes_.silent == ()
+    # The clustering does not depend on it.
+    complete = run(method, every, policy={"missing": missing})
+    assert complete.outcomes_.results[0].n_sites == 4
+    assert found.result.centroids.tobytes() == complete.result.centroids.tobytes()
+    for name, labels in complete.labels_.items():
+        np.testing.assert_array_equal(found.labels_[name], labels)
+    # Without any column it is not asked, and the session goes on.
+    sites["riga"] = every["riga"][["x", "y"]]
+    found = run(method, sites, policy={"missing": missing})
+    assert "riga" not in tables(found)
+    assert found.outcomes_.silent == ("riga",)
+    np.testing.assert_array_equal(found.labels_["riga"], complete.labels_["riga"])
+
+
+@pytest.mark.filterwarnings("ignore:.*there is no column:UserWarning")
+def test_an_outcome_of_fewer_sites_than_min_sites_is_not_shown() -> None:
+    """Else each of two sites could subtract its own counts, and one alone shows them."""
+    sites = {name: rows.copy() for name, rows in SITES.items()}
+    del sites["oslo"]["stay"]
+    found = run(sites=sites)
+    _, stay, _ = found.outcomes_.results
+    assert (stay.n_sites, stay.tables, stay.total.any()) == (2, {}, False)
+    assert {each.estimate.value for each in stay.comparisons} == {None}
+    found = run(sites=sites, policy={"min_sites": 2})
+    _, stay, _ = found.outcomes_.results
+    assert (stay.n_sites, set(stay.tables)) == (2, {"berlin", "porto"})
+    assert stay.total.sum() > 0
 
 
 def test_an_estimator_takes_an_array_with_the_columns_of_outcomes_last() -> None:

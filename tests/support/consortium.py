@@ -100,7 +100,8 @@ class Consortium:
                     ca_bundle=self.options.ca_bundle,
                     proxy=self.options.proxy,
                 ) as site:
-                    results[name] = site.participate(session, data[name], consent=True, **options)
+                    given = {"consent": True, **options}
+                    results[name] = site.participate(session, data[name], **given)
             except BaseException as error:
                 errors.append(error)
 

@@ -81,6 +81,7 @@ def outcome_result(outcome: Outcome, n_clusters: int, *, exact: bool = False) ->
         values=outcome.values,
         points=outcome.points,
         sigma=0.0 if exact else float(outcome.variance) ** 0.5,
+        n_sites=2,
         tables=tables,
         total=tables["a"] + tables["b"],
         clusters=tuple(_in_cluster(outcome, k) for k in range(n_clusters)),

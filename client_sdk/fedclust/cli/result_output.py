@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import chosen_text, verdict
-from fedclust.result.outcomes import COMPARED, cluster_table, comparison_rows, noise_text
+from fedclust.result.outcomes import (
+    COMPARED,
+    cluster_table,
+    comparison_rows,
+    noise_text,
+    silent_text,
+)
 from fedclust.result.sweep import sweep_table
 from fedclust.result.tables import bounds_of
 from fedclust.result.wording import equal_text, listed, plain
@@ -103,8 +109,8 @@ def show_outcomes(outcomes: Outcomes) -> None:
             show_table(*cluster_table(found))
         if found.comparisons:
             show_table(COMPARED, comparison_rows(found))
-    if outcomes.refused:
-        show(out, f"refused: points short at {', '.join(outcomes.refused)}")
+    if outcomes.silent:
+        show(out, silent_text(outcomes.silent))
 
 
 def show_bounds(bounds: Bounds) -> None:

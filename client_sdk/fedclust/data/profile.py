@@ -41,7 +41,7 @@ class ColumnProfile:
     column : str or None
         Its column here, of a time two; None if one is missing.
     state : {"ok", "warning", "lacking", "refused"}
-        ``lacking``: the site would take part without this feature; ``refused``: it could not.
+        ``lacking``: the site would take part without it; ``refused``: it could not.
     present : float
         Share of the rows that have a value.
     n, below, above : int
@@ -227,7 +227,7 @@ def profile(
             for place, each in enumerate(features)
         ),
         *(
-            _outcome_profile(rows, outcome, columns, counts, faults, lacking)
+            _outcome_profile(rows, outcome, columns, counts, faults)
             for outcome, counts in zip(outcomes, cells, strict=True)
         ),
     )
@@ -355,7 +355,6 @@ def _outcome_profile(
     columns: Mapping[str, _Column],
     cells: NDArray[np.int64],
     faults: Mapping[str, Sequence[RowFault]],
-    lacking: bool,
 ) -> ColumnProfile:
     """Return what there is of an outcome, given the rows in each of its cells (J,)."""
     names = [column.name for column in outcome.columns]
@@ -374,7 +373,7 @@ def _outcome_profile(
         says.append(f"{1 - n / n_rows:.0%} of its values are missing")
     state: State = "refused" if wrong else "warning" if says else "ok"
     if absent:
-        state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
+        state, says = "lacking", [f"no column {', '.join(absent)}: takes part without it"]
     numbers = bool(own and own[0].n) and outcome.kind in ("ordered", "time")
     return ColumnProfile(
         feature=outcome.name,

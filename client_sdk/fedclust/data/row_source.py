@@ -115,7 +115,7 @@ class RowSource:
     text : sequence of str
         Columns, by their names here, that are kept as text; never features.
     lacking : bool
-        Whether the source may lack columns (``missing: mask``).
+        Whether the source may lack features (``missing: mask``); it may always lack outcomes.
     codes : mapping of str to (sequence of str or None), optional
         By column here, the codes with which it was read before, None for numbers. Other codes are
         missing values. Columns of outcomes alone are read as if for the first time.
@@ -381,15 +381,21 @@ class RowSource:
 
     def _find_columns(self, lacking: bool) -> tuple[str, ...]:
         """Return the names that have a column; DataError if a required one is missing."""
+        needed = set() if lacking else {each.name for each in self.features[: self.n_features]}
+        for outcome in self.outcomes:
+            # Joining names a feature that is an outcome too once, so the site answers it.
+            if outcome.name in needed:
+                needed.update(column.name for column in outcome.columns)
         without = [name for name, rule in self.rules.items() if rule.lacking]
-        if without and not lacking:
-            message = "the mapping says that this site lacks it, and the session needs it"
-            raise self.origin.fault("missing-column", message, column=without[0])
+        for name in without:
+            if name in needed:
+                message = "the mapping says that this site lacks it, and the session needs it"
+                raise self.origin.fault("missing-column", message, column=name)
         header = set(self.reader.header)
         there = [
             name
             for name, column in self.local.items()
-            if name not in without and (not lacking or column in header)
+            if name not in without and (name in needed or column in header)
         ]
         self.origin.columns(self.reader.header, [self.local[n] for n in there], self._text)
         return tuple(there)

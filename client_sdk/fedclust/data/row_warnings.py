@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedclust.data.advice import (
     level_advice,
+    list_names,
     on_one_line,
     outside_text,
     sentinel_advice,
@@ -170,7 +171,10 @@ class UnknownCodes:
 
 
 class UnvaluedOutcomes:
-    """Notices outcomes of which no row has a value: points of the allowance buy nothing."""
+    """Notices outcomes without a column, unless the mapping says so, and those without a value.
+
+    A wrong name looks like the former. For the latter, points of the allowance buy nothing.
+    """
 
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows
@@ -184,9 +188,20 @@ class UnvaluedOutcomes:
 
     def texts(self) -> list[str]:
         """Return a sentence for each of those that the site would answer."""
-        answered = self._rows.declared(self._rows.own_columns)
-        said = "no row has a value, and its points would be spent all the same"
-        return [f"outcome {name!r}: {said}" for name in self._without if name in answered]
+        rows, found = self._rows, []
+        answered = rows.declared(rows.own_columns)
+        for outcome in rows.outcomes:
+            said = "no row has a value, and its points would be spent all the same"
+            if outcome.name not in answered:
+                names = [each.name for each in outcome.columns if each.name not in rows.columns]
+                if any(rows.rules[name].lacking for name in names):
+                    continue
+                lacked = list_names([rows.local[name] for name in names])
+                said = f"there is no column {lacked}, and this site takes part without it"
+            elif outcome.name not in self._without:
+                continue
+            found.append(f"outcome {outcome.name!r}: {said}")
+        return found
 
 
 class RowWarnings:

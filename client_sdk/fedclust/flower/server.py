@@ -156,7 +156,11 @@ class FlowerSession:
 
     def _run_rounds(self) -> Result:
         plan, joined = self._plan, sorted(self._sites)
-        silent = [name for name, own in self._sites.items() if own.points_short]
+        silent = [
+            name
+            for name, own in self._sites.items()
+            if own.points_short or rounds.lacks_outcomes(plan, own.features)
+        ]
         step: Next | Done = rounds.start(plan, joined, self._masks)
         while isinstance(step, Next):
             state = codec.decode_model(EngineState, codec.encode_model(step.state))

@@ -207,8 +207,7 @@ def _run_rounds(
 ) -> tuple[Result, tuple[TraceEntry, ...]]:
     """Run all rounds; return the result and every answer."""
     names, masks = list(sites), {name: site.mask for name, site in sites.items()}
-    asked = {outcome.name for outcome in plan.outcomes}
-    silent = [name for name, site in sites.items() if not asked.intersection(site.held)]
+    silent = [name for name, site in sites.items() if rounds.lacks_outcomes(plan, site.held)]
     trace: list[TraceEntry] = []
     step: Next | Done = rounds.start(plan, names, masks)
     while isinstance(step, Next):

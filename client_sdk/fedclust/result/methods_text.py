@@ -18,7 +18,7 @@ from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import n_apart
-from fedclust.result.outcomes import outcome_sentences
+from fedclust.result.outcomes import outcome_sentences, silent_text
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.wording import (
     and_text,
@@ -492,7 +492,7 @@ def _outcomes(facts: Facts) -> str:
     found = facts.result.outcomes
     if found is None or not found.results:
         return f"{text} {' '.join(outcome_sentences(facts))}"
-    return f"{text} {_counts(found)} {_estimators(found)} {_refused(found)}".rstrip()
+    return f"{text} {_counts(found)} {_estimators(found)} {_not_counted(found)}".rstrip()
 
 
 def _counts(found: Outcomes) -> str:
@@ -541,10 +541,15 @@ def _estimators(found: Outcomes) -> str:
     return f"{text} Intervals are 95 % intervals; p-values are not adjusted for their number."
 
 
-def _refused(found: Outcomes) -> str:
-    if not found.refused:
-        return ""
-    return f"Sites without enough points were not counted: {', '.join(found.refused)}."
+def _not_counted(found: Outcomes) -> str:
+    most = max(each.n_sites for each in found.results)
+    fewer = [
+        f"{in_markdown(each.name)} at {each.n_sites} of these {most} sites"
+        for each in found.results
+        if each.n_sites < most
+    ]
+    said = f"Counted at fewer sites: {'; '.join(fewer)}. " if fewer else ""
+    return said + (silent_text(found.silent) if found.silent else "")
 
 
 # --- software -------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
 
+from fedclust.methods.common.description import counted
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.markup import html_figure, html_folded, html_table
-from fedclust.result.wording import isolated
+from fedclust.result.wording import and_text, isolated
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import (
     Estimate,
@@ -136,11 +137,14 @@ def effect_text(found: OutcomeComparison, estimate: Estimate | None = None) -> s
 
 
 def noise_text(found: OutcomeResult) -> str:
-    """Return what was added to the counts, and what it cost."""
+    """Return how many sites gave the counts, what was added to them, and what it cost."""
+    given = f"Given by {counted(found.n_sites, 'site')}"
+    if not found.total.any():
+        return f"{given}, fewer than min_sites: not shown." if found.n_sites else f"{given}."
     if not found.sigma:
-        return "The counts are exact."
+        return f"{given}. The counts are exact."
     return (
-        f"Each count of each site has random noise with a standard deviation of "
+        f"{given}. Each count of each site has random noise with a standard deviation of "
         f"{found.sigma:.3g}. The question cost {found.points} points of each site's allowance."
     )
 
@@ -278,9 +282,8 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
     lines = []
     if facts.result.sweep or facts.definition.outcomes_k is not None:
         lines.append(f"Outcomes were counted at K = {found.n_clusters}.")
-    if found.refused:
-        named = ", ".join(map(facts.site_name, found.refused))
-        lines.append(f"Refused: points short at {named}. Their persons are not counted here.")
+    if found.silent:
+        lines.append(silent_text([*map(facts.site_name, found.silent)]))
     if not found.results:
         return (*lines, "Fewer sites than min_sites could answer, so nothing was counted.")
     if facts.definition.policy.protection != "none":
@@ -300,6 +303,12 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
             "clusters are equal."
         )
     return tuple(lines)
+
+
+def silent_text(sites: Sequence[str]) -> str:
+    """Return why some sites gave no outcome."""
+    named = and_text(sites)
+    return f"Not counted: the persons of {named}, without a column of an outcome or points for it."
 
 
 def _elsewhere(facts: Facts) -> str:

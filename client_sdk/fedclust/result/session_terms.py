@@ -127,7 +127,7 @@ class SessionTerms:
                 "NONE: this session works on exact rows. The coordinator can compute single "
                 "records from what you send."
             )
-        counted = self.plan.outcomes != ()
+        counted = self.counted_outcomes != ()
         return (
             f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than "
             f"groups of at least {self.p} similar persons, whoever asks, however often. "
@@ -145,6 +145,11 @@ class SessionTerms:
             "applies, and the review at your site shows it."
         )
         return (*self._two_sites_notes(), COORDINATOR_LEARNS, stricter)
+
+    @property
+    def counted_outcomes(self) -> tuple[Outcome, ...]:
+        """The outcomes that the site answers, as far as its columns are known."""
+        return self.plan.outcomes
 
     def _two_sites_notes(self) -> tuple[str, ...]:
         if self.two_sites_with is None:
@@ -260,8 +265,8 @@ class SessionTerms:
                 yield f"{of_clusters} and how clear they are."
         if resampling.NAME in phases:
             yield "To test them: counts of persons who stay together in random samples."
-        if self.plan.outcomes:
-            names = ", ".join(each.name for each in self.plan.outcomes)
+        if self.counted_outcomes:
+            names = ", ".join(each.name for each in self.counted_outcomes)
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
@@ -291,7 +296,7 @@ class SessionTerms:
             "Numbers can be about single persons. Where the text says group or record, it means "
             "a single row."
             if self.protection_none
-            else f"No number{' but the counts of outcomes' * bool(self.plan.outcomes)} is about "
+            else f"No number{' but the counts of outcomes' * bool(self.counted_outcomes)} is about "
             f"fewer than {self.p} of your persons."
         )
         yield f"{about} What each can identify:"

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from fedclust.rounds.checks import MAX_COUNT, check
 from fedclust.rounds.coordinator import advance, check_roster, start
-from fedclust.rounds.plan import VERSION, Plan, check_evidence, has_features, max_rounds
+from fedclust.rounds.plan import (
+    VERSION,
+    Plan,
+    check_evidence,
+    has_features,
+    lacks_outcomes,
+    max_rounds,
+)
 from fedclust.rounds.site import label, local_step, probabilities
 from fedclust.rounds.stage import EngineState
 from fedclust.rounds.stages import CLOSING_PHASES, all_phases, most_rounds, phase, possible_phases
@@ -28,6 +35,7 @@ __all__ = [
     "check_workload",
     "has_features",
     "label",
+    "lacks_outcomes",
     "local_step",
     "max_rounds",
     "most_rounds",

@@ -48,7 +48,8 @@ def summarise(
     persons: Mapping[str, IntArray],
     *,
     exact: bool,
-    refused: Collection[str] = (),
+    min_sites: int = 1,
+    silent: Collection[str] = (),
 ) -> Outcomes:
     """Compare the clusters.
 
@@ -63,8 +64,11 @@ def summarise(
         cluster, and of equal ones the first, is the reference.
     exact : bool
         Whether the counts have no noise.
-    refused : collection of str
-        Sites that joined without enough points.
+    min_sites : int
+        An outcome that fewer sites have is not summarised: its sum would show one site's counts to
+        the others.
+    silent : collection of str
+        Sites that joined without outcomes, or without points for them.
 
     Returns
     -------
@@ -79,12 +83,14 @@ def summarise(
         for i, outcome in enumerate(outcomes):
             own = {site: sent for site in sorted(tables) if (sent := tables[site][i]) is not None}
             noise = 0.0 if exact else float(outcome.variance)
-            results.append(_result(outcome, own, persons, sizes, reference, noise))
+            shown = own if len(own) >= min_sites else {}
+            found = _result(outcome, shown, persons, sizes, reference, noise)
+            results.append(found.model_copy(update={"n_sites": len(own)}))
     return Outcomes(
         n_clusters=len(sizes),
         reference=reference,
         results=tuple(results),
-        refused=tuple(sorted(refused)),
+        silent=tuple(sorted(silent)),
     )
 
 
@@ -112,6 +118,7 @@ def _result(
         values=outcome.values,
         points=outcome.points,
         sigma=math.sqrt(noise),
+        n_sites=len(own),
         tables=dict(own),
         total=whole.sum(axis=0),
         clusters=tuple(_cluster(sent, k) for k in range(len(sizes))),

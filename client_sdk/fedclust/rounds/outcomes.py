@@ -146,7 +146,7 @@ class OutcomesStage(Stage):
             n_clusters=len(about.centroids),
             reference=int(np.argmax(about.sizes or (0,))),
             results=(),
-            refused=tuple(sorted(before.config.silent)),
+            silent=tuple(sorted(before.config.silent)),
         )
         return state.with_result(_with_outcomes(result, place, found), _NOT_COUNTED), None
 
@@ -218,7 +218,8 @@ class OutcomesStage(Stage):
             plan.outcomes,
             {site: np.asarray(row) for site, row in about.site_sizes.items()},
             exact=is_exact(plan),
-            refused=closing.config.silent,
+            min_sites=plan.policy.min_sites,
+            silent=closing.config.silent,
         )
         state = with_history(closing.recorded(metrics), _with_outcomes(result, place, found))
         return Closed(state, metrics=metrics)

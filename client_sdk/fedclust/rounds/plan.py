@@ -91,6 +91,11 @@ def has_features(plan: Plan, names: Sequence[str]) -> BoolArray:
     return np.array([column.feature in held for column in plan.columns], dtype=np.bool_)
 
 
+def lacks_outcomes(plan: Plan, names: Sequence[str]) -> bool:
+    """Whether a session has outcomes, and a site that names these features has none of them."""
+    return bool(plan.outcomes) and not any(each.name in names for each in plan.outcomes)
+
+
 def is_resampled(plan: Plan) -> bool:
     """Whether a round that compares the clusters with other models follows."""
     options = plan.options

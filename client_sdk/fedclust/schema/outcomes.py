@@ -118,6 +118,8 @@ class OutcomeResult(Model):
         Names of the cells; the last is "no value".
     sigma : float
         Standard deviation of the noise in each cell at each site; 0: exact counts.
+    n_sites : int
+        How many sites gave it. If fewer than ``min_sites``, no count of it is shown.
     tables : dict of site to (K + 1, J) int64
         Persons in each cell, with noise. The last row is "no cluster".
     total : (K + 1, J) int64
@@ -135,6 +137,7 @@ class OutcomeResult(Model):
     values: tuple[FiniteFloat, ...] | None = None
     points: int
     sigma: FiniteFloat
+    n_sites: int
     tables: dict[str, IntMatrix]
     total: IntMatrix
     clusters: tuple[OutcomeInCluster, ...]
@@ -161,20 +164,20 @@ class Outcomes(Model):
         The cluster that the others are compared with: the largest one.
     results : tuple of OutcomeResult
         In the order of the definition.
-    refused : tuple of str
-        Sites that joined without enough points, and answered no outcomes.
+    silent : tuple of str
+        Sites that joined without a column of any outcome, or without enough points.
     """
 
     n_clusters: int
     reference: int
     results: tuple[OutcomeResult, ...]
-    refused: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
 
     def of_sites(self, names: Collection[str]) -> Outcomes:
         """Return what these sites may see: their own tables, the totals and the estimates."""
         return self.model_copy(
             update={
                 "results": tuple(each.of_sites(names) for each in self.results),
-                "refused": tuple(site for site in self.refused if site in names),
+                "silent": tuple(site for site in self.silent if site in names),
             }
         )

@@ -15,6 +15,7 @@ from fedclust.protection.recognition import Recognition
 from fedclust.result.privacy_loss import noise_sd, right_guesses
 from fedclust.result.session_terms import COORDINATOR_LEARNS, SessionTerms
 from fedclust.schema.display import COLUMNS, LINES, cut, first_few, html_fields
+from fedclust.schema.feature import Outcome
 from fedclust.site.allowance import Balance, Question, charge_key
 from fedclust.site.data_terms import DataTerms
 from fedclust.wire.codec import canonical_json, sha256
@@ -138,8 +139,13 @@ class ConsentRequest(SessionTerms):
     @property
     def exact_outcomes(self) -> tuple[str, ...]:
         """Outcomes that leave exactly, with the rows of a session without protection."""
-        held = (each.name for each in self.plan.outcomes if each.name in self.features)
-        return tuple(held) if self.protection_none else ()
+        return tuple(o.name for o in self.counted_outcomes) if self.protection_none else ()
+
+    @property
+    def counted_outcomes(self) -> tuple[Outcome, ...]:
+        """The outcomes that the site answers: those that it has, if there are points for them."""
+        held = (each for each in self.plan.outcomes if each.name in self.features)
+        return () if self.points_short else tuple(held)
 
     @property
     def consents(self) -> Consents:

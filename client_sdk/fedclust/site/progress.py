@@ -149,8 +149,7 @@ def without_counts(answer: WrittenAnswer, request: ConsentRequest) -> Preview:
     """
     note = "the counts are exact: each row is one person"
     if not request.protection_none:
-        answered = [each for each in request.plan.outcomes if each.name in request.features]
-        sds = [f"{each.name} {math.sqrt(each.variance):.3g}" for each in answered]
+        sds = [f"{o.name} {math.sqrt(o.variance):.3g}" for o in request.counted_outcomes]
         note = f"random noise is drawn once, when the round is answered: sd of {', '.join(sds)}"
     return replace(as_preview(answer, note), body=None, smallest_count=None)
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from fedclust import errors
+from fedclust import errors, rounds
 from fedclust.client import Client
 from fedclust.data.site_data import session_rows
 from fedclust.result.session_result import KnownSite, SessionResult, read_result
@@ -297,10 +297,9 @@ class SessionAnswers:
         They are not open if the state was restored since: the noise may have been drawn before.
         """
         record = self.journal.record
-        names = {outcome.name for outcome in self.plan.outcomes}
         if record is None or record.participation.points_short:
             return False
-        if not names.intersection(record.participation.features):
+        if rounds.lacks_outcomes(self.plan, record.participation.features):
             return False
         return self.request.protection_none or not self.charges.refusal(
             self.prepared.table_id or "", self.request.charge_key

@@ -79,9 +79,15 @@ def masks_of(plan: Plan, participations: Iterable[Participation]) -> dict[str, N
     }
 
 
-def silent_sites(participations: Iterable[Participation]) -> tuple[str, ...]:
-    """Return the sites that joined without enough points to answer about outcomes, sorted."""
-    return tuple(sorted(each.site for each in participations if each.points_short))
+def silent_sites(plan: Plan, participations: Iterable[Participation]) -> tuple[str, ...]:
+    """Return the sites that joined without outcomes, or without points for them, sorted."""
+    return tuple(
+        sorted(
+            each.site
+            for each in participations
+            if each.points_short or (each.features and rounds.lacks_outcomes(plan, each.features))
+        )
+    )
 
 
 def smallest_p(session_p: int, own: Participation) -> int:

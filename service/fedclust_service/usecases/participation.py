@@ -10,7 +10,7 @@ from typing import Any
 from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import server_version
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import asked_of
+from fedclust.schema.feature import asked_of, clustered
 from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
 from fedclust.wire.models import Participation as JoinRequest
@@ -220,16 +220,18 @@ def _check_versions(session: Session, body: JoinRequest) -> None:
 
 
 def _check_own_features(definition: Definition, body: JoinRequest) -> None:
-    wanted, given = [each.name for each in asked_of(definition.features)], set(body.features)
+    known, given = {each.name for each in asked_of(definition.features)}, set(body.features)
     faults = [
         (f"/features/{index}", "unknown-feature", "the session has no such feature")
         for index, name in enumerate(body.features)
-        if name not in wanted
+        if name not in known
     ]
     if len(given) < len(body.features):
         faults.append(("/features", "repeated-feature", "give each feature once"))
+    wanted = [each.name for each in clustered(definition.features)]
     lacking = [name for name in wanted if name not in given]
-    # With missing="mask" a site may lack features; every other setting needs them all.
+    # With missing="mask" a site may lack features; every other setting needs them all. A site may
+    # always lack outcomes: the clustering does not depend on them.
     if definition.policy.missing != "mask":
         faults += [
             ("/features", "missing-feature", f"the session needs the feature {name!r}")

@@ -61,7 +61,7 @@ def load_round(
         state=tx.states.get(session.id, current.number - 1),
         roster=joined_sites(participations),
         masks=masks_of(plan, participations),
-        silent=silent_sites(participations),
+        silent=silent_sites(plan, participations),
     )
     smallest = plan.policy.min_group_size
     ps = {each.site: smallest_p(smallest, each) for each in participations}
