@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
@@ -114,7 +115,8 @@ def test_virtual_sites_give_the_bytes_of_simulate_with_their_noise(federation: F
     session: dict[str, Any] = {"config": {**SWEEP}, "outcomes_k": 3}
     features = FEATURES + OUTCOMES
     expected = simulated(federation, "lloyd", features, **session)
-    app = simulation_app(federation.files)
+    # As Ray does for each of its processes.
+    app = cloudpickle.loads(cloudpickle.dumps(simulation_app(federation.files)))
     nodes = {n + 1: Node(app, context(n + 1, {"partition-id": n})) for n in range(len(SIZES))}
     definition = define(SIZES, algorithm="lloyd", features=features, **session)
     grid = InProcessGrid(nodes)

@@ -29,27 +29,30 @@ _KEY = "fedclust"
 def simulation_app(files: Mapping[str, Path]) -> ClientApp:
     """Return the ClientApp of virtual sites; ``files`` has the rows of each by its name.
 
-    A node is the site whose number, in the order of names, is its ``partition-id``.
+    A node is the site whose number, in the order of names, is its ``partition-id``. Ray pickles
+    the app for each of its processes.
     """
     names = sorted(files)
-
-    @functools.cache
-    def read(definition: bytes, name: str) -> SimulatedSite:
-        found = read_definition(definition)
-        return read_site(plan_of(found), found, name, files[name], None)
 
     def handle(message: Message, context: Context) -> Message:
         asked = unpack(Ask, message)
         number = int(context.node_config["partition-id"])
         reply = Reply(refused="not invited")
         if number < len(names):
-            site = read(asked.definition, names[number])
+            name = names[number]
+            site = _read(asked.definition, name, files[name])
             reply = _reply(asked, site, context)
         return Message(pack(reply), reply_to=message)
 
     app = ClientApp()
     app.query()(handle)
     return app
+
+
+@functools.cache
+def _read(definition: bytes, name: str, file: Path) -> SimulatedSite:
+    found = read_definition(definition)
+    return read_site(plan_of(found), found, name, file, None)
 
 
 def _reply(asked: Ask, site: SimulatedSite, context: Context) -> Reply:
