@@ -154,6 +154,16 @@ POLISH = {
     "pain": CLEAN.pain,
     "Zgon": coded("died", "nie", "tak"),
 }
+DANISH = {
+    "CPR": range(N),
+    "Alder (år)": CLEAN.age,
+    "Kreatinin": comma(CLEAN.creatinine),
+    "Kolesterol (mmol/l)": comma(CLEAN.chol / 38.67),
+    "Køn": coded("female", ("M", "mand"), ("K", "kvinde")),
+    "Ryger": coded("smoker", "Nej", "Ja"),
+    "pain": CLEAN.pain,
+    "Død": coded("died", "nej", "ja"),
+}
 DAYS = pd.Series(pd.to_datetime("2024-01-05")).repeat(N) + pd.to_timedelta(range(N), "D")
 DATES = {
     "admitted": DAYS.dt.strftime("%Y-%m-%d"),
@@ -228,6 +238,7 @@ MESSY = {
     "Dutch": Messy(
         csv("cp1252", ";", DUTCH), (("# sentinels = [999]", "sentinels = [999]"),), ((4, "age"),)
     ),
+    "Danish": Messy(csv("cp1252", ";", DANISH)),
     "Polish": Messy(
         csv("utf-8", ";", POLISH),
         (('# missing = ["brak danych"]', 'missing = ["brak danych"]'),),
@@ -299,7 +310,7 @@ def test_a_messy_table_is_read_as_the_clean_one(name: str, tmp_path: Path) -> No
 
 
 def test_an_edit_each_is_enough() -> None:
-    assert sum(len(messy.edits) for messy in MESSY.values()) <= len(MESSY) == 15
+    assert sum(len(messy.edits) for messy in MESSY.values()) <= len(MESSY) == 16
 
 
 def suggested(place: Path, feature: Feature, **columns: Any) -> tuple[str, str]:

@@ -352,6 +352,7 @@ def test_check_says_what_persons_have_and_what_was_filled() -> None:
     ("change", "rule", "message"),
     [
         ({"time": None}, "mapping", "time and person"),
+        ({"time": None, "person": None}, "mapping", "time and person"),
         ({"time": "day"}, "missing-column", "column 'day'"),
         ({"person": "who"}, "missing-column", "column 'who'"),
         ({"unit": "mmol/l"}, "unit", "mmol/l"),
@@ -362,6 +363,17 @@ def test_a_mapping_that_does_not_fit(change: dict[str, Any], rule: str, message:
     with pytest.raises(DataError, match=message) as caught:
         persons(Dataset(VISITS, mapping={"features": {"crea": own}}))
     assert caught.value.rule == rule
+
+
+def test_what_holds_for_the_rows_is_said_of_the_trajectory() -> None:
+    """A column is made of rows: a missing code is one of theirs, not of the column."""
+    data = Dataset(VISITS.assign(wert=[1.0, 2.0, 99.0, 4.0, 5.0]), mapping=MAPPING)
+    with pytest.warns(DataWarning, match=r"give --sentinel crea=NUMBER .* \[features.crea\]"):
+        persons(data)
+    (_, column) = profile(data, clustered([OF])).columns
+    assert "--sentinel crea=NUMBER" in " ".join(column.says)
+    with pytest.raises(DataError, match=r"features.crea@2: it is made of the rows of 'crea'"):
+        persons(Dataset(VISITS, mapping=MAPPING, sentinels={"crea@2": 99}))
 
 
 def test_rows_that_do_not_fit() -> None:

@@ -189,3 +189,18 @@ def test_new_visits_change_nothing_that_was_released(tmp_path: Path) -> None:
     # A group with the person who is gone still waits for that one.
     read(later)
     assert released(tmp_path / "ada") != after
+
+
+def test_check_reads_rows_of_values_by_the_mapping_that_it_suggests(
+    tmp_path: Path, command_line: CommandLine
+) -> None:
+    write_visits(tmp_path / "a.csv", 0)
+    check = ("check", "--definition", define(tmp_path / "crea.json"), "--data")
+    write = ("--write-mapping", str(tmp_path / "m.toml"))
+    assert command_line.run(*check, str(tmp_path / "a.csv"), *write, "--json") == 0
+    facts = json.loads(command_line.out)
+    assert "read with --person-column mrn" in command_line.err
+    assert "60 of 60 persons have values" in facts["trajectories"][0]
+    given = ("--mapping", str(tmp_path / "m.toml"), "--person-column", "mrn", "--json")
+    assert command_line.run(*check, str(tmp_path / "a.csv"), *given) == 0
+    assert json.loads(command_line.out) == facts

@@ -145,8 +145,13 @@ def _suggested(
     show(err, f"{path}: a suggested mapping; {counted(n_open, 'line')} marked uncertain")
     for text in () if quiet else found.still_open:
         show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
-    reading = source.reading.model_copy(update={"mapping": o.absolute(path)})
-    return source.model_copy(update={"reading": reading})
+    update: dict[str, Any] = {
+        "reading": source.reading.model_copy(update={"mapping": o.absolute(path)})
+    }
+    if source.person_column is None and found.person is not None:
+        show(err, f"read with --person-column {found.person}: give it to other commands too")
+        update["person_column"] = found.person
+    return source.model_copy(update=update)
 
 
 def _conclude(done: RowCheck, full: bool, as_json: bool) -> None:

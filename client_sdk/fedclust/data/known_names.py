@@ -8,19 +8,22 @@ import unicodedata
 from collections.abc import Collection
 from typing import Final
 
+#: Letters that are no letter with an accent.
+_STROKES: Final = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "a", "œ": "o"})
+
 
 def folded(text: str) -> str:
-    """Return a text without case, accents and repeated spaces; ä and ae are one."""
-    plain = unicodedata.normalize("NFKD", text.casefold())
+    """Return a text without case, accents and repeated spaces; ä and ae are one, ø and o."""
+    plain = unicodedata.normalize("NFKD", text.casefold().translate(_STROKES))
     plain = " ".join("".join(c for c in plain if not unicodedata.combining(c)).split())
     return re.sub("([aou])e", r"\1", plain)
 
 
 #: Names of one measurement, in English, German, French, Spanish, Italian, Portuguese, Dutch,
-#: Swedish and Polish.
+#: Swedish, Danish, Norwegian and Polish.
 _SYNONYMS: Final = (
-    "age alter lebensalter edad patientage alterjahre eta idade leeftijd ålder wiek",
-    "sex geschlecht gender sexe sexo sesso geslacht kön płeć",
+    "age alter lebensalter edad patientage alterjahre eta idade leeftijd ålder alder wiek",
+    "sex geschlecht gender sexe sexo sesso geslacht kön kjønn płeć",
     "height grosse korpergrosse taille talla altezza statura altura lengte längd wzrost",
     "weight gewicht korpergewicht poids peso vikt waga",
     "bmi bodymassindex imc",
@@ -57,10 +60,10 @@ _SYNONYMS: Final = (
     "ef lvef ejectionfraction ejektionsfraktion",
     "diabetes dm diab diabete diabetesmellitus suikerziekte cukrzyca",
     "hypertension hypertonie htn bluthochdruck hta hypertensie ipertensione nadcisnienie",
-    "smoker smoking raucher rauchen fumeur tabac fumador fumatore roker rökare",
+    "smoker smoking raucher rauchen fumeur tabac fumador fumatore roker rökare ryger røyker",
     (
         "died death dead deceased verstorben tod exitus mortality deces fallecido dth gestorben "
-        "deceduto decesso morto obito falecido overleden avliden zgon"
+        "deceduto decesso morto obito falecido overleden avliden död zgon"
     ),
     (
         "los lengthofstay liegedauer verweildauer staydays degenza opnameduur vårdtid "
@@ -70,27 +73,29 @@ _SYNONYMS: Final = (
 #: Headers of the columns of a table with a row for each value: times by their unit.
 _TIMES: Final = {
     "days": "day days tag tage jour jours dia dias giorno giorni dag dagen dygn dni dzien",
-    "hours": "hour hours hr hrs stunde stunden std heure heures hora horas ora ore uur timme",
+    "hours": "hour hours hr hrs stunde stunden heure heures hora horas ora ore uur timmar timer",
     "weeks": "week weeks woche wochen semaine semana",
     "": "time zeit zeitpunkt temps tiempo tempo tijd tid czas offset visit date datum charttime",
 }
 _PERSONS: Final = (
     "patient patientid pat patid patnr pid mrn subject subjectid subjid usubjid person personid "
-    "patienten patientennr patientnummer paciente paziente pacjent case caseid fall fallnr"
+    "patienten patientennr patientnummer paciente paziente pacjent case caseid fall fallnr cpr "
+    "pseudonym pseudo pseudonymid"
 )
 _VALUES: Final = "value wert messwert ergebnis result valor valeur valore waarde varde wartosc"
 #: Codes of one meaning. The pairs are the first two and the last two.
 _MEANINGS: Final = {
     "no": "no n nein false 0 non falsch faux nee nej nie não",
     "yes": "yes y ja j true 1 oui si wahr vrai tak sim",
-    "male": "male m mannlich mann man masculin masculino homme hombre h maschio",
-    "female": "female f w weiblich frau woman feminin femenino femme mujer vrouw femmina kvinna k",
+    "male": "male m mannlich mann man mand masculin masculino homme hombre h maschio",
+    "female": "female f w weiblich frau woman feminin femenino femme mujer vrouw femmina kvinna "
+    "kvinne kvinde k",
 }
 #: Codes of a person who lives; other words for death are in the synonyms.
 _ALIVE: Final = frozenset(
     ["alive", "living", "lebend", "lebt", "vivant", "vivo", "levend", "levande", "zyje"]
 )
-_DEAD: Final = frozenset(map(folded, ["tot", "mort", "décédé", "muerto", "död"]))
+_DEAD: Final = frozenset(map(folded, ["tot", "mort", "décédé", "muerto"]))
 _ROMAN: Final = ("", "I", "II", "III", "IV", "V", "VI")
 #: A word at most, then a number.
 _RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|I{1,3}|I?V|VI)")
@@ -101,8 +106,8 @@ _ABSENT_NUMBER: Final = re.compile(
 )
 _ABSENT: Final = (
     "?|-|--|k.a.|ka|unbekannt|unknown|missing|fehlt|n.d.|nd|n.b.|nb|inconnu|desconocido|"
-    "keine angabe|not known|not done|brak danych|brak|onbekend|okänd|saknas|ignoto|sconosciuto|"
-    "desconhecido|nieznane|nr|n.r.|s.d.|nvt"
+    "keine angabe|not known|not done|brak danych|brak|onbekend|okänd|ukendt|uoplyst|"
+    "ukjent|saknas|ignoto|sconosciuto|desconhecido|nieznane|nr|n.r.|s.d.|nvt"
 )
 _MISSING_CODES: Final = frozenset(map(folded, _ABSENT.split("|")))
 _WORDS: Final = {folded(word): n for n, words in enumerate(_SYNONYMS) for word in words.split()}

@@ -310,7 +310,9 @@ def _column_profile(
     if outside:
         text = outside_text(outside)
         if outside < _MOSTLY * column.n and feature.kind == "numeric":
-            text += f" {sentinel_advice(feature.name, column.sentinel)}"
+            said = rows.said_of(feature.name)
+            number = column.sentinel if said == feature.name else "NUMBER"
+            text += f" {sentinel_advice(said, number)}"
         says.append(text)
     if column.unknown:
         says.append(unknown_text(column.unknown.total(), feature))

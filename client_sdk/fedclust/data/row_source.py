@@ -217,6 +217,11 @@ class RowSource:
         found = {self.local[name] for name in self.columns}
         return found.union(*(each.sources for each in self.long)) if found else found
 
+    def said_of(self, feature: str) -> str:
+        """Return the name by which a mapping file calls a feature: a trajectory for its columns."""
+        made = {column.name: each.of.name for each in self.long for column in each.columns}
+        return made.get(feature, feature)
+
     @property
     def trajectory_texts(self) -> tuple[str, ...]:
         """How many values persons have of each trajectory, once the rows were read."""

@@ -245,7 +245,7 @@ class RowWarnings:
             if self._outside.get(name):
                 text = outside_text(self._outside[name])
                 if reading.feature.kind == "numeric":
-                    text += f" {on_one_line(sentinel_advice(name, 'NUMBER'))}"
+                    text += f" {on_one_line(sentinel_advice(self._rows.said_of(name), 'NUMBER'))}"
                 texts.append(text)
             if unknown:
                 texts.append(on_one_line(unknown_text(unknown, reading.feature)))

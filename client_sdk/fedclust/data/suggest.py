@@ -82,12 +82,15 @@ class MappingSuggestion:
         What is uncertain, as the file marks it; for the site alone.
     unused : tuple of str
         The table's other columns.
+    person : str or None
+        The guessed column of persons, if a trajectory has a row for each value.
     """
 
     text: str = field(repr=False)
     columns: Mapping[str, str | None]
     still_open: tuple[str, ...] = field(repr=False)
     unused: tuple[str, ...]
+    person: str | None = None
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; UsageError if one of this name exists, or it cannot be written."""
@@ -158,6 +161,7 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
         {name: match.column if match else None for name, match in matched.items()},
         (*table.notes, *writer.still_open),
         unused,
+        writer.person,
     )
 
 
@@ -464,8 +468,9 @@ class _Writer:
         self._table = table
         self.lines: list[str] = []
         self.still_open: list[str] = []
-        #: The columns of persons and times.
+        #: The columns of persons and times, and that of persons.
         self.places: set[str] = set()
+        self.person: str | None = None
 
     def add(
         self, feature: Feature, match: _Match | None, of: Trajectory | None, used: Collection[str]
@@ -529,6 +534,7 @@ class _Writer:
                 also = list_names([*map(_toml, rivals)])
                 self._note(feature, f"the {setting} may be {also} too")
             if setting == "person":
+                self.person = found[0]
                 self.lines[-1:] = [f"{self.lines[-1]}  # say --person-column {found[0]} too"]
             else:
                 self._add_times(feature, of, found[0], free[found[0]])

@@ -74,7 +74,7 @@ def long_trajectories(
     found = []
     for of in trajectories_of(features):
         rule = file.features.get(of.name, ColumnMap())
-        if rule.lacking or not rule.long:
+        if rule.lacking or not (rule.long or rule.column):
             continue
         if rule.time is None or rule.person is None or not rule.time_factor > 0:
             message = f"features.{of.name}: a trajectory needs the columns of time and person: "
@@ -82,6 +82,11 @@ def long_trajectories(
             raise DataError(source, "mapping", message)
         columns = [each for each in features if isinstance(each, TrajectoryColumn)]
         own = tuple(each for each in columns if each.of == of)
+        said = [each.name for each in own if each.name in file.features]
+        if said:
+            message = f"features.{said[0]}: it is made of the rows of {of.name!r}: write what "
+            message += f"holds for these into features.{of.name} (--sentinel {of.name}=NUMBER)"
+            raise DataError(source, "mapping", message)
         found.append(LongTrajectory(of, rule, own))
     return tuple(found)
 
