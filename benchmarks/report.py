@@ -125,6 +125,12 @@ PAGES = (
         ),
     ),
     Page(
+        "table_one",
+        "Table 1",
+        "How often the means and standard deviations of table 1 are right.",
+        (("Means and standard deviations, of which kinds of data", "table_one"),),
+    ),
+    Page(
         "choosing_k",
         "Choosing the number of clusters",
         "What it costs to compare several numbers of clusters, and which number is recommended.",

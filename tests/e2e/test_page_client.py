@@ -160,7 +160,7 @@ class PageSite:
             "size_band": self._band,
             "sdk_version": "of the page",
             "methods": {"lloyd": [4]},
-            "engine": [5],
+            "engine": [6],
             "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
             "heads": {"first": 1, "heads": ["9f86d081884c7d65"]},
         }
@@ -234,7 +234,11 @@ class PageSite:
             return {"counts": counts, "sums": sums, "costs": costs}
         apart[np.arange(len(X)), labels] = np.inf
         a, b = np.sqrt(a), np.sqrt(apart.min(axis=1))
-        spread = sizes[:, None] * (X - means[labels]) ** 2
+        held = sizes[:, None] * ~np.isnan(self.points)
+        valued = np.array([held[labels == c].sum(axis=0) for c in range(k)])
+        means = np.array([(held * X)[labels == c].sum(axis=0) for c in range(k)])
+        means /= np.maximum(valued, 1)
+        spread = held * (X - means[labels]) ** 2
         between = np.average((X - np.average(X, 0, sizes)) ** 2, 0, sizes)
         most = np.array([max(sizes[own == value].sum() for value in own) for own in self.points.T])
         known = sizes @ ~np.isnan(self.points)
@@ -244,6 +248,7 @@ class PageSite:
             "costs": costs,
             "distances": np.bincount(labels, a * sizes, k),
             "silhouettes": np.bincount(labels, (b - a) / np.maximum(a, b) * sizes, k),
+            "known": None if valued.sum() == held.shape[1] * sizes.sum() else valued,
             "means": means,
             "m2": np.array([spread[labels == c].sum(axis=0) for c in range(k)]),
             "within": self._within / (1.0 - self._within) * between,

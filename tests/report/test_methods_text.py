@@ -172,6 +172,11 @@ def test_typical_values_are_not_called_means() -> None:
         "Clusters are described by typical values and shares of groups in crp and smoker, for half "
         "of a site's records or more hold one value there."
     ) in methods_text(facts)
+    uncertain = profile.model_copy(update={"uncertain": np.eye(2, 5, dtype=np.bool_)})
+    # Of age and crp in two clusters all but the age of the second.
+    assert "3 of 4 values that describe a cluster by a number are typical values: the mean" in (
+        methods_text(facts_of(result_of(profile=uncertain)))
+    )
 
 
 def test_a_sweep_names_its_measures_and_the_reason() -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from fedclust import SessionResult, simulate
 from fedclust.errors import UsageError
+from fedclust.result.drawing import short
+from fedclust.result.facts import Facts
 from fedclust.result.table_one import FORMATS, TableOne, table_one
 from support.outcome_results import outcome_facts
 
@@ -80,11 +82,35 @@ def test_with_protection_it_says_what_the_numbers_are_of() -> None:
     # Half of a site's groups or more hold one value: that is no share of persons.
     assert row(table, "female")[0] == "female, % of groups"
     assert row(table, "female")[-1] == "–"
-    assert any(note.startswith("Typical value, % of groups") for note in table.footnotes)
+    said = "Typical value (* in a row of means), % of groups: "
+    assert any(note.startswith(said) for note in table.footnotes)
     assert row(table, "crp")[0] == "crp, typical value"
     assert row(table, "age")[0] == "age [years], mean (SD)"
     assert ["(" in cell for cell in row(table, "age")[1:4]] == [True, False, False]
     assert "SD: only of all persons. This table cannot tell that of a cluster." in table.footnotes
+
+
+def test_a_value_that_may_not_be_the_mean_has_a_mark() -> None:
+    found = run("groups")
+    profile = found.result.profile
+    assert profile is not None
+
+    def table(uncertain: list[bool]) -> TableOne:
+        changed = profile.model_copy(
+            update={"uncertain": np.outer(uncertain, [True, False, False])}
+        )
+        result = found.result.model_copy(update={"profile": changed})
+        return table_one(Facts(result, found.definition))
+
+    sure, one, both = (row(table(each), "age") for each in ([False] * 2, [False, True], [True] * 2))
+    assert sure[0] == one[0] == "age [years], mean (SD)"
+    assert one[1:] == (*sure[1:3], f"{short(profile.means[1, 0])} *", f"{sure[4]} *")
+    assert both[0] == "age [years], typical value"
+    assert both[1:] == (
+        *(short(each) for each in (profile.overall_means[0], *profile.means[:, 0])),
+        "–",
+    )
+    assert any("(* in a row of means)" in note for note in table([False, True]).footnotes)
 
 
 def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:

@@ -123,6 +123,11 @@ def test_a_point_on_its_centroid_counts_one_and_repeated_centroids_are_one() -> 
         ({"costs": np.zeros(3)}, "shape"),
         ({"means": np.zeros((2, 3))}, "shape"),
         ({"means": np.ones((2, 2))}, "empty-cell"),
+        ({"known": np.zeros((2, 3), dtype=np.int64)}, "shape"),
+        ({"known": np.array([[2, 200], [0, 0]])}, "smallest-count"),
+        ({"known": np.array([[198, 200], [0, 0]])}, "smallest-count"),
+        ({"known": np.array([[205, 200], [0, 0]])}, "smallest-count"),
+        ({"known": np.array([[0, 200], [0, 0]])}, "empty-cell"),
         ({"m2": np.array([[-1.0, 1.0], [0.0, 0.0]])}, "m2"),
         ({"within": np.array([-1.0, 1.0])}, "within"),
         ({"within": np.ones(3)}, "shape"),
@@ -299,6 +304,85 @@ def test_columns_count_at_the_sites_that_have_them() -> None:
     assert profile.means[0, 1] == pytest.approx(rows["b"][:, 1].mean())
     assert profile.deviations[0, 1] == pytest.approx(rows["b"][:, 1].std())
     assert profile.means[0, 0] == pytest.approx(np.concatenate([rows["a"], rows["b"]])[:, 0].mean())
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_imputed_values_count_in_no_mean_and_no_spread(offset: float) -> None:
+    config = config_of(OPTIONS, missing="impute")
+    rng = np.random.default_rng(6)
+    centroids = np.array([[0.0, 0.0], [9.0, 9.0]]) + offset
+    sites, rows = {}, []
+    for site in "ab":
+        which = np.arange(60) % 2
+        X = rng.normal(size=(60, 2)) + centroids[which]
+        observed = np.ones(X.shape, dtype=np.bool_)
+        observed[:25, 1] = False
+        points = weighted(np.where(observed, X, offset + 4.0), rng.integers(5, 9, 60))
+        sites[site] = replace(points, observed=observed)
+        held = np.where(observed, X, np.nan)
+        rows.append((np.repeat(held, points.sizes, axis=0), np.repeat(which, points.sizes)))
+    held, labels = (np.concatenate(each) for each in zip(*rows, strict=True))
+    # A point without its second value may be in either cluster: it lies half-way.
+    labels[np.isnan(held).any(axis=1)] = [
+        label
+        for points in sites.values()
+        for label in np.repeat(
+            evaluation.label_points(evaluation.task(raw_result(centroids, config)), points, config)[
+                :25
+            ],
+            points.sizes[:25],
+        )
+    ]
+    profile = _outcome(sites, centroids, config).profile
+
+    assert profile is not None
+    for k in range(2):
+        own = held[labels == k]
+        np.testing.assert_allclose(profile.means[k], np.nanmean(own, axis=0), rtol=1e-12)
+        np.testing.assert_allclose(profile.deviations[k], np.nanstd(own, axis=0), rtol=1e-8)
+    np.testing.assert_allclose(profile.overall_means, np.nanmean(held, axis=0), rtol=1e-12)
+    payload = _measure(sites["a"], centroids, config)
+    assert payload.known is not None
+    assert payload.known.sum(axis=0).tolist() == [
+        sites["a"].n,
+        sites["a"].sizes[25:].sum(),
+    ]
+
+
+def test_a_mean_is_uncertain_where_persons_can_lie_further_out_than_records() -> None:
+    features = (
+        Feature(name="apart"),
+        Feature(name="noise"),
+        Feature(name="log", lower=1.0, transform="log"),
+        Feature(name="yes", kind="binary"),
+    )
+    rng = np.random.default_rng(9)
+    which = np.arange(200) % 2
+    X = np.column_stack(
+        [10.0 * which, rng.normal(size=200) + which, 1.0 + 0.1 * which, which]
+    ) + 0.01 * rng.normal(size=(200, 4)) * [1, 1, 1, 0]
+    within = np.array([0.05, 0.6, 0.05, 0.6])
+    sites = {site: replace(weighted(X), within=within) for site in "ab"}
+    centroids = np.array([X[which == k].mean(axis=0) for k in range(2)])
+    config = config_of(OPTIONS, features=features)
+    profile = _outcome(sites, centroids, config).profile
+
+    assert profile is not None
+    assert profile.uncertain is not None
+    variances = X.var(axis=0) / (1.0 - within)
+    labels = np.linalg.norm(X[:, None] - centroids, axis=2).argmin(axis=1)
+    for k in range(2):
+        own = X[labels == k]
+        apart = np.abs(own.mean(axis=0) - X.mean(axis=0)) / np.sqrt(variances)
+        spread = np.sqrt((own.var(axis=0) + within * variances) / variances)
+        error = apart * (1.0 / np.sqrt(1.0 - within) - 1.0) + 0.05 * spread
+        assert (error > 0.15).tolist()[:2] == [False, True]
+        assert profile.uncertain[k].tolist() == [False, True, True, False]
+    unprotected = config_of(OPTIONS, features=features, protection="none")
+    none = {site: replace(points, within=np.zeros(4)) for site, points in sites.items()}
+    exact = _outcome(none, centroids, unprotected).profile
+    assert exact is not None
+    assert exact.uncertain is None
 
 
 @pytest.mark.parametrize(("n_equal", "warns"), [(0, False), (2, False), (3, True), (4, True)])

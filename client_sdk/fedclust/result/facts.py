@@ -37,7 +37,8 @@ class ClusterColumn:
     measure : str
         What ``mean`` is: ``mean``, ``geometric mean`` (under ``log``) or ``share`` of the persons;
         ``typical value`` or ``share of groups`` where half of a site's records or more hold one
-        value; ``centroid`` where the persons are not described.
+        value, or where the mean of the persons may be another one (``ClusterProfile.uncertain``);
+        ``centroid`` where the persons are not described.
     mean : float or None
         In own units; None: unknown.
     deviation : float or None
@@ -264,7 +265,8 @@ def _cluster_columns(
         )
     found = []
     for j, column in enumerate(columns):
-        measure = _measure(column, typical=column.name in profile.typical)
+        uncertain = profile.uncertain is not None and bool(profile.uncertain[k, j])
+        measure = _measure(column, typical=uncertain or column.name in profile.typical)
         if not profile.known[k, j]:
             found.append(ClusterColumn(column, measure, None))
             continue

@@ -232,14 +232,22 @@ def _share_within(facts: Facts) -> str:
 
 
 def _typical(facts: Facts) -> str:
-    profile = facts.result.profile
-    if profile is None or not profile.typical:
-        return ""
-    return (
-        f"Clusters are described by typical values and shares of groups in "
-        f"{and_text([in_markdown(name) for name in profile.typical])}, for half of a site's "
-        "records or more hold one value there."
-    )
+    profile, said = facts.result.profile, []
+    if profile is not None and profile.typical:
+        said.append(
+            f"Clusters are described by typical values and shares of groups in "
+            f"{and_text([in_markdown(name) for name in profile.typical])}, for half of a site's "
+            "records or more hold one value there."
+        )
+    if profile is not None and profile.uncertain is not None and profile.uncertain.any():
+        entries = [e for each in facts.clusters for e in each.entries if e.column.kind == "numeric"]
+        typical = sum(entry.measure == "typical value" for entry in entries)
+        said.append(
+            f"{typical} of {len(entries)} values that describe a cluster by a number are typical "
+            "values: the mean of the persons can, by an estimate from the records, be more than "
+            "0.15 standard deviations away, or the variable was transformed."
+        )
+    return " ".join(said)
 
 
 # --- clustering -----------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ _NO_TIME = datetime(1980, 1, 1, tzinfo=UTC)
 #: Measures that may differ from those of persons.
 _OF_GROUPS = frozenset({"typical value", "share of groups"})
 _DASH = "–"
+_MARK = " *"
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def table_one(facts: Facts) -> TableOne:
     for feature, places in blocks:
         of_feature = [*places]
         if facts.columns[of_feature[0]].level is not None:
-            measure = _written(_measure(facts, clusters[0].entries[of_feature[0]]))
+            measure = _written(clusters[0].entries[of_feature[0]].measure)
             rows.append((f"{isolated(feature)}, {measure}", *[""] * (len(clusters) + 2)))
         rows += [_feature_row(facts, j) for j in of_feature]
     for found in outcomes.results if outcomes is not None else ():
@@ -199,7 +200,10 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
     column, profile = facts.columns[j], facts.result.profile
     entries = [each.entries[j] for each in facts.clusters]
     unit = f" [{column.unit}]" if column.unit else ""
-    measure = _measure(facts, entries[0])
+    measures = [entry.measure for entry in entries if entry.mean is not None]
+    # A typical value in a row of means has a mark.
+    measure = next((each for each in measures if each not in _OF_GROUPS), entries[0].measure)
+    marks = [_MARK if entry.measure in _OF_GROUPS - {measure} else "" for entry in entries]
     name = f"  {column.level}" if column.level is not None else f"{isolated(column.name)}{unit}"
     # A level stands below the name of its feature, which says what its numbers are.
     said = name if column.level is not None else f"{name}, {_written(measure)}"
@@ -215,22 +219,15 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
         if entry.mean is None or profile is None
         else _value(
             column,
-            measure,
+            entry.measure,
             float(profile.means[k, j]),
             float(profile.deviations[k, j]) if spread_known else 0.0,
         )
+        + marks[k]
         for k, entry in enumerate(entries)
     ]
-    return (said, everybody, *shown, _largest_difference(entries, measure))
-
-
-def _measure(facts: Facts, entry: ClusterColumn) -> str:
-    """Return what the numbers of a column are.
-
-    Records are rounded before the transform, so that their geometric mean can differ.
-    """
-    protected = facts.definition.policy.protection != "none"
-    return "typical value" if protected and entry.measure == "geometric mean" else entry.measure
+    difference = _DASH if measure in _OF_GROUPS else _largest_difference(entries) + max(marks)
+    return (said, everybody, *shown, difference)
 
 
 def _written(measure: str) -> str:
@@ -261,10 +258,8 @@ def _value(column: Column, measure: str, mean: float, spread: float) -> str:
     return f"{mean:.{digits}f} ({spread:.{digits}f})"
 
 
-def _largest_difference(entries: Sequence[ClusterColumn], measure: str) -> str:
+def _largest_difference(entries: Sequence[ClusterColumn]) -> str:
     known = [entry.difference for entry in entries if entry.difference is not None]
-    if measure in _OF_GROUPS:
-        return _DASH
     return f"{max(known) - min(known):.2f}" if known and len(known) == len(entries) else _DASH
 
 
@@ -297,11 +292,12 @@ def _footnotes(facts: Facts) -> list[str]:
             f"Features and numbers of persons: from groups of at least {policy.min_group_size} "
             f"persons at {len(facts.sites)} sites, each group with the middle value of its persons."
         )
-    measures = {_measure(facts, e) for each in facts.clusters for e in each.entries}
+    measures = {entry.measure for each in facts.clusters for entry in each.entries}
     if measures & _OF_GROUPS:
         notes.append(
-            "Typical value, % of groups: half of a site's groups or more hold one value, or the "
-            "values have a transform, so that the mean or share of persons can differ."
+            f"Typical value ({_MARK.strip()} in a row of means), % of groups: the mean or share of "
+            "persons can differ, by an estimate from the groups or because half of a site's groups "
+            "or more hold one value."
         )
     if "mean" in measures and policy.protection != "none":
         notes.append("SD: only of all persons. This table cannot tell that of a cluster.")

@@ -27,12 +27,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
+from fedclust.methods.common.cluster_sums import ClusterSums, check_sizes, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.task_checks import check_centroids
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.numeric.arrays import BoolMatrix, BoolVector, FloatMatrix, FloatVector, IntVector
+from fedclust.numeric.arrays import (
+    BoolMatrix,
+    BoolVector,
+    FloatMatrix,
+    FloatVector,
+    IntMatrix,
+    IntVector,
+)
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
@@ -58,6 +65,14 @@ from fedclust.schema.task import (
 )
 
 _SLACK = 1e-9
+#: A mean of records stands for that of the persons as far as the two differ by at most so many
+#: standard deviations of all persons,
+_NEAR = 0.15
+#: of which the middle values of skewed groups take so many of the cluster's own. In 18 kinds of
+#: data (benchmarks/table_one.py) 95 % or more of the means of each kind are then so near.
+_SKEW = 0.05
+#: The largest share of variance that a site's records can say lies within its groups.
+_MOST_WITHIN = 0.8
 #: Columns or clusters that a warning names.
 _MOST_NAMED = 10
 #: A cluster of at most this share of the persons is small. It is a point if the variance of its
@@ -101,8 +116,10 @@ class Evaluation(Model):
     costs, distances, silhouettes : (K,) float64
         Squared distances, distances and silhouette terms, weighted by persons and added up. With
         one centroid ``silhouettes`` is 0. With ``dissimilarity: gower`` both are dissimilarities.
+    known : (K, d) int64 or None
+        Persons in groups whose record holds a value that is not imputed. None if all do.
     means, m2 : (K, d) float64
-        Of each cluster's points, scaled: mean and sum of squared deviations from it.
+        Of these records, scaled: mean and sum of squared deviations from it.
     within : (d,) float64
         Variance within the site's groups, scaled.
     constant, typical : (d,) bool
@@ -117,6 +134,7 @@ class Evaluation(Model):
     costs: FloatVector
     distances: FloatVector
     silhouettes: FloatVector
+    known: IntMatrix | None = None
     means: FloatMatrix
     m2: FloatMatrix
     within: FloatVector
@@ -157,6 +175,12 @@ DISCLOSES = (
         "K numbers",
         "How much closer the groups' records lie to their own centroid than to the next one, "
         "between -1 and 1 a person, added up.",
+        _SUMS,
+    ),
+    _line(
+        "known",
+        "K x d numbers, with imputed values",
+        "For how many of your persons in each final cluster the record's value is not imputed.",
         _SUMS,
     ),
     _line(
@@ -251,10 +275,7 @@ def local_step(
         costs = distances
     elif not shared.all():
         costs = _masked_costs(points, labels, centroids, shared) * factor
-    m2 = np.zeros(centroids.shape)
-    for j in range(centroids.shape[1]):
-        column = (points.X[:, j] - np.append(plain.means[:, j], 0.0)[labels]) ** 2
-        m2[:, j] = np.bincount(labels + 1, weights=column * points.sizes, minlength=len(m2) + 1)[1:]
+    known, means, m2 = _describe_records(points, plain, labels)
     if config.policy.protection == "none":
         constant, typical = np.zeros((2, centroids.shape[1]), dtype=np.bool_)
     else:  # The same for every K.
@@ -267,13 +288,42 @@ def local_step(
         costs=costs,
         distances=distances,
         silhouettes=silhouettes,
-        means=plain.means,
+        known=known,
+        means=means,
         m2=m2,
         within=points.within * total_variances(points),
         constant=constant,
         typical=typical,
         left_out=points.left_out,
     )
+
+
+def _describe_records(
+    points: Points, plain: ClusterSums, labels: IntArray
+) -> tuple[IntArray | None, FloatArray, FloatArray]:
+    """Return each cluster's persons with a record that is not imputed, its mean and squares (K, d).
+
+    None for the persons if these are all; ``plain`` are the sums over all records.
+    """
+    known = None if points.observed is None else np.zeros(plain.means.shape, dtype=np.int64)
+    means, m2 = plain.means.copy(), np.zeros(plain.means.shape)
+    for j, column in enumerate(points.X.T):
+        weights = points.sizes
+        if known is not None and points.observed is not None:
+            weights = weights * points.observed[:, j]
+            known[:, j] = _by_cluster(labels, weights, len(m2))
+            # Around the mean of all: sums of offsets keep the digits of values far from 0.
+            offsets = (column - np.append(means[:, j], 0.0)[labels]) * weights
+            sums = _by_cluster(labels, offsets, len(m2))
+            means[:, j] = np.where(known[:, j], means[:, j] + sums / np.maximum(known[:, j], 1), 0)
+        squares = (column - np.append(means[:, j], 0.0)[labels]) ** 2
+        m2[:, j] = _by_cluster(labels, squares * weights, len(m2))
+    return known, means, m2
+
+
+def _by_cluster(labels: IntArray, values: FloatArray | IntArray, n_clusters: int) -> FloatArray:
+    """Add up values (m,) by cluster: (K,). Those of cluster -1 are left out."""
+    return np.bincount(labels + 1, weights=values, minlength=n_clusters + 1)[1:]
 
 
 def _repeated(points: Points, config: RunConfig) -> BoolArray:
@@ -383,14 +433,18 @@ def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None
     _refuse(wrong, "distances", "the distances do not fit the cost")
     wrong = np.abs(payload.silhouettes) > payload.counts * (1.0 + _SLACK)
     _refuse(wrong, "silhouettes", "the silhouette is outside -1 to 1 a person")
-    for name, values in (("means", payload.means), ("m2", payload.m2)):
+    everybody = np.broadcast_to(payload.counts[:, None], (n_clusters, d))
+    known = everybody * config.mask if payload.known is None else payload.known
+    check_shape(known, (n_clusters, d), "/known")
+    for some in (known, everybody - known):
+        check_counts(some.ravel(), config.p, "/known")
+    for name, values in (("known", known), ("means", payload.means), ("m2", payload.m2)):
         check_shape(values, (n_clusters, d), f"/{name}")
-        check_empty(payload.counts, values, f"/{name}")
+        _refuse(((known == 0) & (values != 0)).any(axis=1), "empty-cell", "nobody has a value")
         foreign = np.asarray(((values != 0) & ~config.mask).any(axis=1))
         _refuse(foreign, name, "a lacking feature must be 0")
     lower, upper = scaled_bounds(config)
-    counts = np.where(config.mask, payload.counts[:, None], 0)
-    check_means(counts, payload.means, lower, upper, "/means")
+    check_means(known, payload.means, lower, upper, "/means")
     _refuse(np.asarray((payload.m2 < 0).any(axis=1)), "m2", "a spread is negative")
     if (payload.within < 0).any():
         raise RuleViolation("within", "a variance is negative", "/within")
@@ -617,6 +671,10 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
     whole = no_moments(clusters.n.shape[1:])
     for cluster in zip(*clusters, strict=True):
         whole = merge_moments(whole, Moments(*cluster))
+    uncertain = None
+    if config.policy.protection != "none":
+        between = _merge_clusters(sent, config, within=False).m2.sum(axis=0)
+        uncertain = _uncertain_means(clusters, whole, between, config)
     known = clusters.n > 0
     held = np.array([config.masks.get(site, config.mask) for site in sent]).sum(axis=0)
     equal = np.sum([each.constant for each in sent.values()], axis=0)
@@ -629,19 +687,51 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
         overall_means=config.space.to_original(whole.mean),
         overall_deviations=_deviations(whole, config),
         typical=tuple(name for name, one in zip(names, typical, strict=True) if one),
+        uncertain=uncertain,
         all_equal={
             name: (int(n), int(of)) for name, n, of in zip(names, equal, held, strict=True) if n
         },
     )
 
 
+def _uncertain_means(
+    clusters: Moments, whole: Moments, between: FloatArray, config: RunConfig
+) -> BoolArray:
+    """Return which means of numbers (K, d) may differ from those of the cluster's persons.
+
+    Persons are spread wider than records. So the persons of a cluster, who are labelled by their
+    own values, can lie further from the mean of all than its records do: at most by the ratio of
+    the two spreads.
+
+    Parameters
+    ----------
+    clusters, whole : Moments
+        Of each cluster (K, d) and of all (d,), with the variance within groups.
+    between : (d,) float64
+        The part of the clusters' sums of squares that lies between records.
+    config : RunConfig
+    """
+    spread = np.sqrt(whole.m2 / np.maximum(whole.n, 1.0))
+    spread[spread == 0.0] = np.inf
+    share_within = (clusters.m2.sum(axis=0) - between) / np.where(whole.m2 > 0.0, whole.m2, 1.0)
+    wider = 1.0 / np.sqrt(1.0 - np.minimum(share_within, _MOST_WITHIN))
+    apart = np.abs(clusters.mean - whole.mean) / spread * (wider - 1.0)
+    own = np.sqrt(clusters.m2 / np.maximum(clusters.n, 1.0)) / spread
+    # Of columns with a transform too few means were near.
+    changed = np.array([column.transform != "none" for column in config.columns])
+    uncertain = (apart + _SKEW * own > _NEAR) | changed
+    return np.asarray(uncertain & (clusters.n > 0) & ~binary_columns(config.columns))
+
+
 def _merge_clusters(sent: dict[str, Evaluation], config: RunConfig, *, within: bool) -> Moments:
     """Return the moments (K, d) of each cluster's records, with or without variance in groups."""
     clusters = no_moments(next(iter(sent.values())).means.shape)
     for site, payload in sent.items():
-        counts = np.where(config.masks.get(site, config.mask), payload.counts[:, None], 0.0)
-        spread = payload.m2 + counts * payload.within if within else payload.m2
-        clusters = merge_moments(clusters, Moments(counts, payload.means, spread))
+        known = payload.known
+        if known is None:
+            known = payload.counts[:, None] * config.masks.get(site, config.mask)
+        spread = payload.m2 + known * payload.within if within else payload.m2
+        clusters = merge_moments(clusters, Moments(known.astype(np.float64), payload.means, spread))
     return clusters
 
 

@@ -178,7 +178,7 @@ class Dendrogram(Model):
 class ClusterProfile(Model):
     """What the persons of each cluster look like, over all sites; see ``rounds.evaluation``.
 
-    In the columns' own units, transforms not undone. Missing values that were imputed count.
+    In the columns' own units, transforms not undone. Values that were imputed do not count.
 
     Attributes
     ----------
@@ -193,6 +193,9 @@ class ClusterProfile(Model):
     typical : tuple of str
         Columns of which half of a site's records or more hold one value. A mean of such records is
         a typical value, or a share of groups, and not the mean of the persons.
+    uncertain : (K, d) bool or None
+        Where the mean of a number may be more than .15 standard deviations of all persons from that
+        of the cluster's persons; see ``rounds.evaluation``. None with ``protection: none``.
     all_equal : dict of column to (int, int)
         At how many sites all records hold one value of the column, of how many that have it. Not
         the columns where it is none.
@@ -204,6 +207,7 @@ class ClusterProfile(Model):
     overall_means: FloatVector
     overall_deviations: FloatVector
     typical: tuple[str, ...] = ()
+    uncertain: BoolMatrix | None = None
     all_equal: dict[str, tuple[int, int]] = Field(default_factory=dict)
 
 
