@@ -58,6 +58,32 @@ def test_units_apply_to_released_values_then_bounds_then_the_transform() -> None
     assert points.n == N
 
 
+def test_with_a_logarithm_a_record_of_0_is_a_quarter_of_its_step() -> None:
+    """A lower bound far below the step would widen the logarithms' spread four times."""
+    rng = np.random.default_rng(7)
+    values = np.exp(1.5 * rng.normal(size=2_400))
+    frame = pd.DataFrame({"t": values, "u": rng.normal(size=2_400)})
+    log, other = Feature(name="t", unit="g", lower=1e-6, transform="log"), Feature(name="u")
+
+    logs, table = _points(frame, log, other)
+    released, (step, _) = table.values("t"), (column.step for column in table.columns)
+    zero = released == 0.0
+    assert 0.05 < zero.mean() < 0.5
+    expected = np.log(np.where(zero, step / 4.0, released))
+    np.testing.assert_allclose(logs.X[:, 0], expected, rtol=1e-12)
+    spread = np.sqrt(logs.X[:, 0].var() / (1.0 - logs.within[0]))
+    assert 0.85 < spread / np.log(values).std() < 1.2
+
+    scaled, _ = _points(frame, log, other, t={"factor": 1000.0, "to": "g"})
+    np.testing.assert_allclose(scaled.X[:, 0], expected + np.log(1000.0), rtol=1e-12)
+    bound, _ = _points(frame, log.model_copy(update={"lower": step}), other)
+    assert bound.X[:, 0].min() == np.log(step)
+    plain, _ = _points(frame, Feature(name="t"), other)
+    np.testing.assert_array_equal(plain.X[:, 0], released)
+    counts, _ = _points(frame, Feature(name="t", lower=0.0, transform="log1p"), other)
+    np.testing.assert_allclose(counts.X[:, 0], np.log1p(released))
+
+
 def test_codes_become_levels_or_yes_and_no() -> None:
     frame = pd.DataFrame({"s": STATES, "x": RNG.normal(size=N)})
     levels = Feature(name="s", kind="categorical", levels=("one", "two"))
@@ -197,6 +223,7 @@ def test_truth_values_are_the_codes_0_and_1(code: str, meaning: float | None) ->
     [
         Feature(name="x", lower=0.0, upper=1.0),
         Feature(name="x", lower=-3.0, transform="log1p"),
+        Feature(name="x", lower=1e-9, transform="log"),
         Feature(name="x", lower=100.0),
         Feature(name="x", kind="binary"),
         Feature(name="x", kind="categorical", levels=("1", "2")),

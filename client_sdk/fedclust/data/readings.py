@@ -142,8 +142,9 @@ def session_points(
 ) -> Points:
     """Return a site's table as weighted points in the session's columns and units.
 
-    Released values are clipped to the bounds, then transformed. NaN where a group does not release
-    a feature, or the site lacks it.
+    Released values are clipped to the bounds, then transformed; with ``log``, one that was rounded
+    to 0 counts as a quarter of its step. NaN where a group does not release a feature, or the site
+    lacks it.
 
     Parameters
     ----------
@@ -187,6 +188,11 @@ def _released(
     if own_codes is None and feature.kind == "numeric":
         found = reading.converted(released)
         _refuse_other_unit(reading, found, table.sizes, source)
+        if feature.transform == "log":
+            # The middle of what is rounded to a record, as far as it is above 0: the logarithm of
+            # `lower`, which can be any small number, would stand for many persons.
+            half = abs(reading.factor) * table.step(reading.column) / 2.0
+            found = np.maximum(found, (found + half) / 2.0)
         return found[:, None]
     own, places = _released_codes(released, reading, own_codes, source)
     meanings = [reading.meaning(code) for code in own]

@@ -76,6 +76,10 @@ class ProtectedTable:
         """Return what the groups release of a column (m,); KeyError if the table has it not."""
         return dict(zip(self.names(), self.released, strict=True))[name]
 
+    def step(self, name: str) -> float:
+        """Return the step of a column; KeyError if the table has it not."""
+        return {column.name: column.step for column in self.columns}[name]
+
 
 def form_table(sources: Sequence[SourceColumn], p: int) -> ProtectedTable:
     """Form the protected table of persons who are not recognised again.
