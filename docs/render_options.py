@@ -9,7 +9,6 @@ from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.field_texts import model_help
 from fedclust_service.http.ui.schema_fields import (
-    UNSET,
     FormField,
     fields_of,
     option_fields,
@@ -118,10 +117,8 @@ def values(field: FormField) -> str:
     words = [f"`{plain_text(each)}`" for each in field.choices]
     if field.kind == "numbers":
         return f"{numbers}, or a list of them" if field.single else f"list: each {numbers}"
-    if field.kind in ("integer", "number"):
-        return numbers
-    if field.kind == "mixed":
-        return f"{numbers}, or {', '.join(words)}"
+    if field.kind == "number":
+        return f"{numbers}, or {', '.join(words)}" if words else numbers
     if field.kind == "choice":
         return ", ".join(words)
     texts = {"text": "text", "long_text": "text", "time": "date and time", "words": "list of texts"}
@@ -130,7 +127,7 @@ def values(field: FormField) -> str:
 
 def default(field: FormField) -> str:
     """Return the default of a field."""
-    if field.default is UNSET:
+    if field.default is None and not field.nullable:
         return "required" if field.required else "-"
     return f"`{plain_text(field.default)}`" if field.default != "" else '`""`'
 

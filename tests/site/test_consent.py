@@ -22,7 +22,7 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.review import review_page
 from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import SessionCreate, SessionInfo
+from fedclust.wire.models import SessionCreate
 
 FIGURES = TableFigures(
     n_persons=303,
@@ -127,16 +127,8 @@ def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -
 )
 def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any) -> None:
     asked = request(**changes)
-    info = SessionInfo(
-        name=asked.session,
-        state="recruiting",
-        created_by=asked.analyst,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        definition=asked.definition,
-        definition_sha256=asked.definition_sha256,
-        sites=(),
-    )
-    terms = session_terms(info, asked.site, asked.coordinator)
+    terms = session_terms(asked.definition, asked.analyst, asked.site, asked.coordinator)
+    terms = dataclasses.replace(terms, definition_sha256=asked.definition_sha256)
     own = {line for heading, line in asked.text(full=True)}
     common = {line for heading, line in terms.text(full=True)}
     only_here = sorted(common - own)
@@ -271,13 +263,8 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 def test_what_joining_tells_of_the_table_is_said() -> None:
     said = "Any coordinator sees how often the table changed."
     asked = request()
-    info = SessionInfo.model_construct(
-        name=asked.session,
-        created_by=asked.analyst,
-        definition=asked.definition,
-        definition_sha256=asked.definition_sha256,
-    )
-    for terms in (asked, session_terms(info, "zurich", asked.coordinator)):
+    other = session_terms(asked.definition, asked.analyst, "zurich", asked.coordinator)
+    for terms in (asked, other):
         assert any(said in note for note in terms.notes)
     exact = request(policy={"protection": "none"})
     assert not any(said in note for note in exact.notes)

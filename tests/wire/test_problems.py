@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model
+from fedclust.study import StudyCreate
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
 
@@ -40,3 +41,15 @@ def test_errors_never_repeat_what_was_sent() -> None:
     assert len(errors) == 2
     assert secret not in repr(errors)
     assert {error.pointer for error in errors} == {"/inner/number", "/inner"}
+
+
+def test_a_wrong_role_is_named_without_what_was_sent() -> None:
+    body = '{"name": "a", "sites": ["a"], "features": [{"name": "x", "role": "patient_4711"}]}'
+    with pytest.raises(ValidationError) as caught:
+        StudyCreate.model_validate_json(body)
+    (missing, error) = field_errors(caught.value)
+    assert missing.pointer == "/purpose"
+    assert (error.pointer, error.message) == (
+        "/features/0/role",
+        "it should be 'feature' or 'outcome'",
+    )

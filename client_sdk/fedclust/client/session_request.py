@@ -39,14 +39,7 @@ def read_model(model: type[M], body: Mapping[str, Any], names: FieldNames = _PLA
     except ValidationError as error:
         unknown = functools.partial(unknown_field_message, model)
         faults = field_errors(error, unknown=unknown)
-    # pydantic drops faulty members of a list and then finds it too short as well.
-    places = [fault.pointer for fault in faults]
-    raise names.error(
-        fault
-        for fault in faults
-        if fault.rule != "too_short"
-        or not any(place.startswith(f"{fault.pointer}/") for place in places)
-    )
+    raise names.error(faults)
 
 
 def read_study(body: Mapping[str, Any]) -> StudyCreate:

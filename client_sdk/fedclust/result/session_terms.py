@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedclust import rounds
-from fedclust.definition import plan_of
+from fedclust.definition import canonical, plan_of
 from fedclust.methods.common.description import counted
 from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
@@ -23,7 +23,8 @@ from fedclust.rounds.record_cells import N_CELLS
 from fedclust.schema.display import first_few
 from fedclust.schema.feature import Declaration, Feature, Outcome, Trajectory, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
-from fedclust.wire.models import Definition, SessionInfo
+from fedclust.wire.codec import sha256
+from fedclust.wire.models import Definition
 
 #: At most this many columns are named where all are named elsewhere.
 _MOST_NAMES = 20
@@ -314,7 +315,9 @@ class SessionTerms:
         return re.sub(r"\b[A-Za-z]\b", lambda found: numbers.get(found[0], found[0]), shape)
 
 
-def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerms:
+def session_terms(
+    definition: Definition, analyst: str, site: str, coordinator: str
+) -> SessionTerms:
     """Return what a session asks of a site, without anything that only the site knows.
 
     DefinitionError if this program does not run the versions that the session fixes.
@@ -322,12 +325,12 @@ def session_terms(info: SessionInfo, site: str, coordinator: str) -> SessionTerm
     return SessionTerms(
         coordinator=coordinator,
         site=site,
-        session=info.name,
-        analyst=info.created_by,
-        definition=info.definition,
-        definition_sha256=info.definition_sha256,
-        plan=plan_of(info.definition),
-        p=info.definition.policy.min_group_size,
+        session=definition.name,
+        analyst=analyst,
+        definition=definition,
+        definition_sha256=sha256(canonical(definition)),
+        plan=plan_of(definition),
+        p=definition.policy.min_group_size,
     )
 
 

@@ -25,6 +25,8 @@ from fedclust.wire.models import SessionCreate
 _DEVIATIONS = 5
 #: The largest share of those at risk who should have the event in one interval.
 _MOST_AT_ONCE = 0.2
+#: With so many groups of a site for each cluster results are good: docs/privacy/thresholds.md.
+_GROUPS = 2
 CHOOSE_FIRST = "Choose K first, and ask once: points that are spent do not come back."
 
 
@@ -107,6 +109,24 @@ def clusters_of(definition: SessionCreate) -> int | None:
     asked = definition.config.get("n_clusters")
     known = asked if isinstance(asked, list | tuple) else [asked]
     return max((k for k in known if isinstance(k, int)), default=None)
+
+
+def patients_text(n_sites: int, k: int, p: int, patients: int | None = None) -> str:
+    """Return how many patients a site needs for K clusters, and whether ``patients`` are enough.
+
+    Examples
+    --------
+    >>> patients_text(3, 4, 5, patients=30)[-26:]
+    '30 are enough up to K = 3.'
+    """
+    text = (
+        f"With {n_sites} sites, K = {k} and p = {p} you need at least {_GROUPS * k * p} patients a "
+        "site: two groups of at least p patients for each cluster that it holds."
+    )
+    if patients is None:
+        return text
+    fits = patients // (_GROUPS * p)
+    return f"{text} {patients} are enough{f' up to K = {fits}' * (fits < k)}."
 
 
 def points_asked(outcomes: Sequence[Outcome]) -> str:

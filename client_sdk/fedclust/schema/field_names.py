@@ -50,7 +50,8 @@ def field_errors(
 ) -> list[FieldError]:
     """Turn pydantic's errors into JSON pointers, without any value that the sender wrote.
 
-    The name of a field that does not exist is the sender's: the pointer names its parent.
+    The name of a field that does not exist is the sender's: the pointer names its parent. pydantic
+    drops faulty members of a list, and then finds it too short as well: that is left out.
 
     Parameters
     ----------
@@ -73,9 +74,16 @@ def field_errors(
         if item["type"] == "extra_forbidden":
             message = message if unknown is None else unknown(location)
             location = location[:-1]
+        if item["type"] == "union_tag_invalid":
+            location = [*location, "role"]
         place = at + pointer(_without_roles(location))
         errors.append(FieldError(pointer=place, rule=item["type"], message=message))
-    return errors
+    return [
+        each
+        for each in errors
+        if each.rule != "too_short"
+        or not any(other.pointer.startswith(f"{each.pointer}/") for other in errors)
+    ]
 
 
 def _without_roles(location: Location) -> list[int | str]:
@@ -93,6 +101,7 @@ def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
         "extra_forbidden": "there is a field here that is not in the schema",
         "value_error": "the value is not valid",
         "missing": "this is required",
+        "union_tag_invalid": "it should be 'feature' or 'outcome'",
     }
     if rule in plain:
         return plain[rule]

@@ -38,6 +38,8 @@ from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit, writes
 
 T = TypeVar("T")
+#: A session or a study has no more.
+_MOST_SITES = 10_000
 
 
 def _token_advice(role: Role) -> str:
@@ -301,6 +303,17 @@ def list_principals(
     def work(tx: Tx) -> Page[PrincipalInfo]:
         rows = tx.principals.list(role, limit + 1, after, part)
         return page_of(rows, limit, "name", lambda each: _principal_info(tx, actor, each))
+
+    return co.store.read("principal.list", work)
+
+
+def enabled_sites(co: Coordinator, actor: Actor) -> list[PrincipalInfo]:
+    """Return the registered sites that are not disabled, by name, without email and tokens."""
+    require(actor, "site.read")
+
+    def work(tx: Tx) -> list[PrincipalInfo]:
+        rows = [each for each in tx.principals.list(Role.SITE, _MOST_SITES) if not each.disabled]
+        return [show(PrincipalInfo, each, email=None, tokens=None) for each in rows]
 
     return co.store.read("principal.list", work)
 

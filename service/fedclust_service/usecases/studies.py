@@ -62,8 +62,8 @@ def create_study(co: Coordinator, actor: Actor, body: StudyCreate) -> tuple[Stud
     return commit(co, "study.create", work)
 
 
-def check_new_study(co: Coordinator, actor: Actor, body: StudyCreate) -> None:
-    """Raise the refusal of :func:`create_study`; create nothing."""
+def check_new_study(co: Coordinator, actor: Actor, body: StudyCreate) -> StudyCreate:
+    """Return the study, or raise the refusal of :func:`create_study`; create nothing."""
     _require_valid(actor, body)
 
     def work(tx: Tx) -> None:
@@ -72,6 +72,7 @@ def check_new_study(co: Coordinator, actor: Actor, body: StudyCreate) -> None:
         require_registered(tx, body.sites, "/sites")
 
     co.store.read("study.check", work)
+    return body
 
 
 def _require_valid(actor: Actor, body: StudyCreate) -> None:

@@ -226,7 +226,7 @@ def test_nothing_below_ui_is_kept_by_a_browser(place: Place) -> None:
         visitor.get("/ui/account", headers={"HX-Request": "true"}),
         visitor.post("/ui/sign-in", data={"token": place.api.tokens["ada"]}),
         reader.client.get("/ui/"),
-        reader.post("/ui/new-session/file"),
+        reader.post("/ui/new-session", [("file", "1")]),
         reader.post("/ui/sign-out"),
     ]
     for answer in answers:

@@ -100,11 +100,7 @@ EXPECTED: dict[str, PageAccess] = {
     f"GET {_STUDY}": _SEEN,
     f"GET {_STUDY}/delete": _MANAGED,
     **{f"GET /new-{what}": _CREATORS for what in ("session", "study")},
-    **{
-        f"POST /new-{what}{part}": _CREATORS
-        for what in ("session", "study")
-        for part in ("", "/file")
-    },
+    **{f"POST /new-{what}": _CREATORS for what in ("session", "study")},
     f"GET {_SESSION}/retry": _PERSON,
     **{f"GET {_SESSION}{act}": _MANAGED for act in _ACTS},
     **_people("sites", _CREATORS, _SITE),

@@ -31,6 +31,7 @@ from support.purpose import PURPOSE
 
 ROOT = Path(__file__).parents[3]
 SITES = ("alpha", "beta", "gamma")
+SITES_TEXT = ", ".join(SITES)
 STUDY = StudyInfo(
     name="hearts",
     title="Hearts",
@@ -63,8 +64,7 @@ def check(body: bytes) -> Definition:
 
 def form_of(texts: Mapping[str, str], study: StudyInfo | None = None) -> SessionForm:
     """Return the form in which somebody typed these texts."""
-    rows = {int(each.split("/")[2]): None for each in texts if each.startswith("/features/")}
-    return SessionForm("session", study, texts, tuple(rows), () if study else SITES)
+    return SessionForm("session", study, {**({} if study else {"/sites": SITES_TEXT}), **texts})
 
 
 def row(number: int, **texts: str) -> dict[str, str]:
@@ -114,6 +114,11 @@ def definitions() -> Iterator[dict[str, Any]]:
             {"name": "age", "unit": "years", "lower": 0, "upper": 99.5, "weight": 2},
             {"name": "crp", "lower": 0, "upper": 500, "transform": "log1p"},
             {"name": "died", "kind": "binary"},
+            {"name": "bnp", "kind": "trajectory", "lower": 0, "upper": 9, "summary": ["first"]},
+            {
+                **{"name": "crea", "kind": "trajectory", "lower": 0.1, "upper": 20},
+                **{"time_unit": "days", "grid": [0, 1.5, 3], "fill": "spline", "window": 2},
+            },
             {"name": "pain", "kind": "categorical", "levels": ["no", "a, b", '"c"']},
             {"name": "died", "kind": "binary", "role": "outcome"},
             {"name": "ward", "kind": "categorical", "levels": ["icu", "home"], "role": "outcome"},
@@ -165,7 +170,7 @@ def _create(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_what_is_left_empty_is_not_in_the_body() -> None:
-    age = row(0, name="age", lower="0", upper="99.5", kind="numeric", role="feature")
+    age = row(0, name="age", lower="0", upper="99.5", kind="numeric")
     form = form_of({**READY, **age, **row(1, guess="5")})
     assert form.body == {
         "name": "heart",
@@ -182,18 +187,17 @@ def test_another_method_or_variant_keeps_what_was_typed_and_shows_its_own_defaul
     texts = {**READY, "/config/tol": "0.5"}
     other = form_of({**texts, "/algorithm": "kfed"})
     assert other.body["config"] == {"n_clusters": 3}
-    assert other.hidden == {"/config/tol": "0.5"}
     assert form_of(texts).body["config"] == {"n_clusters": 3, "tol": 0.5}
     paper = form_of({"/algorithm": "kfed", "/config/variant": "paper"})
     assert [each.expert for each in (paper, replace(paper, notes=("Copied.",)))] == [True, False]
-    defaults = {each.name: each.default_text for each in paper.parts["config"]}
+    defaults = {paper.fields[at].name: paper.fields[at].default_text for at in paper.fields}
     assert [*map(defaults.get, ("projection", "labels", "n_init"))] == ["on", "cells", None]
 
 
 def test_a_study_gives_what_the_form_leaves_alone() -> None:
     form = SessionForm("session", STUDY).filled({})
     assert (form.method, len(form.rows), form.expert) == ("kfed", 2, False)
-    shown = {each.name: each.default_text for part in form.parts.values() for each in part}
+    shown = {each.name: each.default_text for each in form.fields.values()}
     assert (shown["title"], shown["refine"], shown["quorum"]) == ("Hearts", "2", "3")
     texts = {**form.texts, "/name": "heart", "/config/n_clusters": "3"}
     form = form_of(texts, STUDY)
@@ -232,14 +236,25 @@ def test_every_message_stands_at_its_input_and_nothing_typed_is_lost() -> None:
         *("/features/7/edges", "/features/7/event"),
     }
     assert form.errors["/features/1/lower"] == ("lower must be below upper",)
-    assert ("f-features-4-kind", "sex, kind") in [each[:2] for each in form.summary]
+    assert form.label("/features/4/kind") == "sex, kind"
     assert form.body["config"] == {"n_clusters": "x", "tol": 9}
-    form, _ = replace(form_of({**READY, **row(0, name="x")}), sites=("Delta 4",)).checked(check)
+    form, _ = form_of({**READY, **row(0, name="x"), "/sites": "Delta 4"}).checked(check)
     assert form.errors["/sites"][0].startswith("Delta 4: a name is")
     form, _ = form_of({**READY, **row(0, name="x"), "/policy/quorum": "9"}).checked(check)
     assert set(form.errors) == {"/policy/quorum"}
     form, _ = form_of({**READY, **row(0, unit="mm"), "/algorithm": "dual"}).checked(check)
     assert "/features/0/name" in form.errors
+
+
+def test_a_trajectory_is_one_row_and_has_messages_of_its_own() -> None:
+    crea = {**READY, **row(2, name="crea", kind="trajectory", grid="0, 1, 3", window="1")}
+    form, made = form_of(crea).checked(check)
+    assert (dict(form.errors), made is None) == ({}, False)
+    form, _ = form_of({**crea, "/features/2/levels": "low, high"}).checked(check)
+    message = "a column of this role and kind has none: leave it empty"
+    assert form.errors == {"/features/2/levels": (message,)}
+    form, _ = form_of({**crea, "/features/2/grid": "3, 1"}).checked(check)
+    assert form.errors.keys() == {"/features/2/grid"}
 
 
 def test_what_is_missing_has_no_message_and_hides_none() -> None:
@@ -303,10 +318,8 @@ def test_pasted_json_of_any_shape_gives_a_form() -> None:
     body = {"algorithm": "absent", "config": {"n_clusters": 2, "other": 1}, "what": 1, "sites": 3}
     features = ["age", 7, {"name": ["x"], "y": 1}]
     form = SessionForm().filled({**body, "features": features, "policy": []})
-    assert form.notes == (
-        "This coordinator does not have the method of the definition.",
-        "Not taken over: features/1/y, config/other, what.",
-    )
+    assert form.notes == ("Not taken over: features/2/y, config/other, what.",)
+    assert form.body["algorithm"] == "absent"
     assert [each["name"] for each in form.body["features"]] == ["age", '["x"]']
     for value in (None, 1, "x", [], {}, [[]], {"a": 1}, True, 1e308):
         strange = dict.fromkeys([*SessionCreate.model_fields, "x"], value)
@@ -317,7 +330,7 @@ def test_pasted_json_of_any_shape_gives_a_form() -> None:
 
 def test_a_form_holds_so_many_columns_however_many_are_given() -> None:
     form = SessionForm().filled({"features": [f"n{i}" for i in range(100_000)]})
-    assert (len(form.rows), len(form.features), len(form.notes)) == (MOST_ROWS + 1,) * 2 + (1,)
+    assert (len(form.rows), len(form.features)) == (MOST_ROWS + 1,) * 2
     assert form.refusals == {"/features": ("a form holds 500 columns: create it from JSON",)}
 
 
@@ -332,7 +345,7 @@ def test_nothing_that_is_posted_raises() -> None:
 
 def test_a_wrong_text_has_its_message_at_its_own_input() -> None:
     wrong = {
-        "/features/0/role": ("foo", "choose feature or outcome"),
+        "/features/0/role": ("foo", "it should be 'feature' or 'outcome'"),
         "/features/0/edges": ("1, 2", "leave it empty"),
         "/config/n_clusters": ("0", "equal to 1"),
         "/patients": ("-1", "at least 1"),

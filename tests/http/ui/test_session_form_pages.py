@@ -148,10 +148,20 @@ def test_a_column_that_identifies_is_refused_in_the_form_and_rows_come_and_go(
     assert page.messages["f-features-7-name"].startswith("it looks like identifiers, which no")
     page = place.post(page.changed(("remove", "7")))
     assert page.messages == {}
-    more = place.post(page.changed(("more", "1")))
+    more = place.post(page.changed(("more", "9")))
     rows = [sum(name.endswith("/levels") for name, _ in each.fields) for each in (page, more)]
     assert rows[1] > rows[0]
     place.post(more.changed(("create", "1")), status=303)
+
+
+def test_a_check_while_typing_lists_messages_and_sends_no_table(place: Place) -> None:
+    reader = place.readers["ada"]
+    sent = filled(place.form(), "partial", features__0__lower="x")
+    typed = {**dict(sent), "csrf": reader.csrf()}
+    answer = reader.client.post(PAGE, data=typed, headers={"HX-Request": "true"})
+    assert 'href="#f-features-0-lower">age, lower</a>: it should be a valid number' in answer.text
+    page = PageForm(answer.text)
+    assert not [name for name, _ in page.fields if name.startswith("/features")]
 
 
 def test_outcomes_say_whether_they_are_worth_their_points(place: Place) -> None:
@@ -196,8 +206,9 @@ def test_a_session_is_copied_and_downloaded(place: Place) -> None:
     other = place.form("?from=origin&method=fkm")
     assert "not taken over from origin: options of kfed" in "".join(other.texts)
     reader = place.readers["ada"]
-    file = reader.post(f"{PAGE}/file", [e for e in copied.changed(name="again") if e[0] != "csrf"])
-    assert file.headers["Content-Disposition"] == 'attachment; filename="again.json"'
+    sent = copied.changed(("file", "1"), name="again")
+    file = reader.post(PAGE, [each for each in sent if each[0] != "csrf"])
+    assert file.headers["Content-Disposition"] == 'attachment; filename="definition.json"'
     assert json.loads(file.text)["config"] == {"n_clusters": 3, "refine": 2}
     page = place.post([("definition", file.text), ("load", "1")])
     assert page.value("/config/refine") == "2"

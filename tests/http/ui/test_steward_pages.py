@@ -45,7 +45,7 @@ def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> Non
     info = SessionInfo.model_validate_json(
         api.request("GET", "/v1/sessions/heart", "north").content
     )
-    terms = session_terms(info, "north", api.base_url)
+    terms = session_terms(info.definition, info.created_by, "north", api.base_url)
     said = " ".join(unescape(page).split())
     for heading, line in terms.text(full=True):
         if heading not in {"session", "purpose"}:

@@ -58,20 +58,13 @@ function sortable(root) {
 }
 
 // A list of choices that shows only those with the typed text; what is chosen stays.
-function filters(root) {
-  for (const input of root.querySelectorAll("input[data-filter]:not([data-ready])")) {
-    input.dataset.ready = "";
-    input.closest(".scripted").hidden = false;
-    input.addEventListener("input", (event) => {
-      event.stopPropagation();
-      const wanted = input.value.trim().toLowerCase();
-      for (const label of document.getElementById(input.dataset.filter).children) {
-        label.hidden = !label.textContent.toLowerCase().includes(wanted);
-      }
-    });
-    input.addEventListener("change", (event) => event.stopPropagation());
+document.addEventListener("input", ({ target }) => {
+  if (target.dataset.filter === undefined) return;
+  const wanted = target.value.trim().toLowerCase();
+  for (const label of document.getElementById(target.dataset.filter).children) {
+    label.hidden = !label.textContent.toLowerCase().includes(wanted);
   }
-}
+});
 
 // Buttons that copy the text of an element of their section.
 function copies(root) {
@@ -87,38 +80,47 @@ function copies(root) {
   }
 }
 
-// A check while typing comes back as the page: what it says of an input is put there.
-function markWrong(event) {
-  const page = new DOMParser().parseFromString(event.detail.xhr?.responseText ?? "", "text/html");
-  for (const message of document.querySelectorAll("[data-wrong]")) {
-    message.textContent = page.getElementById(message.id)?.textContent ?? "";
-    const input = document.getElementById(message.dataset.wrong);
-    if (!input?.matches("input, select, textarea")) continue;
-    if (message.textContent === "") input.removeAttribute("aria-invalid");
-    else input.setAttribute("aria-invalid", "true");
+// A check while typing lists what is wrong. Each message also stands at its own input.
+function markWrong() {
+  if (document.getElementById("checked") === null) return;
+  for (const each of document.querySelectorAll("[aria-invalid]")) {
+    each.removeAttribute("aria-invalid");
+  }
+  for (const each of document.querySelectorAll("[data-wrong]:not(:empty)")) each.textContent = "";
+  for (const link of document.querySelectorAll("#checked a")) {
+    const input = document.querySelector(link.hash);
+    if (input?.matches("input, select, textarea")) input.setAttribute("aria-invalid", "true");
+    const message = document.getElementById(`${link.hash.slice(1)}-wrong`);
+    if (message !== null) message.textContent = link.nextSibling.textContent.replace(/^: /, "");
   }
 }
 
 // The table of columns: what is pasted, or the first line of a file, is read here and fills rows.
 const columns = document.getElementById("columns");
-const ORDER = ["name", "role", "kind", "unit", "lower", "upper", "transform", "levels"];
+// What spreadsheets call headings, roles and kinds; others are known by their own name.
 const WORDS = {
-  role: { feature: /^feat|^input/i, outcome: /^out|^target/i },
-  kind: {
-    numeric: /^num|^int|^float|^real|^contin|^zahl|^ganzzahl|^stetig/i,
-    binary: /^bin|^bool|^yes|^ja/i,
-    categorical: /^cat|^kat|^nominal|^factor|^faktor/i, ordered: /^ord|^rang/i,
-    time: /^time|^surv|^zeit/i,
-  },
-  heading: {
-    name: /^(column|name|variable|feature)s?$/i, role: /^role$/i, kind: /^(kind|type)$/i,
-    unit: /^units?$/i, lower: /^(lower|min)/i, upper: /^(upper|max)/i, transform: /^transform/i,
-    levels: /^(levels|codes)$/i, edges: /^edges$/i, event: /^event$/i, points: /^points$/i,
-  },
+  name: /^(column|name|variable|feature)s?$/i, kind: /^(kind|type)$/i, lower: /^(lower|min)/i,
+  upper: /^(upper|max)/i, levels: /^(level|code)s$/i,
+  feature: /^feat|^input/i, outcome: /^out|^target/i,
+  numeric: /^num|^int|^float|^real|^contin|^zahl|^ganzzahl|^stetig/i,
+  binary: /^bin|^bool|^yes|^ja/i,
+  categorical: /^cat|^kat|^nominal|^factor|^faktor/i, ordered: /^ord|^rang/i,
+  time: /^time|^surv|^zeit/i, trajectory: /^traj|^verlauf/i,
 };
 
-function known(text, of) {
-  return Object.entries(WORDS[of] ?? {}).find(([, words]) => words.test(text))?.[0];
+function known(text, among) {
+  return among.find((each) => (WORDS[each] ?? RegExp(`^${each}s?$`, "i")).test(text?.trim() ?? ""));
+}
+
+// Returns the rows of a table as text. A cell in quotes may hold separators and line breaks.
+function cellsOf(text, separator) {
+  const cell = new RegExp(`(?:"((?:[^"]|"")*)"|([^${separator}\n]*))([${separator}\n])`, "gy");
+  const lines = [[]];
+  for (const [, quoted, bare, end] of `${text.replace(/\r\n?/g, "\n")}\n`.matchAll(cell)) {
+    lines.at(-1).push((quoted?.replaceAll('""', '"') ?? bare).replace(/\s+/g, " ").trim());
+    if (end === "\n") lines.push([]);
+  }
+  return lines.filter((cells) => cells.some(Boolean));
 }
 
 // Returns the row below, after adding so many where there is none: all at once, for speed.
@@ -137,21 +139,25 @@ function rowAfter(row, count = 1) {
 
 function fillRows(row, first, lines) {
   const isNumber = (text) => /^[-+]?\d[\d.,]*$/.test(text ?? "");
-  let order = lines[0].map((text) => known(text.trim(), "heading"));
+  const inputs = [...row.querySelectorAll("input, select")];
+  const all = inputs.map((each) => each.name.split("/").pop());
+  const choices = (column) => [...(inputs[all.indexOf(column)]?.options ?? [])].map((e) => e.text);
+  let order = lines[0].map((text) => known(text, all));
   let rows = lines.slice(1);
   const headed = order.includes("name") && rows.length > 0;
   if (!headed) {
-    const kinds = lines.some(([, text]) => known(text ?? "", "kind"));
-    const roles = lines.some(([, text]) => known(text ?? "", "role"));
+    const [kinds, roles] = ["kind", "role"].map(
+      (column) => lines.some(([, text]) => known(text, choices(column))));
     const names = lines.length === 1 && first === "name" && !kinds && !roles;
     rows = names ? lines[0].map((name) => [name]) : lines;
-    order = ORDER.slice(ORDER.indexOf(first)).filter((each) => each !== "role" || roles || !kinds);
+    order = all.slice(all.indexOf(first), columns.tHead.rows[0].cells.length - 1)
+      .filter((each) => each !== "role" || roles || !kinds);
   }
   const name = order.indexOf("name");
   const word = order.findIndex((each) => each === "role" || each === "kind");
   // Rows of patients must not leave the browser. So several cells a row are taken only if headings
   // or kinds say that they describe columns, and nothing is sent before the reader has seen them.
-  const says = (cells) => known((cells[word] ?? "").trim(), order[word]) !== undefined;
+  const says = (cells) => known(cells[word], choices(order[word])) !== undefined;
   const described = headed
     ? order.filter(Boolean).length > 1 && (word < 0 || rows.some(says))
     : word >= 0 && rows.every(says);
@@ -169,13 +175,14 @@ function fillRows(row, first, lines) {
   const lacking = rows.length - bodies.slice(bodies.indexOf(row)).length + 1;
   if (lacking > 0) rowAfter(bodies.at(-1), lacking);
   for (const cells of rows) {
-    if (name >= 0) for (const input of row.querySelectorAll("input, select")) input.value = "";
+    const own = row.querySelectorAll("input, select");
+    if (name >= 0) for (const input of own) input.value = "";
     order.forEach((column, place) => {
-      const input = row.querySelector(`[name$="/${column}"]`);
-      const text = (cells[place] ?? "").trim();
-      if (input === null || text === "") return;
+      const input = own[all.indexOf(column)];
+      const text = cells[place] ?? "";
+      if (input === undefined || text === "") return;
       const decimal = /^[-+]?\d+,\d+$/.test(text) && ["lower", "upper"].includes(column);
-      const word = known(text, column) ?? (decimal ? text.replace(",", ".") : text);
+      const word = known(text, choices(column)) ?? (decimal ? text.replace(",", ".") : text);
       const option = [...(input.options ?? [])].find((each) => each.text === word);
       // A word that no choice has stays: its message says what it may be.
       if (option !== undefined) option.selected = true;
@@ -187,37 +194,26 @@ function fillRows(row, first, lines) {
 }
 
 function pasteRows(event) {
-  // A cell in quotes may hold line breaks.
-  const text = event.clipboardData.getData("text/plain").replace(/\r?\n$/, "")
-    .replace(/(^|[\t\n])"((?:[^"]|"")*)"(?=[\t\r\n]|$)/g,
-      (_, before, quoted) => before + quoted.replaceAll('""', '"').replace(/\s+/g, " "));
-  if (!/[\t\n]/.test(text)) return;
+  const lines = cellsOf(event.clipboardData.getData("text/plain"), "\t");
+  if (lines.flat().length < 2) return;
   event.preventDefault();
-  const lines = text.split(/\r?\n/).filter((line) => line.trim()).map((line) => line.split("\t"));
   const column = event.target.name.split("/").pop();
-  fillRows(event.target.closest("tbody"), ORDER.includes(column) ? column : "name", lines);
+  const shown = document.getElementById(`c-${column}`) !== null;
+  fillRows(event.target.closest("tbody"), shown ? column : "name", lines);
 }
 
-async function readHeader(event) {
-  const [file] = event.target.files;
-  const bytes = await file.slice(0, 65_536).arrayBuffer();
-  const utf8 = new TextDecoder().decode(bytes);
+async function readHeader({ target }) {
+  const bytes = await target.files[0].slice(0, 65_536).arrayBuffer();
+  const utf8 = new TextDecoder().decode(bytes, { stream: true });
   const text = utf8.includes("\ufffd") ? new TextDecoder("windows-1252").decode(bytes) : utf8;
-  const [line] = text.replace(/^\ufeff/, "").trimStart().split(/\r?\n/);
-  const separator = ["\t", ";", ","].find((each) => line.includes(each)) ?? "\n";
-  const cell = new RegExp(`(?:"((?:[^"]|"")*)"|([^${separator}]*))(?:${separator}|$)`, "y");
-  const names = [];
-  while (cell.lastIndex < line.length) {
-    const [, quoted, bare] = cell.exec(line) ?? [];
-    if (quoted === undefined && bare === undefined) break;
-    names.push([(quoted ?? bare).replaceAll('""', '"').trim()]);
-  }
-  const filled = [...columns.tBodies].filter((row) => row.querySelector("input").value !== "");
-  fillRows(filled.length > 0 ? rowAfter(filled.pop()) : columns.tBodies[0], "name", names);
+  const [line] = text.trimStart().split(/[\r\n]/, 1);
+  const [names] = cellsOf(text, ["\t", ";", ","].find((each) => line.includes(each)) ?? "\n");
+  const last = [...columns.tBodies].findLast((row) => row.querySelector("input").value !== "");
+  const row = last === undefined ? columns.tBodies[0] : rowAfter(last);
+  if (names !== undefined) fillRows(row, "name", names.map((name) => [name]));
 }
 
 if (columns !== null) {
-  for (const element of document.querySelectorAll("#f-features .scripted")) element.hidden = false;
   columns.addEventListener("paste", pasteRows);
   columns.addEventListener("keydown", (event) => {
     // Enter would press the first button of the form.
@@ -230,7 +226,6 @@ if (columns !== null) {
 function prepare(root) {
   localTimes(root);
   sortable(root);
-  filters(root);
   copies(root);
 }
 

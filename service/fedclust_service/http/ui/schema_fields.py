@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
@@ -24,15 +24,12 @@ from fedclust.schema.field_texts import model_help
 from fedclust.schema.method import AnyMethod
 
 Schema: TypeAlias = Mapping[str, Any]
-#: Marks a default that is not there; None is JSON's null.
-UNSET: Final[Any] = object()
 #: A text that may be longer than this gets several lines.
 _LONG_TEXT = 500
-_RANGE = re.compile(r"([0-9]{1,5}) ?(?:-|–|to) ?([0-9]{1,5})")
-#: No list that somebody writes as a range is longer; the program refuses less.
-_LONGEST_RANGE = 100
+_RANGE = re.compile(r"([0-9]{1,3}) ?(?:-|–|to) ?([0-9]{1,3})")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 _LABELS = {
+    "algorithm": "Method",
     "n_clusters": "Number of clusters, K",
     "n_init": "Restarts",
     "tol": "Tolerance",
@@ -45,6 +42,9 @@ _LABELS = {
     "expires": "Joining ends (UTC)",
     "outcomes_k": "Count outcomes at K",
 }
+_NUMBERS = {"integer", "number"}
+#: The kinds of lists, by what they hold.
+_LISTS = {"number": "numbers", "text": "words", "choice": "words"}
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,15 @@ class FormField:
     pointer : str
         Of the value in the definition, and the name of the input.
     kind : str
-        ``integer``, ``number``; ``numbers``, a list, or one number where ``single``; ``mixed``, a
-        number or one of ``choices``; ``choice``; ``text``, ``long_text``, ``time``; ``words``,
-        texts with commas between them; ``json``, what no other kind covers.
+        ``number``, or one of ``choices``; ``numbers``, a list, or one number where ``single``;
+        ``choice``; ``text``, ``long_text``, ``time``; ``words``, texts with commas between them;
+        ``json``, what no other kind covers.
     default : object
-        The JSON value that counts if the input is empty; UNSET for none.
+        The JSON value that counts if the input is empty.
     nullable : bool
         Whether the value may be null, which is typed as such where the default is another.
+    whole : bool
+        Whether its numbers are integers.
     """
 
     pointer: str
@@ -71,17 +73,11 @@ class FormField:
     help: str = ""
     required: bool = False
     nullable: bool = False
-    default: Any = UNSET
+    default: Any = None
     whole: bool = False
     single: bool = False
     limits: str = ""
     choices: tuple[Any, ...] = ()
-    examples: tuple[Any, ...] = ()
-
-    @property
-    def id(self) -> str:
-        """The id of the input on the page: letters, digits and hyphens."""
-        return input_id(self.pointer)
 
     @property
     def name(self) -> str:
@@ -91,26 +87,21 @@ class FormField:
     @property
     def default_text(self) -> str:
         """The default as an input would show it."""
-        return "" if self.default in (UNSET, None) else self.text(self.default)
+        return "" if self.default is None else self.text(self.default)
 
-    @property
+    @functools.cached_property
     def choice_texts(self) -> tuple[str, ...]:
         """The choices as an input shows them."""
         return tuple(map(plain_text, self.choices))
 
     def text(self, value: Any) -> str:
         """Return what the input shows for a JSON value."""
-        if value is None:
-            return "null"
+        shown = json_text(value) if self.kind == "json" else plain_text(value)
         if self.kind in ("numbers", "words") and isinstance(value, list | tuple):
-            words = [plain_text(each) for each in value]
-            joined = ", ".join(words)
-            again = [each.strip() for each in joined.split(",")] == words and joined[:1] != "["
-            return joined if again else _json(value)
-        if self.kind == "time":
-            # What an input of a date and time takes: the zone is UTC.
-            return re.sub(r"(\.0+)?(Z|\+00:00)$", "", plain_text(value))
-        return _json(value) if self.kind == "json" else plain_text(value)
+            joined = ", ".join(map(plain_text, value))
+            return joined if self.value(joined) == list(value) else shown
+        # What an input of a date and time takes: the zone is UTC.
+        return re.sub(r"(\.0+)?(Z|\+00:00)$", "", shown) if self.kind == "time" else shown
 
     def value(self, text: str) -> Any:
         """Return the JSON value of a text that is not empty; the text itself where it has none."""
@@ -130,7 +121,7 @@ class FormField:
         if self.kind == "numbers":
             if self.whole and (ranged := _RANGE.fullmatch(text)):
                 low, high = map(int, ranged.groups())
-                return list(range(low, min(high, low + _LONGEST_RANGE) + 1)) or text
+                return list(range(low, high + 1)) or text
             parts = [_number(part) for part in re.split(r"[\s,;]+", text.strip("[], ")) if part]
             return parts[0] if self.single and len(parts) == 1 else parts
         if self.kind == "time":
@@ -143,7 +134,7 @@ def fields_of(model: type[BaseModel], at: str = "") -> tuple[FormField, ...]:
     """Return a field for each field of a model, whose object is at the pointer ``at``."""
     whole, texts = model.model_json_schema(), model_help(model)
     defs: Schema = whole.get("$defs", {})
-    schema = _resolved(whole, defs)
+    (schema,) = _members(whole, defs)
     found = []
     for name, each in schema.get("properties", {}).items():
         label = _LABELS.get(name) or name.replace("_", " ").strip().capitalize()
@@ -151,7 +142,7 @@ def fields_of(model: type[BaseModel], at: str = "") -> tuple[FormField, ...]:
         help_text = re.sub(r"\bNone:", "Empty:", each.get("description") or texts.get(name, ""))
         pointer = f"{at}/{name.replace('~', '~0').replace('/', '~1')}"
         base = FormField(pointer, label, "json", help_text, name in schema.get("required", ()))
-        found.append(_field(_resolved(each, defs), defs, base))
+        found.append(_field(each, defs, base))
     return tuple(found)
 
 
@@ -170,61 +161,56 @@ def option_fields(method: AnyMethod, config: Mapping[str, Any]) -> tuple[FormFie
     return (chooser, *(each for each in fields if each.name != by))
 
 
-def _resolved(schema: Any, defs: Schema) -> Schema:
-    """Return what a schema refers to, with what it adds."""
-    found = schema if isinstance(schema, Mapping) else {}
-    for _ in range(20):  # a reference may lead to another one
-        if "$ref" not in found:
-            return found
-        target = defs.get(str(found["$ref"]).rpartition("/")[2], {})
-        found = {**target, **{key: each for key, each in found.items() if key != "$ref"}}
-    return {}
-
-
-def _alternatives(schema: Schema, defs: Schema) -> Iterator[Schema]:
-    """Yield the members of a union, and of unions in it."""
+def _members(schema: Schema, defs: Schema) -> Iterator[Schema]:
+    """Yield the members of a union, also of unions in it, with what they refer to."""
+    while "$ref" in schema:
+        target = defs[schema["$ref"].rpartition("/")[2]]
+        schema = {**target, **{key: each for key, each in schema.items() if key != "$ref"}}
     members = schema.get("anyOf") or schema.get("oneOf")
     if not members:
         yield schema
     for each in members or ():
-        yield from _alternatives(_resolved(each, defs), defs)
+        yield from _members(each, defs)
 
 
 def _field(schema: Schema, defs: Schema, base: FormField) -> FormField:
     """Return ``base`` as the field of a schema: of what kind, and within which limits."""
-    found = list(_alternatives(schema, defs))
-    options = [each for each in found if each.get("type") != "null"]
-    listed = [[e["const"]] if "const" in e else e.get("enum", []) for e in options]
-    words = tuple(word for each in listed for word in each if word is not None)
-    plain = [each for each, said in zip(options, listed, strict=True) if not said]
-    numeric = {"integer", "number"}
-    numbers = [each for each in plain if each.get("type") in numeric]
-    items = [_resolved(each.get("items"), defs) for each in plain]
-    lists = [each for each in items if each.get("type") in numeric and "enum" not in each]
-    types = [each.get("type") for each in plain]
-    base = replace(
+    members = list(_members(schema, defs))
+    held = [each for each in members if each.get("type") != "null"]
+    inner = [item for each in held for item in _members(each.get("items", each), defs)]
+    numbers = [each for each in inner if each.get("type") in _NUMBERS]
+    words = [word for each in held for word in _words(each)]
+    kinds = frozenset(_kind(each, defs) for each in held)
+    mixed = {frozenset({"number", "choice"}): "number", frozenset({"number", "numbers"}): "numbers"}
+    return replace(
         base,
-        nullable=len(options) < len(found) or any(None in each for each in listed),
-        default=schema.get("default", UNSET),
-        examples=tuple(schema.get("examples", ())),
-        whole={each.get("type") for each in (*numbers, *lists)} == {"integer"},
-        limits=_limits(next(iter([*numbers, *lists]), {})),
-        single=bool(numbers and lists),
-        choices=(True, False) if types == ["boolean"] else words,
+        kind=min(kinds) if len(kinds) == 1 else mixed.get(kinds, "json"),
+        nullable=len(held) < len(members) or None in words,
+        default=schema.get("default"),
+        whole={each["type"] for each in numbers} == {"integer"},
+        limits=_limits(next(iter(numbers), {})),
+        single="number" in kinds,
+        choices=tuple(word for word in words if word is not None),
     )
-    if base.choices and not numbers and types in ([], ["boolean"]):
-        return replace(base, kind="choice")
-    if plain and len(numbers) == len(plain):
-        return replace(base, kind="mixed" if words else "integer" if base.whole else "number")
-    if lists and not words and len(numbers) + len(lists) == len(plain):
-        return replace(base, kind="numbers")
-    if types == ["array"] and items[0].get("type") == "string":
-        return replace(base, kind="words")
-    if types == ["string"] and not words:
-        long = plain[0].get("maxLength", 0) >= _LONG_TEXT
-        time = plain[0].get("format") == "date-time"
-        return replace(base, kind="time" if time else "long_text" if long else "text")
-    return replace(base, kind="json", choices=())
+
+
+def _words(schema: Schema) -> list[Any]:
+    """Return the values that a schema lists."""
+    listed = [True, False] if schema.get("type") == "boolean" else schema.get("enum", [])
+    return [schema["const"]] if "const" in schema else list(listed)
+
+
+def _kind(schema: Schema, defs: Schema) -> str:
+    """Return the kind of input for a schema that is no union."""
+    if "items" in schema:
+        inner = {_kind(each, defs) for each in _members(schema["items"], defs)}
+        return _LISTS.get(min(inner), "json") if len(inner) == 1 else "json"
+    if _words(schema):
+        return "choice"
+    if schema.get("type") != "string":
+        return "number" if schema.get("type") in _NUMBERS else "json"
+    long = schema.get("maxLength", 0) >= _LONG_TEXT
+    return "time" if schema.get("format") == "date-time" else "long_text" if long else "text"
 
 
 def _limits(schema: Schema) -> str:
@@ -235,19 +221,15 @@ def _limits(schema: Schema) -> str:
     return " ".join(texts) if "maximum" in schema else ", ".join(texts)
 
 
-def input_id(pointer: str) -> str:
-    """Return the id of an input on the page."""
-    return "f" + re.sub(r"[^A-Za-z0-9]+", "-", pointer)
-
-
 def plain_text(value: Any) -> str:
     """Return a scalar as people write it, anything else as JSON."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    return value if isinstance(value, str) else _json(value)
+    return value if isinstance(value, str) else json_text(value)
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Return JSON with every character as it is."""
     return json.dumps(value, ensure_ascii=False)
 
 

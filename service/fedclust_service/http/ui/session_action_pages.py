@@ -17,9 +17,8 @@ from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.filled_form import checked
 from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
-from fedclust_service.http.ui.session_form_pages import enabled_sites
 from fedclust_service.http.ui.session_view import SessionView, listed, load_view
-from fedclust_service.usecases import participation, rounds, sessions
+from fedclust_service.usecases import participation, principals, rounds, sessions
 
 #: Longer times for the open round, in seconds.
 _LONGER = (("1 hour", 3_600), ("1 day", 86_400), ("1 week", 604_800))
@@ -174,7 +173,9 @@ def _exclude(page: PageRequest) -> None:
 def _show_invite(page: PageRequest, view: SessionView) -> _Shown:
     lost = view.info.state in ("failed", "cancelled")
     known = {each.name for each in view.info.sites}
-    sites = [each for each in enabled_sites(page) if each.name not in known]
+    sites = [
+        each for each in principals.enabled_sites(page.co, page.actor) if each.name not in known
+    ]
     return _Shown(
         _against(lost, "The session has ended without a result."),
         {"sites": sites, "chosen": set(_chosen(page))},
@@ -189,7 +190,7 @@ def _invite(page: PageRequest) -> None:
     chosen = _chosen(page)
     if not chosen:
         raise Refusal("invalid", "Choose a site at least.")
-    if not set(chosen) <= {each.name for each in enabled_sites(page)}:
+    if not set(chosen) <= {each.name for each in principals.enabled_sites(page.co, page.actor)}:
         raise Refusal("invalid", "One of these sites is disabled or not registered any more.")
     body = checked(SessionPatch, {"invite": chosen})
     sessions.patch_session(page.co, page.actor, page.param("session"), body)

@@ -9,60 +9,56 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from fedclust.definition.study import StudyInfo
+from fedclust.definition.study import StudyDefaults, StudyInfo
 from fedclust.methods.registry import KMEANS, METHODS
-from fedclust.schema.feature import Feature, Outcome
+from fedclust.result.worth_asking import patients_text
+from fedclust.schema.feature import Declaration
 from fedclust.schema.identifiers import identifies
 from fedclust.schema.policy import Policy
 from fedclust.wire.models import SessionCreate
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.ui.schema_fields import (
-    UNSET,
-    FormField,
-    fields_of,
-    input_id,
-    option_fields,
-)
+from fedclust_service.http.ui.schema_fields import FormField, fields_of, option_fields
 
 T = TypeVar("T")
 #: Rows of the table in one form; a page with more is slow to fill in.
 MOST_ROWS = 500
-#: With so many groups of a site for each cluster results are good: docs/privacy/thresholds.md.
-_GROUPS = 2
-#: The inputs of a row of the table, and those behind "More".
+#: The columns of the table; what else a row has is behind "More".
 COLUMNS = ("name", "role", "kind", "unit", "lower", "upper", "transform", "levels")
-MORE = ("edges", "values", "event", "points", "weight", "guess")
 #: Guesses of the analyst stay on the page.
-PATIENTS = FormField("/patients", "Patients at a site, about", "integer", "It stays on this page.")
-_GUESS = FormField("", "Guess: % with the event", "number", "It stays on this page.")
+_PATIENTS = FormField("/patients", "Patients at a site, about", "number", "It stays on this page.")
+_GUESS = FormField("/guess", "Guess: % with the event", "number", "It stays on this page.")
+#: The inputs above the table.
+ASKED = ("/purpose", "/sites", "/name", "/algorithm", "/config/n_clusters", "/patients")
+_K, _A_ROW = "/config/n_clusters", "/features/999999/name"
 #: What a definition needs, and what stands for it while the rest is checked.
-_NEEDED: Mapping[str, Any] = {
+_NEEDED: Final = {
     "/purpose": "It is not written yet.",
     "/name": "session",
-    "/sites": [f"site-{number}" for number in range(100)],
-    "/features": [{"name": "feature"}],
-    "/config/n_clusters": 2,
+    "/sites": ", ".join(f"site-{number}" for number in range(100)),
+    _A_ROW: "(no column yet)",
+    _K: "2",
 }
-#: What a study holds as defaults of its sessions.
-_DEFAULTS = ("algorithm", "config", "policy", "start")
-#: Fields of a definition that have no input, or that nobody writes.
-_ELSEWHERE = {"/study", "/sites", "/algorithm", "/method_version", "/engine_version"}
+#: Fields of a definition that nobody writes, or that the address of the page says.
+_ELSEWHERE = {"/study", "/sites", "/method_version", "/engine_version"}
+_ROW = re.compile(r"/features/([0-9]{1,6})(?=/|$)")
+#: What holds inputs, and is none itself.
+_HOLDS_INPUTS = re.compile(r"(/config|/policy|/features(/[0-9]+)?)?")
 
 
-@functools.lru_cache(maxsize=2 * MOST_ROWS)
-def row_fields(number: int) -> Mapping[str, FormField]:
-    """Return the inputs of a row by name: a column as a feature, or as an outcome."""
-    of_feature, of_outcome = ({e.name: e for e in fields_of(m)} for m in (Feature, Outcome))
-    known = {**of_outcome, **of_feature, "guess": _GUESS}
-    kinds = (*of_feature["kind"].choices, *of_outcome["kind"].choices)
-    known["kind"] = replace(known["kind"], choices=tuple(dict.fromkeys(kinds)))
-    known["role"] = replace(known["role"], choices=("feature", "outcome"))
-    at = f"/features/{number}/"
-    return {name: replace(known[name], pointer=at + name) for name in (*COLUMNS, *MORE)}
+@functools.cache
+def row_fields() -> Mapping[str, FormField]:
+    """Return the inputs of a row by name: of everything that a definition may list."""
+    found: dict[str, FormField] = {}
+    for each in (each for model in typing.get_args(Declaration) for each in fields_of(model)):
+        first = found.setdefault(each.name, each)
+        choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
+        found[each.name] = replace(first, choices=choices)
+    return {**{name: found[name] for name in COLUMNS}, **found, "guess": _GUESS}
 
 
 @dataclass(frozen=True)
@@ -76,8 +72,6 @@ class SessionForm:
         Of a session: gives sites, and what counts where nothing is typed.
     texts : mapping of str to str
         What was typed, by the pointer of the input.
-    rows : tuple of int
-        The numbers of the rows of the table, in their order.
     errors : mapping of str to tuple of str
         Messages by the pointer of an input; ``general`` are about the definition as a whole.
     missing : mapping of str to str
@@ -87,14 +81,10 @@ class SessionForm:
     kind: str = "session"
     study: StudyInfo | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
-    rows: tuple[int, ...] = ()
-    sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     general: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
-
-    # --- what it asks for -------------------------------------------------------------------------
 
     @functools.cached_property
     def given(self) -> dict[str, Any]:
@@ -111,144 +101,122 @@ class SessionForm:
 
     @property
     def method(self) -> str:
-        """The method that is chosen, in a study perhaps none."""
-        return self.texts.get("/algorithm") or self.usual
+        """The method whose options the page shows."""
+        chosen = self.texts.get("/algorithm", "")
+        return chosen if chosen in METHODS else self.usual
 
     @functools.cached_property
-    def parts(self) -> dict[str, list[FormField]]:
-        """The inputs but those of rows, by the part of the page."""
-        known = {each.name: each for each in fields_of(SessionCreate)}
-        options = self.given.get("config", {}) if self.method == self.usual else {}
-        typed = {each.rpartition("/")[2]: text for each, text in self.texts.items()}
-        method = METHODS.get(self.method)
-        config = () if method is None else option_fields(method, {**options, **typed})
-        own = () if self.kind == "study" else ("outcomes_k", "seed")
-        return {
-            "first": _with([known[each] for each in ("purpose", "name")], self.given),
-            "k": _with([each for each in config if each.name == "n_clusters"], options),
-            "about": _with(
-                [known[each] for each in ("title", "contact", "approval", "expires")], self.given
-            ),
-            "config": _with([each for each in config if each.name != "n_clusters"], options),
-            "policy": _with(fields_of(Policy, "/policy"), self.given.get("policy", {})),
-            "running": _with([known[each] for each in ("start", *own)], self.given),
-        }
+    def rows(self) -> tuple[int, ...]:
+        """The numbers of the rows of the table that are not empty, in their order."""
+        numbers = dict.fromkeys(int(at[1]) for at in map(_ROW.match, self.texts) if at)
+        return tuple(numbers)[: MOST_ROWS + 1]
 
     @functools.cached_property
     def fields(self) -> dict[str, FormField]:
-        """Every input by its pointer, in the order of the page."""
-        flat = [each for part in self.parts.values() for each in part]
-        rows = [each for row in map(row_fields, self.rows) for each in row.values()]
-        return {each.pointer: each for each in (*flat, *rows)}
+        """Every input by its pointer."""
+        given = self.given.get("config", {}) if self.method == self.usual else {}
+        typed = {each.rpartition("/")[2]: text for each, text in self.texts.items()}
+        method = METHODS.get(self.method)
+        shown = [
+            *_with(fields_of(SessionCreate), self.given),
+            *_with(option_fields(method, {**given, **typed}) if method else (), given),
+            *_with(fields_of(Policy, "/policy"), self.given.get("policy", {})),
+            _PATIENTS,
+        ]
+        absent = {"/study", "/config", "/features", "/policy", "/sites" if self.study else ""}
+        absent |= {"/outcomes_k", "/seed", "/patients"} if self.kind == "study" else set()
+        found = {each.pointer: each for each in shown if each.pointer not in absent}
+        method_field = replace(found["/algorithm"], kind="choice", default=self.usual)
+        found["/algorithm"] = replace(method_field, choices=tuple(METHODS))
+        known = row_fields().values()
+        return found | {f"/features/{n}{each.pointer}": each for n in self.rows for each in known}
 
-    @property
-    def hidden(self) -> dict[str, str]:
-        """What was typed as options of another method or variant, which the page keeps."""
-        options = {each: text for each, text in self.texts.items() if each.startswith("/config/")}
-        return {pointer: text for pointer, text in options.items() if pointer not in self.fields}
+    def under(self, part: str) -> list[str]:
+        """Return the pointers of the inputs of a part, without those that are asked first."""
+        return [at for at in self.fields if at.startswith(f"{part}/") and at not in ASKED]
 
     @property
     def expert(self) -> bool:
         """Whether something is typed, not copied, or wrong in the part for experts."""
-        names = ("about", "config", "policy", "running")
-        inputs = {each.pointer for name in names for each in self.parts[name]}
-        return not inputs.isdisjoint({*(() if self.notes else self.texts), *self.errors})
-
-    # --- what it makes ----------------------------------------------------------------------------
+        changed = {*(() if self.notes else self.texts), *self.errors} & self.fields.keys()
+        return any(at not in ASKED and not _ROW.match(at) for at in changed)
 
     @functools.cached_property
     def values(self) -> dict[str, Any]:
         """The JSON value of every input that is not empty, by its pointer."""
-        typed = {pointer: self.texts.get(pointer) for pointer in self.fields}
-        return {at: self.fields[at].value(text) for at, text in typed.items() if text}
+        known = self.fields
+        return {at: known[at].value(text) for at, text in self.texts.items() if at in known}
+
+    def value(self, pointer: str) -> Any:
+        """Return the JSON value that counts for an input; None for one that is not there."""
+        return self.values.get(pointer, getattr(self.fields.get(pointer), "default", None))
+
+    @property
+    def sites(self) -> list[str]:
+        """The names of the sites: those of the study, or those that are chosen."""
+        found = self.given.get("sites") or self.value("/sites") or []
+        return list(map(str, found if isinstance(found, list) else [found]))
 
     @functools.cached_property
     def features(self) -> dict[int, dict[str, Any]]:
         """What each row that is filled in declares, by its number."""
         found: dict[int, dict[str, Any]] = {}
-        for number in self.rows:
-            fields = list(row_fields(number).values())[:-1]
-            row = {e.name: self.values[e.pointer] for e in fields if e.pointer in self.values}
-            if row.get("role") == "outcome":
-                row.setdefault("kind", "numeric")
-            row = {
-                name: value for name, value in row.items() if (name, value) != ("role", "feature")
-            }
-            found |= {number: row} if row else {}
+        for at, row in ((at, _ROW.match(at)) for at in self.values):
+            if row and not at.endswith("/guess"):
+                found.setdefault(int(row[1]), {})[self.fields[at].name] = self.values[at]
+        for each in found.values():
+            if each.get("role") == "outcome":
+                each.setdefault("kind", "numeric")  # which the row shows, and no outcome is
         return found
 
     @functools.cached_property
     def body(self) -> dict[str, Any]:
         """The body that creates what the form is about."""
-        same: dict[str, Any] = {}
-        found: dict[str, Any] = {"config": {}, "policy": {}, "algorithm": self.method}
+        found: dict[str, Any] = {"algorithm": self.method, "config": {}, "policy": {}}
         for pointer, value in self.values.items():
-            part = pointer.split("/")[1:-1]
-            if part[:1] != ["features"]:
-                (found[part[0]] if part else found)[self.fields[pointer].name] = value
+            _, part, *rest = pointer.split("/")
+            if part not in ("features", "patients"):
+                (found[part] if rest else found)[self.fields[pointer].name] = value
         found["features"] = list(self.features.values())
-        if self.study is None:
-            found["sites"] = sorted(self.sites)
-        else:
-            known = self.study.features or ()
-            declared = [each.model_dump(mode="json", exclude_defaults=True) for each in known]
-            same = {"features": declared, "algorithm": self.given.get("algorithm"), "config": {}}
-            found = {name: each for name, each in found.items() if same.get(name, UNSET) != each}
+        if self.study is not None:
+            listed = self.study.features or ()
+            declared = [each.model_dump(mode="json", exclude_defaults=True) for each in listed]
+            same = [("features", declared), ("algorithm", self.usual)]
+            found = dict(each for each in found.items() if each not in same)
             found["study"] = self.study.name
+        found = {name: each for name, each in found.items() if each not in ("", {}, [])}
         if self.kind == "study":
-            defaults = {name: found.pop(name, None) for name in _DEFAULTS}
-            found["defaults"] = {name: each for name, each in defaults.items() if each}
-        needed = {"sites", "features", "config"} if self.kind == "session" else {"sites"}
-        order = [name for name in (*SessionCreate.model_fields, "defaults") if name in found]
-        return {
-            name: found[name] for name in order if name in needed or found[name] not in ({}, [])
-        }
+            names = [each for each in StudyDefaults.model_fields if each in found]
+            found |= {"defaults": {each: found.pop(each) for each in names}} if names else {}
+        return found
 
     @property
     def json(self) -> str:
         """The body as people read it, and as ``fedclust session create --file`` takes it."""
-        lines = [f"  {_json(name)}: {_on_lines(value)}" for name, value in self.body.items()]
-        text = "{\n" + ",\n".join(lines) + "\n}"
+        text = json.dumps(self.body, ensure_ascii=False, indent=2)
         # An escape in a value that is itself JSON may be half of a pair of characters.
         return text.encode("utf-8", "replace").decode()
-
-    # --- what the analyst guesses -----------------------------------------------------------------
 
     @property
     def shares(self) -> dict[str, float]:
         """The guessed share of each outcome, by its name."""
-        features = self.features.items()
-        found = {str(e.get("name")): self.values.get(f"/features/{n}/guess") for n, e in features}
-        return {k: v / 100 for k, v in found.items() if isinstance(v, int | float) and 0 < v < 100}
+        typed = {n: self.value(f"/features/{n}/guess") for n in self.features}
+        known = {n: v for n, v in typed.items() if isinstance(v, int | float) and 0 < v < 100}
+        return {str(self.features[n].get("name")): each / 100 for n, each in known.items()}
 
     @property
     def patients(self) -> int | None:
         """The stated number of patients at a site."""
-        stated = PATIENTS.value(self.texts.get(PATIENTS.pointer, ""))
+        stated = self.value("/patients")
         return stated if isinstance(stated, int) and stated > 0 else None
 
     @property
     def size(self) -> str:
         """How many patients a site needs for so many clusters, and whether they are there."""
-        flat = {each.name: each for part in ("k", "policy") for each in self.parts[part]}
-        found = {name: self.values.get(e.pointer, e.default) for name, e in flat.items()}
-        k, p = found.get("n_clusters"), found["min_group_size"]
-        most = max(
-            (n for n in (k if isinstance(k, list) else [k]) if isinstance(n, int)), default=0
-        )
-        if most < 1 or not isinstance(p, int):
-            return ""
-        needed, n_sites = _GROUPS * most * p, len(self.given.get("sites", self.sites))
-        text = (
-            f"With {n_sites} sites, K = {most} and p = {p} you need at least {needed} patients a "
-        )
-        text += "site: two groups of at least p patients for each cluster that it holds."
-        if self.patients is None:
-            return text
-        fits = self.patients // (_GROUPS * p)
-        return f"{text} {self.patients} are enough{f' up to K = {fits}' * (fits < most)}."
-
-    # --- messages ---------------------------------------------------------------------------------
+        k, p = self.value(_K), self.value("/policy/min_group_size")
+        numbers = [n for n in (k if isinstance(k, list) else [k]) if isinstance(n, int) and n > 0]
+        known = numbers and isinstance(p, int)
+        return patients_text(len(self.sites), max(numbers), p, self.patients) if known else ""
 
     def checked(self, check: Callable[[bytes], T]) -> tuple[Self, T | None]:
         """Return the form with the messages of a check, and what it returns if there are none.
@@ -256,30 +224,26 @@ class SessionForm:
         ``check`` takes the body as the API does, and raises Refusal. The API reads the rest only
         where these are right: so something valid stands for what is missing or wrong.
         """
-        there = {**self.values, "/sites": self.sites or self.study, "/features": self.features}
-        optional = {e.pointer for e in self.fields.values() if e.default not in (UNSET, "")}
-        optional |= {"/features", "/config/n_clusters"} if self.kind == "study" else set()
-        # A K of 0 is there: it is wrong.
-        lacking = [each for each in _NEEDED if not there.get(each) and there.get(each) != 0]
-        missing = [each for each in lacking if each not in optional]
-        form, made, stand_ins = self, None, missing
+        asked = {at for at, each in self.fields.items() if each.default in (None, "")}
+        if self.kind == "study":
+            asked.discard(_K)
+        elif not self.rows:
+            asked.add(_A_ROW)
+        lacking = [at for at in _NEEDED if at in asked and not self.texts.get(at)]
+        missing = {at: self.label(at) for at in lacking}
+        form, made = self, None
         for _ in range(2):
-            body = {**self.body}
-            for _, *part, name in (pointer.split("/") for pointer in stand_ins):
-                inner = body.get("config", {})
-                value = _NEEDED["/".join(["", *part, name])]
-                body |= {"config": {**inner, name: value}} if part else {name: value}
+            wrong = {*missing, *form.errors}
+            stand_ins = {at: text for at, text in _NEEDED.items() if at in wrong}
+            trial = replace(self, texts={**self.texts, **stand_ins})
             try:
-                made = check(_json(body).encode("utf-8", "replace"))
+                made = check(trial.json.encode())
             except Refusal as refusal:
-                found = self.refused(refusal)
+                found = trial.refused(refusal)
                 errors = {at: said for at, said in found.errors.items() if at not in stand_ins}
-                form = replace(
-                    form, errors={**errors, **form.errors}, general=form.general or found.general
-                )
-            stand_ins = [*missing, *(each for each in form.errors if each in _NEEDED)]
-        labels = {each: self.label(each) for each in missing}
-        form = replace(form, errors={**form.errors, **self.refusals}, missing=labels)
+                general = form.general or found.general
+                form = replace(form, errors={**errors, **form.errors}, general=general)
+        form = replace(form, errors={**form.errors, **self.refusals}, missing=missing)
         return form, None if missing or form.errors or form.general else made
 
     @property
@@ -289,8 +253,8 @@ class SessionForm:
         why = "it looks like {}, which no session may ask for: leave it out, or rename it"
         found: dict[str, tuple[str, ...]]
         found = {f"/features/{n}/name": (why.format(each),) for n, each in held.items() if each}
-        if self.texts.get(PATIENTS.pointer) and self.patients is None:
-            found[PATIENTS.pointer] = ("write a whole number of at least 1",)
+        if "/patients" in self.values and self.patients is None:
+            found["/patients"] = ("write a whole number of at least 1",)
         if len(self.rows) > MOST_ROWS:
             found["/features"] = (f"a form holds {MOST_ROWS} columns: create it from JSON",)
         return found
@@ -301,24 +265,18 @@ class SessionForm:
             return replace(self, errors={"/name": (refusal.detail,)})
         errors: dict[str, tuple[str, ...]] = {}
         general: tuple[str, ...] = () if refusal.errors else (refusal.detail,)
-        rows = [*self.features]
         for error in refusal.errors:
             place, message = error.pointer.removeprefix("/defaults"), error.message
-            _, name, *rest = f"{place}/".split("/")
-            index = int(rest[0]) if rest and rest[0].isdecimal() else MOST_ROWS
-            if name == "sites" and index < len(self.sites):
-                place, message = "/sites", f"{sorted(self.sites)[index]}: {message}"
-            elif name == "features" and index < len(rows):
-                row = f"/features/{rows[index]}"
-                place = "/".join([row, *(rest[1:-1] or ["name"])])
+            if site := re.fullmatch(r"/sites/(\d+)", place):
+                message = f"{self.sites[int(site[1])]}: {message}"
+            elif row := _ROW.match(place):
+                at = f"/features/{[*self.features][int(row[1])]}"
+                place = at + (place[row.end() :] or "/name")
                 foreign = re.fullmatch(r'unknown field "(\w+)"\.', message)
-                if f"{row}/role" in self.values and "expected tags" in message:
-                    place, message = f"{row}/role", "choose feature or outcome"
-                elif foreign and f"{row}/{foreign[1]}" in self.fields:
-                    place = f"{row}/{foreign[1]}"
-                    message = "a column of this role has none: leave it empty"
-            known = {*self.fields, "/sites", "/features", "/algorithm"}
-            while place and place not in known:
+                if foreign and f"{at}/{foreign[1]}" in self.fields:
+                    place = f"{at}/{foreign[1]}"
+                    message = "a column of this role and kind has none: leave it empty"
+            while place and place not in self.fields and place != "/features":
                 place = place.rpartition("/")[0]
             if not place:
                 general = (*general, str(error))
@@ -328,50 +286,35 @@ class SessionForm:
 
     def label(self, pointer: str) -> str:
         """Return what an input is called, in a row with the name of the column."""
-        others = {"/sites": "Sites", "/features": "Columns", "/algorithm": "Method"}
-        others |= {"/config/n_clusters": "Number of clusters, K", PATIENTS.pointer: PATIENTS.label}
-        label = self.fields[pointer].label if pointer in self.fields else others[pointer]
-        name = self.texts.get(f"{pointer.rpartition('/')[0]}/name") or "row"
-        return f"{name}, {label.lower()}" if pointer.startswith("/features/") else label
-
-    @property
-    def summary(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """The id, the label and the messages of every input that has messages."""
-        return [(input_id(name), self.label(name), each) for name, each in self.errors.items()]
-
-    # --- where it comes from ----------------------------------------------------------------------
+        if pointer not in self.fields:
+            return "Columns"
+        label, row = self.fields[pointer].label, _ROW.match(pointer)
+        return f"{self.texts.get(f'{row[0]}/name', 'row')}, {label.lower()}" if row else label
 
     def filled(self, body: Mapping[str, Any]) -> Self:
         """Return the form that shows a definition, whole or in part; notes say what it cannot."""
-        listed = body.get("features", self.given.get("features"))
-        sites = tuple(map(str, _list(body.get("sites"))))
-        declared = [{"name": e} if isinstance(e, str) else e for e in _list(listed)]
-        rows = dict(enumerate(each for each in declared if isinstance(each, Mapping)))
-        objects = {f"/features/{n}": each for n, each in rows.items() if n <= MOST_ROWS}
-        objects |= {f"/{name}": body.get(name) for name in ("config", "policy")} | {"": body}
-        values = {
-            f"{at}/{name}": value
-            for at, each in objects.items()
-            if isinstance(each, Mapping)
-            for name, value in each.items()
-            if f"{at}/{name}" not in (*objects, "/features")
-        }
-        chosen = {at: value for at, value in values.items() if isinstance(value, str)}
-        notes = []
-        if chosen.get("/algorithm") not in (None, "", *METHODS):
-            notes.append("This coordinator does not have the method of the definition.")
-            del chosen["/algorithm"]
-        form = replace(self, texts=chosen, rows=tuple(range(len(rows)))[: MOST_ROWS + 1])
-        known, texts = form.fields, {}
+        values = dict(_inputs({"features": self.given.get("features"), **body}))
+        # Which inputs there are depends on what is chosen.
+        chosen = {at: each if isinstance(each, str) else "?" for at, each in values.items()}
+        known, texts = replace(self, texts=chosen).fields, {}
         for at, value in values.items():
-            if at in known and value != (None if known[at].default is UNSET else known[at].default):
+            if at in known and value != known[at].default:
                 texts[at] = known[at].text(value)
-        texts |= {at: text for at, text in chosen.items() if at == "/algorithm"}
         lost = [at[1:65] for at in values if at not in known and at not in _ELSEWHERE]
-        notes += [f"Not taken over: {', '.join(lost[:20])}."] if lost else []
-        if len(rows) > MOST_ROWS:
-            notes.append(f"A form holds {MOST_ROWS} columns. Create the session from its JSON.")
-        return replace(self, texts=texts, rows=form.rows, sites=sites, notes=tuple(notes))
+        notes = (f"Not taken over: {', '.join(lost[:20])}.",) if lost else ()
+        return replace(self, texts=texts, notes=notes)
+
+
+def _inputs(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a definition holds, by the pointers of inputs."""
+    if not _HOLDS_INPUTS.fullmatch(at):
+        yield at, value
+    elif at == "/features" and isinstance(value, list | tuple):
+        for number, each in enumerate(value[: MOST_ROWS + 1]):
+            yield from _inputs({"name": each} if isinstance(each, str) else each, f"{at}/{number}")
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _inputs(each, f"{at}/{name}")
 
 
 def _with(fields: Iterable[FormField], given: Mapping[str, Any]) -> list[FormField]:
@@ -379,16 +322,6 @@ def _with(fields: Iterable[FormField], given: Mapping[str, Any]) -> list[FormFie
     return [replace(each, default=given.get(each.name, each.default)) for each in fields]
 
 
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _on_lines(value: Any) -> str:
-    """Return JSON in which each member of a list of objects has a line."""
-    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
-        return _json(value)
-    return "[\n" + ",\n".join(f"    {_json(each)}" for each in value) + "\n  ]"
+def input_id(pointer: str) -> str:
+    """Return the id of an input on the page: letters, digits and hyphens."""
+    return "f" + re.sub(r"[^A-Za-z0-9]+", "-", pointer)

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from fedclust.client.session_request import dropped_text, inherit
-from fedclust.definition import canonical, plan_of
 from fedclust.definition.json_text import read_json
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.errors import UsageError
 from fedclust.methods.registry import METHODS
-from fedclust.result.session_terms import SessionTerms
+from fedclust.result.session_terms import session_terms
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
-from fedclust.wire.codec import sha256
-from fedclust.wire.models import Definition, PrincipalInfo, SessionCreate
+from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON
-from fedclust_service.domain.access import Role, require
+from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.rendering import attachment
-from fedclust_service.http.ui.session_form import COLUMNS, MORE, PATIENTS, SessionForm, row_fields
+from fedclust_service.http.ui.session_form import ASKED, COLUMNS, SessionForm, input_id, row_fields
 from fedclust_service.http.ui.study_pages import points_of_study
 from fedclust_service.usecases import principals, sessions, studies
-from fedclust_service.usecases.paging import MAX_PAGE
 
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
 _NOT_YET: Final = frozenset({"seed", "definition"})
@@ -60,138 +56,80 @@ def _act(kind: str, page: PageRequest) -> Response:
     """Create what the form defines, or show the form again, changed as the pressed button says."""
     require(page.actor, f"{kind}.create")
     form, pressed = _read(kind, page), page.form
-    body, pasted = form.json, pressed.get("definition", "")
-    if "load" in pressed or "create_json" in pressed:
+    pasted, as_json = pressed.get("definition", ""), "create_json" in pressed
+    body = (pasted if as_json else form.json).encode("utf-8", "replace")
+    if "file" in pressed:
+        return attachment(form.json + "\n", JSON, "definition.json")
+    if as_json or "load" in pressed:
         try:
-            form, body = _of_json(page, form, pasted), pasted
+            form = _of_json(page, form, pasted)
         except UsageError as error:
             form = replace(form, notes=(*form.notes, str(error)))
-            status = 200 if "load" in pressed else 422
-            return _show(page, form, status=status, pasted=pasted)
-    elif "more" in pressed:
-        after = max(form.rows, default=-1) + 1
-        form = replace(form, rows=(*form.rows, *range(after, after + 2 * _SPARE_ROWS)))
-    form, made = form.checked(_check(kind, page))
-    if "create" not in pressed and "create_json" not in pressed:
-        return _show(page, form, made)
-    if form.refusals and "create_json" not in pressed:
-        return _show(page, form, status=422)
+            return _show(page, form, status=422 if as_json else 200, pasted=pasted)
+    form, made = form.checked(functools.partial(_check, kind, page))
+    if not as_json and (form.refusals or "create" not in pressed):
+        return _show(page, form, made, status=422 if "create" in pressed else 200)
+    create = sessions.create_session if kind == "session" else studies.create_study
     try:
-        if kind == "study":
-            study, _ = studies.create_study(page.co, page.actor, _request(kind, body))
-            return page.redirect(f"/ui/studies/{study.name}", "study-created")
-        info, new = sessions.create_session(page.co, page.actor, _request(kind, body))
+        info, new = create(page.co, page.actor, _request(kind, body))
     except Refusal as refusal:
         if refusal.status in _FINAL:
             raise
         known = form.errors or form.missing or form.general
         return _show(page, form if known else form.refused(refusal), status=refusal.status)
-    notice = "session-created" if new else "session-created-before"
-    return page.redirect(f"/ui/sessions/{info.name}", notice)
-
-
-def _download(kind: str, page: PageRequest) -> Response:
-    """Return the definition as a file for ``fedclust session create --file``."""
-    require(page.actor, f"{kind}.create")
-    form = _read(kind, page)
-    name = str(form.body.get("name") or "definition")
-    safe = name.replace("-", "").isalnum() and name.isascii() and len(name) < 64
-    return attachment(form.json + "\n", JSON, f"{name if safe else 'definition'}.json")
+    place = f"/ui/{'sessions' if kind == 'session' else 'studies'}/{info.name}"
+    return page.redirect(place, f"{kind}-created{'' if new else '-before'}")
 
 
 def _read(kind: str, page: PageRequest) -> SessionForm:
     """Return the form that was posted, without the row whose button removes it."""
-    items = page.form.multi_items()
-    texts = {name: text.strip() for name, text in items if name[:1] == "/" and name != "/sites"}
-    filled = (name for name, text in texts.items() if text)
-    numbers = [name.split("/")[2] for name in filled if name.startswith("/features/")]
-    rows = {int(n): None for n in numbers if n.isdecimal() and n.isascii() and len(n) < 7}
-    rows.pop(int(page.form.get("remove", "") or -1), None)
-    return SessionForm(
-        kind,
-        _study(page, page.form.get("study")) if kind == "session" else None,
-        {name: text for name, text in texts.items() if text},
-        tuple(rows),
-        tuple(dict.fromkeys(text for name, text in items if name == "/sites")),
-    )
+    removed = f"/features/{page.form.get('remove')}/"
+    study = _study(page, page.form.get("study")) if kind == "session" else None
+    texts = {name: text.strip() for name, text in page.form.multi_items() if name[:1] == "/"}
+    texts |= {"/sites": ", ".join(dict.fromkeys(page.form.getlist("/sites")))}
+    kept = {at: text for at, text in texts.items() if text and not at.startswith(removed)}
+    return SessionForm(kind, study, kept)
 
 
 def _of_json(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
     """Return the form of a definition that was pasted; UsageError if it is none."""
-    try:
-        found = read_json(text, "the pasted text")
-    except UsageError:
-        found = None
-    if isinstance(found, dict) and isinstance(found.get("definition"), dict):
-        found = found["definition"]
+    found = read_json(text, "the pasted text")
+    if isinstance(found, dict):
+        found = found.get("definition", found)
     if not isinstance(found, dict):
         raise UsageError("The pasted text is no JSON object, {...}. Nothing was changed.")
-    named = found.get("study")
+    study, named, defaults = form.study, found.get("study"), found.pop("defaults", None)
     try:
-        study = _study(page, named) if isinstance(named, str) else form.study
+        study = _study(page, named) if isinstance(named, str) else study
     except Refusal:
         note = "There is no study of the name in the pasted text that you may see."
         raise UsageError(note) from None
-    defaults = found.pop("defaults", None)
-    return SessionForm(form.kind, study).filled({**found, **(defaults or {})})
+    given = defaults if isinstance(defaults, dict) else {}
+    return SessionForm(form.kind, study).filled({**found, **given})
 
 
-def _request(kind: str, body: str | bytes) -> Any:
-    sent = body.encode("utf-8", "replace") if isinstance(body, str) else body
-    check_json_size(sent)
-    return parse(StudyCreate, sent) if kind == "study" else parse(SessionRequest, sent).root
+def _request(kind: str, body: bytes) -> Any:
+    check_json_size(body)
+    return parse(StudyCreate, body) if kind == "study" else parse(SessionRequest, body).root
 
 
-def _check(kind: str, page: PageRequest) -> Callable[[bytes], Any]:
-    def check(body: bytes) -> Any:
-        request = _request(kind, body)
-        if kind == "session":
-            return sessions.check_session(page.co, page.actor, request)
-        studies.check_new_study(page.co, page.actor, request)
-        return request
-
-    return check
+def _check(kind: str, page: PageRequest, body: bytes) -> Any:
+    check = sessions.check_session if kind == "session" else studies.check_new_study
+    return check(page.co, page.actor, _request(kind, body))
 
 
 def _study(page: PageRequest, name: str | None) -> StudyInfo | None:
     return studies.get_study(page.co, page.actor, name) if name else None
 
 
-def enabled_sites(page: PageRequest) -> list[PrincipalInfo]:
-    """Return the registered sites that are not disabled, by name."""
-    found: list[PrincipalInfo] = []
-    cursor: str | None = None
-    while True:
-        listed = principals.list_principals(page.co, page.actor, Role.SITE, MAX_PAGE, cursor)
-        found += listed.items
-        cursor = listed.next
-        if cursor is None:
-            return [each for each in found if not each.disabled]
-
-
-def _worth(form: SessionForm, made: SessionCreate | StudyCreate) -> tuple[str, ...]:
+def _worth(form: SessionForm, made: Any) -> tuple[str, ...]:
     """Return what the outcomes cost, and whether they are worth it by the analyst's guesses."""
-    if isinstance(made, StudyCreate):
-        return points_of_study(made.features)
+    if not isinstance(made, Definition):
+        return points_of_study(made.features) if made else ()
     persons = form.patients and form.patients * len(made.sites)
     lines = worth_lines(made, persons=persons, shares=form.shares)
     cost = asked_of_sites(made)
     return lines if cost is None else (f"Together: {cost}.", *lines)
-
-
-def _consent(page: PageRequest, definition: Definition) -> list[tuple[str, tuple[str, ...]]]:
-    """Return what the first site would read, as far as it is known before the session exists."""
-    terms = SessionTerms(
-        coordinator=str(page.request.base_url).rstrip("/"),
-        site=definition.sites[0],
-        session=definition.name,
-        analyst=page.actor.name,
-        definition=definition,
-        definition_sha256=sha256(canonical(definition)),
-        plan=plan_of(definition),
-        p=definition.policy.min_group_size,
-    )
-    return [each for each in terms.sections() if each[0] not in _NOT_YET]
 
 
 def _show(
@@ -199,14 +137,20 @@ def _show(
 ) -> Response:
     """Return the page; after a refusal (``status``) it also names what is missing.
 
-    A check while typing takes parts of it, and not the list of sites.
+    A check while typing takes parts of it: neither the list of sites nor the table.
     """
     if status != 200:
         needed = dict.fromkeys(form.missing, ("this is required",))
         form = replace(form, errors={**needed, **form.errors})
-    registered = [] if form.study or page.partial else enabled_sites(page)
-    names = {each.name for each in registered}
+    alone = not (form.study or page.partial)
+    registered = principals.enabled_sites(page.co, page.actor) if alone else ()
+    more = page.form.get("more", "")
+    spare = int(more) if more.isdecimal() and len(more) < 4 else _SPARE_ROWS
     after = max(form.rows, default=-1) + 1
+    read_by_sites: Any = ()
+    if isinstance(made, Definition):
+        url = page.coordinator_url
+        read_by_sites = session_terms(made, page.actor.name, made.sites[0], url).sections()
     return page.render(
         "session_form.html",
         status=status,
@@ -214,24 +158,20 @@ def _show(
         pasted=pasted,
         refused=status != 200,
         complete=made is not None,
-        worth=() if made is None else _worth(form, made),
-        consent=_consent(page, made) if isinstance(made, Definition) else (),
-        methods=METHODS.values(),
-        patients=PATIENTS,
-        rows=list(map(row_fields, (*form.rows, *range(after, after + _SPARE_ROWS)))),
+        worth=_worth(form, made),
+        consent=[each for each in read_by_sites if each[0] not in _NOT_YET],
+        methods=METHODS,
+        rows=() if page.partial else (*form.rows, *range(after, after + spare)),
+        row=row_fields(),
         columns=COLUMNS,
-        more=MORE,
-        sites=registered,
-        further=[name for name in form.sites if name not in names],
+        asked=ASKED,
+        input_id=input_id,
+        sites={each.name: each.title for each in registered},
     )
 
 
 ROUTES = tuple(
-    route
+    make(f"/new-{kind}", functools.partial(show, kind))
     for kind in ("session", "study")
-    for route in (
-        get(f"/new-{kind}", functools.partial(_open, kind)),
-        post(f"/new-{kind}", functools.partial(_act, kind)),
-        post(f"/new-{kind}/file", functools.partial(_download, kind)),
-    )
+    for make, show in ((get, _open), (post, _act))
 )

@@ -26,7 +26,8 @@ _PAGE_OF_RECEIPTS = 200
 def _consent(page: PageRequest) -> Response:
     """Show the consent screen of the reader's site; analysts and operators choose the site."""
     info = sessions.get_session(page.co, page.actor, page.param("session"))
-    terms = session_terms(info, _site_of(page, info), page.coordinator_url)
+    site, url = _site_of(page, info), page.coordinator_url
+    terms = session_terms(info.definition, info.created_by, site, url)
     mark = _isolating(info.definition)
     shown = [
         (heading, [(line.startswith(" "), mark(line.strip())) for line in lines])
@@ -81,7 +82,8 @@ def _receipts(page: PageRequest) -> Response:
     )
     info = sessions.get_session(page.co, page.actor, name)
     phases = {each.phase for each in found.items}
-    terms = session_terms(info, page.actor.name, page.coordinator_url)
+    site, url = page.actor.name, page.coordinator_url
+    terms = session_terms(info.definition, info.created_by, site, url)
     return page.render(
         "receipts.html",
         info=info,
