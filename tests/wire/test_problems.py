@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from fedclust.definition.study import StudyCreate
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model
-from fedclust.study import StudyCreate
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
 

@@ -323,7 +323,8 @@ def _describe_records(
 
 def _by_cluster(labels: IntArray, values: FloatArray | IntArray, n_clusters: int) -> FloatArray:
     """Add up values (m,) by cluster: (K,). Those of cluster -1 are left out."""
-    return np.bincount(labels + 1, weights=values, minlength=n_clusters + 1)[1:]
+    sums = np.bincount(labels + 1, weights=values, minlength=n_clusters + 1)
+    return sums[1:].astype(np.float64)
 
 
 def _repeated(points: Points, config: RunConfig) -> BoolArray:
