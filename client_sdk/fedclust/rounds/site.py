@@ -94,11 +94,9 @@ def local_step(
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 memory = refuse_unconsented(stage, asked, memory)
-                kept = complete_points(points, config)
+                kept = _usable_points(points, task.space, config)
                 if not len(kept.X):
                     return None, memory
-                if task.space is not None:
-                    kept = _scaled(points, kept, task.space, config)
                 rng = site_rng(plan.seed, site, round_number)
                 own = SiteSide(site, kept, rng, memory, count)
                 payload, memory = stage.local_step(asked, own)
@@ -141,13 +139,16 @@ def _payload_fault(method: AnyMethod, phase: str, error: ValidationError) -> Rul
     )
 
 
-def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Points:
-    """Return complete points scaled; the next round of a session has the same."""
+def _usable_points(points: Points, space: Space | None, config: RunConfig) -> Points:
+    """Return the points that take part, scaled once there is a space and kept for later rounds."""
+    if space is None:
+        return complete_points(points, config)
     vectors = (space.center, space.scale, space.impute, space.limit, config.mask)
     asked = tuple(None if each is None else each.tobytes() for each in vectors)
     known = points.derived.get("scaled")
     if known is None or known[0] != asked:
-        known = points.derived["scaled"] = asked, scaled_points(kept, space, config)
+        scaled = scaled_points(complete_points(points, config), space, config)
+        known = points.derived["scaled"] = asked, scaled
     return known[1]
 
 
